@@ -13,7 +13,7 @@ TOLERANCE = 1.01
 PADDED = {"array doubled": 1.75}
 """What fills operands up to its own size, and the most that this made any of the chips of these seeds slower.
 
-Two of them could not be mapped at all with the larger array before its sums shared lines; docs/mapping.md has them.
+docs/mapping.md has them; one could not be mapped at all with the larger array before its sums shared lines.
 """
 
 

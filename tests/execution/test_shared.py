@@ -1,0 +1,48 @@
+"""Shared exponents in whole models: what shares one does not depend on what a mapping keeps of sums, or gates."""
+
+import numpy as np
+import pytest
+
+from siliconloom.arch import load_chip
+from siliconloom.execution.run import lengths, run_model
+from siliconloom.execution.weights import RandomWeights
+from siliconloom.mapper.chip.mapping import map_workload
+from siliconloom.sim.chip.engine import Stopwatch
+from siliconloom.workloads import load_workload
+
+TILE = {"rows": 4, "cols": 8, "load_rows": 2}
+GPT = [("model.n_embd", "64"), ("model.n_head", "4"), ("model.vocab_size", "200"), ("layers", "1")]
+LLAMA = [
+    ("model.hidden_size", "64"),
+    ("model.num_attention_heads", "4"),
+    ("model.num_key_value_heads", "2"),
+    ("model.vocab_size", "200"),
+    ("layers", "1"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "sets"),
+    [
+        ("npu-edge-w8a8", "gpt2", [*GPT, ("sequence", "32")]),  # sums of a part of the last block of keys are kept
+        ("npu-edge-w8a8", "gpt2", [*GPT, ("phase", "decode"), ("context", "27")]),
+        ("npu-edge-w8a8", "llama3-8b", [*LLAMA, ("sequence", "13"), ("model.intermediate_size", "37")]),
+        # halves that end in the middle of a panel
+        (
+            "npu-edge-w4a8",
+            "llama3-8b",
+            [
+                *LLAMA,
+                ("sequence", "13"),
+                ("precision", "w4a8"),
+                ("weight_group", "4"),
+                ("model.intermediate_size", "52"),
+            ],
+        ),
+    ],
+)
+def test_a_golden_run_is_the_exact_reading(name, model, sets):
+    chip = load_chip(name, [("tile.vector.lanes", "4"), *((f"tile.array.{key}", str(v)) for key, v in TILE.items())])
+    mapped = map_workload(chip, load_workload(model, sets), Stopwatch(chip), search=False)
+    tokens = np.random.default_rng(0).integers(0, 200, lengths(mapped.graph)[:2])
+    assert run_model(mapped, RandomWeights(mapped.graph, 0), tokens).differing == 0
