@@ -369,6 +369,8 @@ class Writer:
         while True:
             turns, inputs = self.chance.choice([1, 2, 4]), 1
             rows, width = self.size(10), self.size(3 * lanes + 1)
+            if function == VectorFunction.ROPE:  # a last column alone is turned with whatever lies behind it
+                width += width % 2
             if transposes and rows > unit:
                 rows = row_values(self.tile, rows)
             if spec.chooses:  # all of a row now and then
