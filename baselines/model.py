@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from siliconloom.arch.datatype import MX_ELEMENTS, Sparsity
+from siliconloom.arch.datatype import MX_ELEMENTS, DataType, Sparsity
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.gpu import Gpu
 from siliconloom.arch.vector import VectorFunction
@@ -228,6 +228,9 @@ def _stored(product: Gemm) -> dict[str, Any]:
         raise NotSupported(f"{product.name}: weights {sparsity} sparse on a GPU; kernels have 2:4 (weight_sparsity)")
     if packing is not None and packing.dtype in MX_ELEMENTS:
         raise NotSupported(f"{product.name}: weights in MX blocks of {packing.dtype.value} on a GPU")
+    if packing is not None and product.precision not in (DataType.BF16, DataType.FP16):
+        formats = f"weights in {packing.dtype.value} with operands in {product.precision.value}"
+        raise NotSupported(f"{product.name}: {formats} on a GPU; kernels have operands in fp16 and bf16 (precision)")
     packed = {} if packing is None else {"weights": packing.dtype.value, "group": packing.group}
     return packed | ({} if sparsity is None else {"sparsity": "2of4"})
 

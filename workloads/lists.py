@@ -200,7 +200,7 @@ def _graph(entries: GemmList | ConvolutionList, name: str, operators: Iterable[O
         name=entries.name or name,
         phase=Phase.PREFILL,
         precision=formats_of(stated, None, DEFAULT_GROUP)[0],
-        explicit_precision=stated is not None and stated.weights is None,
+        explicit_precision=stated is not None and stated.states_operands,
         batch=batch,
         tokens=batch,
         dataflow=dataflow,

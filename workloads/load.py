@@ -218,7 +218,7 @@ def _transformer(document: Document, title: str, described: set[Any], changed: s
         name=entry.name or title,
         phase=entry.phase,
         precision=precision,
-        explicit_precision=entry.precision is not None and packing is None,
+        explicit_precision=entry.precision is not None and entry.precision.states_operands,
         batch=run.batch,
         tokens=run.tokens,
         dataflow=dataflow,

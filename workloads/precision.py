@@ -72,6 +72,11 @@ class PrecisionName(StrEnum):
         return DataType.INT8 if self is PrecisionName.W8A8 else DataType(self.value)
 
     @property
+    def states_operands(self) -> bool:
+        """Whether it says in what format activations are, and does not leave that to the model and the chip."""
+        return self.weights is None or self is PrecisionName.W4A8
+
+    @property
     def weights(self) -> DataType | None:
         """Format of packed weights."""
         return _WEIGHTS.get(self)

@@ -6,6 +6,7 @@ import pytest
 from siliconloom.arch import LoomError, NotSupported, load_chip
 from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.technology import TECHNOLOGIES
+from siliconloom.baselines.model import kernels_of
 from siliconloom.evaluate.hardware import hardware_of
 from siliconloom.mapper.chip.mapping import fit_precision, map_workload
 from siliconloom.sim.chip.energy import energy, standing_power
@@ -102,3 +103,11 @@ def test_other_formats_are_refused(precision, error, rule):
 def test_what_is_described_must_be_a_circuit(sets, rule):
     with pytest.raises(LoomError, match=rule):
         load_chip("npu-edge-w8a8", sets)
+
+
+def test_an_array_in_bf16_does_not_take_activations_in_int8_for_its_own():
+    """What W4A8 says of activations is stated: nothing computes them in bf16 instead."""
+    fitted, _ = fit_precision(load_chip("npu-edge"), graph_in(("precision", "w4a8"), ("weight_group", "32")))
+    assert {o.precision for o in fitted.operators()} == {DataType.INT8}
+    with pytest.raises(NotSupported, match="weights in int4 with operands in int8 on a GPU"):
+        kernels_of(graph_in(("precision", "w4a8"), ("weight_group", "32")))
