@@ -124,7 +124,7 @@ BURST = 10_000_000
     ("arguments", "small", "large"),
     [
         (["collective", "mesh-2d", "all_reduce", "64MiB", "--chips", "1024"], "100MB", "400MB"),
-        (["plan", "dgx-h100", "gpt2"], "60MB", "400MB"),
+        (["plan", "dgx-h100", "gpt2"], "50MB", "400MB"),
         (["sim", "npu-edge-int8", "gpt2"], "50MB", "300MB"),
         (["rtl", "systolic-ws-8", "-o", "out"], "90MB", "400MB"),
     ],
