@@ -274,10 +274,7 @@ class SequencerCircuit(Circuit):
             "b_slot": odd["b"],
             "c_slot": odd["c"],
             "rescale": compute["rescale"],
-            "weights": compute["weights"],
-            "group": compute["group"],
-            "narrow": compute["narrow"],
-            "split": compute["split"],
+            **{name: compute[name] for name in ("weights", "group", "narrow", "split")},
             "add": transfer["accumulate"] | ~holds(transfer["overwrite"], is_first),
         }
         for name, layout in QUEUES.items():
