@@ -241,7 +241,12 @@ def _kept(graph: Graph, attention: Attention) -> dict[str, Any]:
     if cached is None:
         append = graph.beside(attention, Role.CACHE)
         cached = append.cached if isinstance(append, Vector) else None
-    return {} if cached is None else {"cache": CACHED[cached.dtype.value]}
+    if cached is None:
+        return {}
+    if attention.precision not in (DataType.BF16, DataType.FP16) or cached.dtype.value not in CACHED:
+        formats = f"keys and values in {cached} beside operands in {attention.precision.value}"
+        raise NotSupported(f"{formats} on a GPU; kernels have operands in fp16 and bf16 (cache_precision, precision)")
+    return {"cache": CACHED[cached.dtype.value]}
 
 
 def _row(graph: Graph, operator: Operator) -> dict[str, Any] | None:

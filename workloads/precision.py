@@ -176,7 +176,7 @@ def group_of(document: Document, stated: Iterable[PrecisionName], group: int | N
     if group is None:
         return DEFAULT_GROUP
     if meant and not any(precision.weights and not precision.in_blocks for precision in stated):
-        rule = "groups are of packed weights (precision w4a16 or w8a16)"
+        rule = "groups are of packed weights (precision w4a16, w8a16 or w4a8)"
         if any(precision.in_blocks for precision in stated):
             rule += f"; an MX block has {MX_BLOCK} rows"
         raise document.error(rule, ("weight_group",), value=group)
@@ -241,7 +241,8 @@ def check_groups(document: Document, operators: Iterable[Operator]) -> None:
         blocks, most = operator.packing.dtype in MX_ELEMENTS, operator.k & -operator.k
         what, key = ("MX blocks", "precision") if blocks else ("groups", "weight_group")
         rule = f"{what} must divide the {operator.k} rows of {operator.name}'s weights"
-        rule += "" if blocks else f", as {most} does"
+        if not blocks:
+            rule += f", as {most} does" if most > 1 else ", which are odd: no group does"
         raise document.error(rule, (key,), value=operator.packing.group)
 
 

@@ -11,9 +11,11 @@ from siliconloom.arch.names import gpu_names
 from siliconloom.baselines import attention, collective, gemm
 from siliconloom.baselines.attention_backward import BLOCKS, backward_seconds
 from siliconloom.baselines.dequantization import unpacking_cycles
+from siliconloom.baselines.model import kernels_of
 from siliconloom.baselines.operations import PRECISIONS, make_operations
 from siliconloom.baselines.predict import Prediction, predict
 from siliconloom.baselines.roofline import compulsory_bytes, flops, least_seconds, link_bytes
+from siliconloom.workloads import load_workload
 
 GPUS = {name: load_gpu(name) for name in gpu_names()}
 BOUNDS = {*gemm.BOUNDS, *attention.BOUNDS, *collective.BOUNDS}
@@ -324,6 +326,17 @@ def test_a_library_that_multiplies_in_fp8_unpacks_nothing():
 
 
 CACHES = ({}, {"cache": "fp8"}, {"cache": "int8"})
+
+
+@pytest.mark.parametrize(
+    ("precision", "cache"), [("fp32", "bf16"), ("fp32", "fp16"), ("fp8", "int4"), ("int8", "int4")]
+)
+def test_a_model_in_other_operands_with_another_cache_is_refused_by_name(precision, cache):
+    graph = load_workload(
+        "gpt2", [("phase", "decode"), ("layers", "1"), ("precision", precision), ("cache_precision", cache)]
+    )
+    with pytest.raises(NotSupported, match=f"keys and values in {cache} beside operands in {precision}"):
+        kernels_of(graph)
 
 
 @pytest.mark.parametrize("dtype", ["fp8", "fp32"])

@@ -140,7 +140,7 @@ def test_bad_configurations(config: dict[str, object], expected: str, load_confi
         (LLAMA, ("operator_precision", "{'nothing.*': int8}"), "no operator matches 'nothing.*'"),
         (LLAMA, ("operator_precision", "{'*.attention': w4a16}"), "no operator that '*.attention' matches has weights"),
         (LLAMA, ("precision", "w3a8"), "must be one of int4"),
-        (LLAMA, ("weight_group", "32"), "groups are of packed weights (precision w4a16 or w8a16) (got 32)"),
+        (LLAMA, ("weight_group", "32"), "groups are of packed weights (precision w4a16, w8a16 or w4a8) (got 32)"),
         (LLAMA, ("precision", "mxfp6"), "must be one of int4"),
         (
             LLAMA | {"hidden_size": 48, "intermediate_size": 80},
