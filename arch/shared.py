@@ -125,22 +125,27 @@ def factors(levels: NDArray[np.int64], odd: NDArray[np.bool_]) -> NDArray[np.flo
     return np.where(odd, np.nan, 2.0 ** (levels - SHIFT).astype(np.float64))
 
 
+@part()
+def settled(total: Any, power: Any, before: Any, adds: bool) -> Any:
+    """A fold's sum, times its power of two, and added to what was there before."""
+    smallest = np.float32(2.0**-126)
+    value = np.float32((np.float64(total) + 0.0) * power)  # a sum that is zero has no sign
+    if abs(value) < smallest:
+        value = value * np.float32(0)
+    if adds:
+        value = before + value
+        if abs(value) < smallest:
+            value = value * np.float32(0)
+    return value
+
+
 @kernel()
 def add_fold(sums: Any, powers: Any, held: Any, adds: bool) -> None:
     """Add a fold's sums, each row times its power of two, to those that are there."""
-    smallest = np.float32(2.0**-126)
     for row in range(sums.shape[0]):
         power = powers[row]
         for column in range(sums.shape[1]):
-            number = np.float64(sums[row, column]) + 0.0  # which has no sign where it is zero
-            value = np.float32(number * power)
-            if abs(value) < smallest:
-                value = value * np.float32(0)
-            if adds:
-                value = held[row, column] + value
-                if abs(value) < smallest:
-                    value = value * np.float32(0)
-            held[row, column] = value
+            held[row, column] = settled(sums[row, column], power, held[row, column], adds)
 
 
 @part()
@@ -168,7 +173,7 @@ def add_codes(a: Any, b: Any, held: Any, powers: Any, sums: Any, adds: bool) -> 
 
     ``sums`` is room for some columns of a row; ``powers`` is `POWERS`.
     """
-    depth, cols, smallest = b.shape[0], b.shape[1], np.float32(2.0**-126)
+    depth, cols = b.shape[0], b.shape[1]
     factors = np.zeros(depth + 3, np.float32)  # four at a time
     for beat in range(a.shape[0]):
         level = np.int64(0)
@@ -194,14 +199,7 @@ def add_codes(a: Any, b: Any, held: Any, powers: Any, sums: Any, adds: bool) -> 
                     first = one * np.float32(b1[at]) + two * np.float32(b2[at])
                     sums[column] += first + (three * np.float32(b3[at]) + four * np.float32(b4[at]))
             for column in range(wide):
-                value = np.float32((np.float64(sums[column]) + 0.0) * power)
-                if abs(value) < smallest:
-                    value = value * np.float32(0)
-                if adds:
-                    value = held[beat, start + column] + value
-                    if abs(value) < smallest:
-                        value = value * np.float32(0)
-                held[beat, start + column] = value
+                held[beat, start + column] = settled(sums[column], power, held[beat, start + column], adds)
 
 
 @kernel()
@@ -212,7 +210,6 @@ def add_elements(a: Any, b: Any, held: Any, powers: Any, stays: Any, sums: Any, 
     """
     depth, cols = b.shape[0], sums.shape[0]
     tops = np.zeros(depth, np.int64)
-    smallest = np.float32(2.0**-126)
     for panel in range(0, b.shape[1], cols):
         wide, fold_odd = min(cols, b.shape[1] - panel), False
         for row in range(depth):
@@ -242,14 +239,7 @@ def add_elements(a: Any, b: Any, held: Any, powers: Any, stays: Any, sums: Any, 
                             sums[column] += factor * stays[row, column]
             power = np.nan if odd else powers[level]
             for column in range(wide):
-                value = np.float32((np.float64(sums[column]) + 0.0) * power)
-                if abs(value) < smallest:
-                    value = value * np.float32(0)
-                if adds:
-                    value = held[beat, panel + column] + value
-                    if abs(value) < smallest:
-                        value = value * np.float32(0)
-                held[beat, panel + column] = value
+                held[beat, panel + column] = settled(sums[column], power, held[beat, panel + column], adds)
 
 
 __all__ = [
