@@ -215,6 +215,11 @@ class SystolicArray(Description):
         """What the array's own circuit is built for: its first format, the widest of integers, or none."""
         return _circuit_format(self.operands)
 
+    @property
+    def bare_format(self) -> DataType | None:
+        """What the circuit of a bare array is built for: `circuit_format`, or int16, which no tile has around it."""
+        return self.circuit_format or (DataType.INT16 if DataType.INT16 in self.operands else None)
+
     def accepts(self, dtype: DataType) -> bool:
         """Tell whether values of ``dtype`` can be operands: a listed format, or integers that fit in one."""
         return any(

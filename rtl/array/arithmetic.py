@@ -27,12 +27,13 @@ from siliconloom.rtl.cells.floating import (
 )
 from siliconloom.rtl.library import Circuit, Library
 
-ACCUMULATOR_BITS = SUM_BITS
+LONG_SUM_BITS = 48
+"""Of products of 32 bits: 2^16 of them are summed without a wrap, and an accumulator of a DSP is as wide (UG579)."""
 
 
 @dataclass(frozen=True)
 class Arithmetic(ABC):
-    """Operands of a format, their products, and sums of 32 bits.
+    """Operands of a format, their products, and sums of `sum_bits`.
 
     Parameters
     ----------
@@ -59,9 +60,14 @@ class Arithmetic(ABC):
         """Whether what a row held before must go where a fold has no row: zero times it might not be zero."""
 
     @property
+    def sum_bits(self) -> int:
+        """Width of a sum."""
+        return SUM_BITS
+
+    @property
     def zero(self) -> Const:
         """The sum of no products."""
-        return Const(0, ACCUMULATOR_BITS)
+        return Const(0, self.sum_bits)
 
     @abstractmethod
     def entering(self, parent: Circuit, m: Module, name: str, beat: Value) -> Value:
@@ -100,7 +106,11 @@ class IntegerArithmetic(Arithmetic):
     @property
     def numbers(self) -> Integers:
         """How operands are multiplied and summed."""
-        return Integers(self.bits)
+        return Integers(self.bits, self.sum_bits)
+
+    @property
+    def sum_bits(self) -> int:
+        return LONG_SUM_BITS if self.dtype is DataType.INT16 else SUM_BITS
 
     def entering(self, parent: Circuit, m: Module, name: str, beat: Value) -> Value:
         return beat
@@ -228,12 +238,12 @@ def _registered(m: Module, en: Signal, name: str, values: Sequence[Value]) -> li
 
 
 def operand_type(array: SystolicArray) -> DataType:
-    """`SystolicArray.circuit_format`; raises `NotSupported` where there is none."""
-    if array.circuit_format is None:
+    """`SystolicArray.bare_format`; raises `NotSupported` where there is none."""
+    if array.bare_format is None:
         floats = ", ".join(d for d in ARRAY_FORMATS if not d.is_integer)
         named = ", ".join(array.operands)
-        raise NotSupported(f"RTL for {named} operands; int4 and int8, or one of {floats}, are built")
-    return array.circuit_format
+        raise NotSupported(f"RTL for {named} operands; int4, int8 and int16, or one of {floats}, are built")
+    return array.bare_format
 
 
 def arithmetic_of(array: SystolicArray) -> Arithmetic:
@@ -243,4 +253,4 @@ def arithmetic_of(array: SystolicArray) -> Arithmetic:
     return kind(dtype, array.multiply_stages, array.add_stages)
 
 
-__all__ = ["ACCUMULATOR_BITS", "Arithmetic", "FloatArithmetic", "IntegerArithmetic", "arithmetic_of", "operand_type"]
+__all__ = ["Arithmetic", "FloatArithmetic", "IntegerArithmetic", "arithmetic_of", "operand_type"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.timing import INPUT_SLICE
-from siliconloom.rtl.array.arithmetic import ACCUMULATOR_BITS, operand_type
+from siliconloom.rtl.array.arithmetic import arithmetic_of
 from siliconloom.rtl.array.folds import ArrayProduct, FoldBeats, FoldCase, Matrix, folds_of, operands, pack
 from siliconloom.rtl.array.tile import systolic_tile
 from siliconloom.rtl.flows.channels import Channel, interface_of
@@ -43,14 +43,15 @@ LARGE = 4096
 def systolic_design(library: Library, array: SystolicArray, contains: str) -> Design:
     """The tile of ``array`` with everything that goes with it; raises `NotSupported` for operands without RTL."""
     top = systolic_tile(library, array)
-    operand = operand_type(array)
+    arithmetic = arithmetic_of(array)
+    operand = arithmetic.dtype
     folds = bench_folds(array, operand)
     channels = {channel.name: channel for channel in interface_of(top).channels}
     ordered = [beat for fold in folds for beat in _sends(fold, channels, operand.bits)]
     beats: dict[str, list[int]] = {name: [] for name in channels}
     for name, beat in ordered:
         beats[name].append(beat)
-    beats["output"] = [beat for fold in folds for beat in _results(fold, channels["output"])]
+    beats["output"] = [beat for fold in folds for beat in _results(fold, channels["output"], arithmetic.sum_bits)]
     return Design(
         top=top,
         contains=contains,
@@ -59,7 +60,7 @@ def systolic_design(library: Library, array: SystolicArray, contains: str) -> De
             "cols": array.cols,
             "dataflow": array.dataflow,
             "operand": operand.value,
-            "accumulator_bits": ACCUMULATOR_BITS,
+            "accumulator_bits": arithmetic.sum_bits,
         },
         timing={
             "multiply_stages": array.multiply_stages,
@@ -103,9 +104,9 @@ def _sends(fold: FoldBeats, channels: dict[str, Channel], bits: int) -> list[tup
     return [beat for pair in zip(*streams, strict=True) for beat in pair]
 
 
-def _results(fold: FoldBeats, channel: Channel) -> list[int]:
+def _results(fold: FoldBeats, channel: Channel, bits: int) -> list[int]:
     final = len(fold.golden) - 1
-    return [_beat(channel, row, ACCUMULATOR_BITS, number == final) for number, row in enumerate(fold.golden)]
+    return [_beat(channel, row, bits, number == final) for number, row in enumerate(fold.golden)]
 
 
 def _beat(channel: Channel, values: Matrix, bits: int, last: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from amaranth import Module, Mux, Signal
 from amaranth.lib.wiring import In, Out
 
-from siliconloom.rtl.array.arithmetic import ACCUMULATOR_BITS, Arithmetic
+from siliconloom.rtl.array.arithmetic import Arithmetic
 from siliconloom.rtl.library import Circuit, Library
 
 
@@ -46,8 +46,8 @@ class StationaryElement(Circuit):
             "en": In(1),
             "moving": In(bits),
             "load": In(bits),
-            "sum": In(ACCUMULATOR_BITS),
-            "sum_out": Out(ACCUMULATOR_BITS),
+            "sum": In(arithmetic.sum_bits),
+            "sum_out": Out(arithmetic.sum_bits),
         }
         self.controls = stationary_controls(arithmetic)
         ports |= {name: In(1) for name in self.controls}
@@ -63,7 +63,7 @@ class StationaryElement(Circuit):
         bits = self.arithmetic.bits
         # reset, so that rows which no tile has used yet multiply zero by zero and not by an unknown
         shadow, active = Signal(bits, name="shadow"), Signal(bits, name="active")
-        total = Signal(ACCUMULATOR_BITS, reset_less=True)
+        total = Signal(self.arithmetic.sum_bits, reset_less=True)
         product = self.arithmetic.product(m, self.en, self.moving, active)
         total_in = self.arithmetic.added(m, self.en, self.sum, product)
         with m.If(self.en):
@@ -127,8 +127,8 @@ class OutputElement(Circuit):
             "first": In(1),
             "last": In(1),
             "shift": In(1),
-            "drain": In(ACCUMULATOR_BITS),
-            "drain_out": Out(ACCUMULATOR_BITS),
+            "drain": In(arithmetic.sum_bits),
+            "drain_out": Out(arithmetic.sum_bits),
         }
         if passes_right:
             ports |= {"a_out": Out(bits)} | {f"{name}_out": Out(1) for name in CONTROLS}
@@ -142,9 +142,9 @@ class OutputElement(Circuit):
         arithmetic, en = self.arithmetic, self.en
         product = arithmetic.product(m, en, self.a, self.b)
         valid, first, last = (arithmetic.flag(m, en, getattr(self, name), name) for name in ("valid", "first", "last"))
-        held = Signal(ACCUMULATOR_BITS, reset_less=True)
-        finished = Signal(ACCUMULATOR_BITS, reset_less=True)
-        total = Signal(ACCUMULATOR_BITS)
+        held = Signal(arithmetic.sum_bits, reset_less=True)
+        finished = Signal(arithmetic.sum_bits, reset_less=True)
+        total = Signal(arithmetic.sum_bits)
         m.d.comb += total.eq(arithmetic.added(m, en, Mux(first, arithmetic.zero, held), product))
         with m.If(en):
             with m.If(valid):

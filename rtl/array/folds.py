@@ -13,7 +13,7 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.floats import chain_product, patterns_of, widened
 from siliconloom.arch.layout import fold_tile, summing_order
-from siliconloom.rtl.array.arithmetic import ACCUMULATOR_BITS
+from siliconloom.rtl.array.arithmetic import arithmetic_of
 
 Matrix = NDArray[np.int64]
 
@@ -190,10 +190,11 @@ def pack(values: Matrix, bits: int) -> str:
     return f"{word:x}"
 
 
-def unpack(word: str, lanes: int) -> Matrix:
-    """32-bit two's-complement lanes of a hexadecimal word."""
-    raw = int(word, 16).to_bytes(lanes * ACCUMULATOR_BITS // 8, "little")
-    return np.frombuffer(raw, "<i4").astype(np.int64)
+def unpack(word: str, lanes: int, bits: int) -> Matrix:
+    """Two's-complement lanes of ``bits`` bits of a hexadecimal word."""
+    whole, top = int(word, 16), 1 << bits - 1
+    fields = (whole >> lane * bits & 2 * top - 1 for lane in range(lanes))
+    return np.array([(field ^ top) - top for field in fields], np.int64)
 
 
 def job_case(array: SystolicArray, case: FoldCase, lane_bits: int) -> tuple[dict[str, Any], list[FoldBeats]]:
@@ -224,15 +225,15 @@ def _shown(sums: Matrix, dtype: DataType) -> list[Any]:
 
 def judge(array: SystolicArray, case: FoldCase, folds: Sequence[FoldBeats], outcome: dict[str, Any]) -> CaseResult:
     """Compare what came out with the golden values, and take the times of every fold."""
-    outputs, position, compared = outcome["outputs"], 0, 0
+    outputs, position, compared, bits = outcome["outputs"], 0, 0, arithmetic_of(array).sum_bits
     values: list[str] = []
     observed: list[FoldTime] = []
     for number, fold in enumerate(folds):
         beats = outputs[position : position + len(fold.golden)]
         position += len(fold.golden)
         for row, (_, word, last) in enumerate(beats):
-            got = unpack(word, array.cols)
-            compared += array.cols * ACCUMULATOR_BITS // 8
+            got = unpack(word, array.cols, bits)
+            compared += array.cols * bits // 8
             if not np.array_equal(got, fold.golden[row]):
                 found, wanted = _shown(got, case.dtype), _shown(fold.golden[row], case.dtype)
                 values.append(f"fold {number}, row {row}: RTL {found}, NumPy {wanted}")

@@ -13,7 +13,7 @@ from typing import Any
 from amaranth import Cat, Module, Signal
 from amaranth.lib.wiring import In, Out
 
-from siliconloom.rtl.array.arithmetic import ACCUMULATOR_BITS, Arithmetic
+from siliconloom.rtl.array.arithmetic import Arithmetic
 from siliconloom.rtl.array.element import CONTROLS, OutputElement, StationaryElement, stationary_controls
 from siliconloom.rtl.library import Circuit, Library
 
@@ -60,11 +60,11 @@ class GridFabric:
 
     def ports(self, rows: int, cols: int, right: bool, below: bool) -> dict[str, Any]:
         """Ports of ``rows`` x ``cols`` elements, lanes side by side, lane 0 in the low bits."""
-        bits = self.arithmetic.bits
+        bits, sum_bits = self.arithmetic.bits, self.arithmetic.sum_bits
         made: dict[str, Any] = {"en": In(1)}
         made |= {name: In(rows * width) for name, width in self.horizontal}
-        made |= {self.operand: In(cols * bits), self.result: In(cols * ACCUMULATOR_BITS)}
-        made |= {f"{self.result}_out": Out(cols * ACCUMULATOR_BITS)}
+        made |= {self.operand: In(cols * bits), self.result: In(cols * sum_bits)}
+        made |= {f"{self.result}_out": Out(cols * sum_bits)}
         if right:
             made |= {f"{name}_out": Out(rows * width) for name, width in self.horizontal}
         if below:
@@ -92,7 +92,7 @@ class GridRow(Circuit):
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
-        fabric, bits = self.fabric, self.fabric.arithmetic.bits
+        fabric, bits, sum_bits = self.fabric, self.fabric.arithmetic.bits, self.fabric.arithmetic.sum_bits
         low = -(-self.cols // 2)
         flowing: dict[str, Signal] = {name: getattr(self, name) for name, _ in fabric.horizontal}
         halves = []
@@ -106,9 +106,7 @@ class GridRow(Circuit):
                 **flowing,
                 **{
                     fabric.operand: getattr(self, fabric.operand)[start * bits : (start + count) * bits],
-                    fabric.result: getattr(self, fabric.result)[
-                        start * ACCUMULATOR_BITS : (start + count) * ACCUMULATOR_BITS
-                    ],
+                    fabric.result: getattr(self, fabric.result)[start * sum_bits : (start + count) * sum_bits],
                 },
             )
             if right:

@@ -14,8 +14,8 @@ from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.shared import FURTHEST, MOST, PLACES, SHIFT, UNIT
-from siliconloom.rtl.array.arithmetic import ACCUMULATOR_BITS
 from siliconloom.rtl.array.weights import weight_marks
+from siliconloom.rtl.cells.arithmetic import SUM_BITS
 from siliconloom.rtl.cells.floating import BIAS, BITS, EXPONENT, FRACTION, NAN
 from siliconloom.rtl.library import Circuit, Library
 
@@ -187,7 +187,7 @@ class SharedSum(Circuit):
     """
 
     def __init__(self, library: Library) -> None:
-        ports = {"i": In(ACCUMULATOR_BITS), "level": In(LEVEL), "odd": In(1), "o": Out(BITS)}
+        ports = {"i": In(SUM_BITS), "level": In(LEVEL), "odd": In(1), "o": Out(BITS)}
         super().__init__(library, library.name("shared_sum"), ports)
 
     def elaborate(self, platform: object) -> Module:

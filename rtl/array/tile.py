@@ -18,7 +18,7 @@ from siliconloom.arch import timing
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.layout import fold_beats
-from siliconloom.rtl.array.arithmetic import ACCUMULATOR_BITS, arithmetic_of
+from siliconloom.rtl.array.arithmetic import arithmetic_of
 from siliconloom.rtl.array.element import stationary_controls
 from siliconloom.rtl.array.grid import GridFabric, grid_of
 from siliconloom.rtl.array.shared import LEVEL, MovingCodes, SharedSum, StayingCodes, shared_marks
@@ -45,7 +45,7 @@ class SystolicTileCircuit(Circuit):
     ) -> None:
         self.array, self.inputs, self.unmarked = array, inputs, unmarked
         self.arithmetic = arithmetic_of(array)
-        self.result_bits = array.cols * ACCUMULATOR_BITS
+        self.result_bits = array.cols * self.arithmetic.sum_bits
         ports: dict[str, Any] = {name: In(stream.Signature(self.layout(name))) for name in inputs}
         ports |= {"output": Out(stream.Signature(beat(self.result_bits)))}
         self.inner = name is not None
@@ -102,7 +102,7 @@ class StationaryTile(SystolicTileCircuit):
     moving : In(stream of `beat`)
         R operands per beat, logical row 0 in the low bits; zero in unused rows.
     output : Out(stream of `beat`)
-        C sums of 32 bits per beat, one per moving beat.
+        C sums per beat, of 32 bits (int16: 48), one per moving beat.
     fold_begins, fold_ends
         Only inside an NPU tile. Pulses: a loaded tile becomes the active one; the last moving beat of a fold enters
         the array.
@@ -188,10 +188,9 @@ class StationaryTile(SystolicTileCircuit):
                 **{each: controls[each] for each in stationary_controls(self.arithmetic)},
             )
             sums = outputs.sum_out
-        lined_up = skewed(
-            self, m, "result_skew", en, reversed_lanes(sums, cols, ACCUMULATOR_BITS), cols, ACCUMULATOR_BITS
-        )
-        results = reversed_lanes(lined_up, cols, ACCUMULATOR_BITS)
+        wide = self.arithmetic.sum_bits
+        lined_up = skewed(self, m, "result_skew", en, reversed_lanes(sums, cols, wide), cols, wide)
+        results = reversed_lanes(lined_up, cols, wide)
         latency = array.output_latency
         flags = delayed(self, m, "result_flags", en, Cat(moving_fires, moving_last), latency, flags=True)
         if self.shares:
@@ -227,7 +226,7 @@ class StationaryTile(SystolicTileCircuit):
 
     def _shared_sums(self, m: Module, results: Value, level: Value) -> Value:
         """Sums in fp32 of those of codes, whose row had this exponent."""
-        kind, bits = self.library.make(SharedSum), ACCUMULATOR_BITS
+        kind, bits = self.library.make(SharedSum), self.arithmetic.sum_bits
         lanes = (results[at : at + bits] for at in range(0, len(results), bits))
         return Cat(
             *(
@@ -307,7 +306,7 @@ class OutputTile(SystolicTileCircuit):
     b : In(stream of `beat` without ``last``)
         One row of B: C operands, column 0 in the low bits; its beats go with those of A, one to one.
     output : Out(stream of `beat`)
-        C sums of 32 bits per beat, R beats per fold, row 0 first.
+        C sums per beat, of 32 bits (int16: 48), R beats per fold, row 0 first.
     fold_ends
         Only inside an NPU tile. Pulse: the last beats of a fold enter the array.
     """
@@ -371,10 +370,9 @@ class OutputTile(SystolicTileCircuit):
             drain=Const(0, self.result_bits),
         )
         drained = outputs.drain_out
-        lined_up = skewed(
-            self, m, "result_skew", en, reversed_lanes(drained, cols, ACCUMULATOR_BITS), cols, ACCUMULATOR_BITS
-        )
-        results = reversed_lanes(lined_up, cols, ACCUMULATOR_BITS)
+        wide = self.arithmetic.sum_bits
+        lined_up = skewed(self, m, "result_skew", en, reversed_lanes(drained, cols, wide), cols, wide)
+        results = reversed_lanes(lined_up, cols, wide)
         leaving = delayed(self, m, "last_row", en, begins, rows - 1, flags=True)
         flags = delayed(self, m, "result_flags", en, Cat(shifts[-1], leaving), cols - 1, flags=True)
         self.result_output(m, en, flags[0], results, flags[1])

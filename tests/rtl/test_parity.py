@@ -27,6 +27,9 @@ def need(simulator):
         pytest.skip(f"{simulator} is not installed")
 
 
+OPERANDS = ["int8", "int16", "int4", "bf16", "fp16", "fp8_e4m3", "fp8_e5m2"]
+
+
 def random_chip(seed):
     """A small array with random parameters."""
     chance = random.Random(seed)
@@ -40,7 +43,7 @@ def random_chip(seed):
             ("tile.array.cols", str(chance.randint(1, 9))),
             ("tile.array.multiply_stages", str(chance.randint(0, 3))),
             ("tile.array.add_stages", str(chance.choice([0, 0, 1, 2, 3]) if dataflow != "os" else 0)),
-            ("tile.array.operands", chance.choice(["int8", "int8", "int4", "bf16", "fp16", "fp8_e4m3", "fp8_e5m2"])),
+            ("tile.array.operands", chance.choice(OPERANDS)),
         ],
     )
 
@@ -105,6 +108,7 @@ MUTATIONS = [
     ("systolic-ws-8", "int8", "element_inner_chained", "? swap :", "? 1'h0 :"),
     ("systolic-os-8", "int8", "element_inner_chained", "$signed(a)", "a"),
     ("systolic-ws-8", "int8", "", "en & shadow_full", "en | shadow_full"),
+    ("systolic-ws-8", "int16", "element_inner_chained", "sum + ", "sum[31:0] + "),
     ("systolic-ws-8", "bf16", "element_inner_chained", "clear ? 16'h0000", "1'h0 ? 16'h0000"),
     ("systolic-ws-8", "bf16", "element_inner_chained", "sum_normal[25:3] +", "sum_normal[25:3] -"),
     ("systolic-is-8", "fp16", "widening_fp16", "7'h70", "7'h6f"),
