@@ -260,7 +260,7 @@ class Library:
                 pending = [c for c in self.circuits.values() if c.module_name not in done]
         text = _to_verilog("\n".join(texts.values()))
         modules = {
-            found[1]: _split_aliases(_plain_functions(found[0]))
+            found[1]: _split_aliases(_plain_choices(found[0]))
             for found in re.finditer(r"^module \\?(\S+?)\s?\(.*?^endmodule\n", text, re.M | re.S)
         }
         if set(modules) != set(texts):
@@ -316,22 +316,55 @@ def _to_verilog(rtlil_text: str) -> str:
         raise LoomError(f"Yosys could not write the Verilog: {said[-1].strip()}") from None
 
 
-def _plain_functions(text: str) -> str:
-    """Give the functions of a module, and their arguments, names that every tool takes.
+def _plain_choices(text: str) -> str:
+    """Write the choices of many (``Switch``) in a module as blocks, ``always @*`` with a ``casez``.
 
-    Yosys writes a choice of many (``Switch``) as a function with a name that begins with a dollar sign, which Icarus
-    looks for among its own, and with arguments ``a``, ``b`` and ``s``, which hide ports of those names.
+    Yosys writes each as a function that is called once, with all that is chosen among as an argument. Icarus looks for
+    its name, which begins with a dollar sign, among its own. Verilator copies the arguments of a table, which may be
+    thousands of constant bits, in every cycle, and gives the copies other names in every instance of the module, which
+    then do not share their code.
     """
-    names = re.findall(r"^  function (?:\[\d+:\d+\] )?(\\\$\S+) ;$", text, re.M)
-    plain = (name for number in count() if not re.search(rf"\b{(name := f'choice_{number}')}\b", text))
-    for name, other in zip(names, plain, strict=False):
-        text = text.replace(f"{name} ", f"{other} ")
-    return re.sub(
-        r"^  function .*?^  endfunction$",
-        lambda found: re.sub(r"(?<!')\b([abs])\b", r"choice_\1", found[0]),
-        text,
-        flags=re.M | re.S,
-    )
+    plain = (f"choice_{number}" for number in count())
+    for found in list(_CHOICE.finditer(text)):
+        name = next(each for each in plain if not re.search(rf"\b{each}(_among|_by)?\b", text))
+        others, among, by = _arguments(found["arguments"])
+        cases = re.sub(r"^    ", "      ", found["cases"], flags=re.M).replace(f"{found['name']}  = ", f"{name} = ")
+        cases = re.sub(r"= a;$", f"= {others};", re.sub(r"= b(?=\[|;)", f"= {name}_among", cases), flags=re.M)
+        text = text.replace(
+            found[0],
+            f"  wire {found['among'] or ''}{name}_among = {among};\n"
+            f"  wire {found['by'] or ''}{name}_by = {by};\n"
+            f"  reg {found['width'] or ''}{name};\n"
+            f"  always @*\n    casez ({name}_by){cases}    endcase\n"
+            f"  assign {found['target']} = {name};\n",
+        )
+    if re.search(r"^  function ", text, re.M):
+        raise AssertionError("Yosys wrote a function in a form that is not known")
+    return text
+
+
+_CHOICE = re.compile(
+    r"^  function (?P<width>\[\d+:\d+\] )?(?P<name>\\\$\S+) ;\n"
+    r"    input (?:\[\d+:\d+\] )?a;\n"
+    r"    input (?P<among>\[\d+:\d+\] )?b;\n"
+    r"    input (?P<by>\[\d+:\d+\] )?s;\n"
+    r"    casez \(s\)(?P<cases>.*?)    endcase\n"
+    r"  endfunction\n"
+    r"  assign (?P<target>[^\n]*?) = (?P=name) \((?P<arguments>[^\n]*)\);\n",
+    re.M | re.S,
+)
+
+
+def _arguments(text: str) -> list[str]:
+    """What stands between the commas of ``text`` that are in no braces."""
+    found, depth = [""], 0
+    for letter in text:
+        depth += {"{": 1, "}": -1}.get(letter, 0)
+        if letter == "," and not depth:
+            found.append("")
+        else:
+            found[-1] += letter
+    return [each.strip() for each in found]
 
 
 def _split_aliases(text: str) -> str:

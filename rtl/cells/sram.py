@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import indent
 from typing import Any
 
 from amaranth import Module
@@ -11,6 +12,8 @@ from siliconloom.rtl.library import Circuit, Library
 
 WIDEST = 65536
 DEEPEST = 1 << 32
+PART = 64
+"""Bits of a part of a wide word that is written in granules (`SramWrapper.part`)."""
 
 
 class SramWrapper(Circuit):
@@ -78,16 +81,35 @@ class SramWrapper(Circuit):
     def elaborate(self, platform: object) -> Module:
         raise TypeError(f"{self.module_name} is written as Verilog; simulate it with a Verilog simulator")
 
+    @property
+    def part(self) -> int:
+        """Bits of a word that one memory in the wrapper holds; a word of several parts lies in as many memories.
+
+        They are read and written together, and whoever puts a macro in the wrapper's place need not know of them. A
+        simulator copies the whole element of a memory for each granule that is written into it: one of 4096 bits, of
+        which 64 bytes are written in a cycle, takes 64 times as long as it does in parts.
+        """
+        if self.write_granularity >= PART:
+            return self.write_granularity
+        return self.width if self.width % PART or PART % self.write_granularity else PART
+
     def written(self) -> str:
         """Verilog of the wrapper; Amaranth would list an initial value of every word."""
-        if self.granules == 1:
-            loop, write = "", "    if (wen) mem[waddr] <= wdata;\n"
+        parts, granules = self.width // self.part, self.part // self.write_granularity
+        memory = f"  reg {_range(self.part)}mem [0:{self.depth - 1}];\n"
+        if parts == 1:
+            body = memory + _ports(self.write_granularity, granules, wen="wen", bits="")
         else:
-            part = f"[granule * {self.write_granularity} +: {self.write_granularity}]"
-            loop = "  integer granule;\n"
-            write = (
-                f"    for (granule = 0; granule < {self.granules}; granule = granule + 1)\n"
-                f"      if (wen[granule]) mem[waddr]{part} <= wdata{part};\n"
+            wen = "wen[part]" if granules == 1 else f"wen[part * {granules} +: {granules}]"
+            bits = f"[part * {self.part} +: {self.part}]"
+            each = memory + _ports(self.write_granularity, granules, wen=wen, bits=bits)
+            body = (
+                "  genvar part;\n"
+                "  generate\n"
+                f"    for (part = 0; part < {parts}; part = part + 1) begin : parts\n"
+                f"{indent(each, '    ')}"
+                "    end\n"
+                "  endgenerate\n"
             )
         return (
             f"module {self.module_name}(clk, ren, raddr, rdata, wen, waddr, wdata);\n"
@@ -103,14 +125,25 @@ class SramWrapper(Circuit):
             f"  input wire {_range(self.granules)}wen;\n"
             f"  input wire {_range(self.address_bits)}waddr;\n"
             f"  input wire {_range(self.width)}wdata;\n"
-            f"  reg {_range(self.width)}mem [0:{self.depth - 1}];\n"
-            f"{loop}"
-            "  always @(posedge clk) begin\n"
-            "    if (ren) rdata <= mem[raddr];\n"
-            f"{write}"
-            "  end\n"
+            f"{body}"
             "endmodule\n"
         )
+
+
+def _ports(granularity: int, granules: int, *, wen: str, bits: str) -> str:
+    """Verilog of the two ports of a memory; ``bits`` of a word and ``wen`` of its enables are the memory's."""
+    loop, write = "", f"    if ({wen}) mem[waddr] <= wdata{bits};\n"
+    if granules > 1:
+        loop = f"  wire {_range(granules)}enable = {wen};\n  wire {_range(granules * granularity)}word = wdata{bits};\n"
+        loop += "  integer granule;\n"
+        place = f"[granule * {granularity} +: {granularity}]"
+        # a simulator passes by the loop in the many cycles that write nothing
+        write = (
+            "    if (|enable)\n"
+            f"      for (granule = 0; granule < {granules}; granule = granule + 1)\n"
+            f"        if (enable[granule]) mem[waddr]{place} <= word{place};\n"
+        )
+    return f"{loop}  always @(posedge clk) begin\n    if (ren) rdata{bits} <= mem[raddr];\n{write}  end\n"
 
 
 def _range(width: int) -> str:

@@ -75,7 +75,8 @@ class Bank(Circuit):
         for port in reversed(reads.values()):
             with m.If(port.here):
                 m.d.comb += read_line.eq(port.address[low:])
-        write_line, enables, word = Signal(range(max(lines, 2))), Signal(line), Signal(8 * line)
+        widest = max(writers(geometry).values())
+        write_line, enables, word = Signal(range(max(lines, 2))), Signal(line), Signal(8 * widest)
         for name, size in reversed(writers(geometry).items()):
             port = getattr(self, name)
             wanted = port.enable
@@ -86,10 +87,11 @@ class Bank(Circuit):
                 m.d.comb += [
                     write_line.eq(port.address[low:]),
                     enables.eq(wanted),
-                    word.eq(Cat(*[port.data] * (line // size))),
+                    word.eq(Cat(*[port.data] * (widest // size))),
                 ]
+        everywhere = Cat(*[word] * (line // widest))
         stored = self.place(
-            m, sram, "memory", ren=Cat(*here).any(), raddr=read_line, wen=enables, waddr=write_line, wdata=word
+            m, sram, "memory", ren=Cat(*here).any(), raddr=read_line, wen=enables, waddr=write_line, wdata=everywhere
         ).rdata
         for name, size in readers(geometry).items():
             was_here, part = Signal(name=f"{name}_was_here"), stored
@@ -115,12 +117,12 @@ class HalvedBank(Bank):
         sram = self.library.make(SramWrapper, 8 * line, lines // 2, 8)
         reads = {name: getattr(self, name) for name in readers(geometry)}
         after = {name: port.after if "after" in port.signature.members else 0 for name, port in reads.items()}
-        stored = []
+        stored, widest = [], max(writers(geometry).values())
         for half, name in enumerate(("even", "odd")):
             read_line, write_line = (
                 Signal(range(max(lines // 2, 2)), name=f"{name}_{use}") for use in ("read", "write")
             )
-            enables, word, asks = Signal(line, name=f"{name}_enables"), Signal(8 * line, name=f"{name}_word"), []
+            enables, word, asks = Signal(line, name=f"{name}_enables"), Signal(8 * widest, name=f"{name}_word"), []
             for reader, port in reversed(reads.items()):
                 is_odd = port.address[low]
                 wants = Signal(name=f"{name}_{reader}")
@@ -138,10 +140,11 @@ class HalvedBank(Bank):
                     m.d.comb += [
                         write_line.eq(port.address[low + 1 :]),
                         enables.eq(Cat(*parts)),
-                        word.eq(Cat(*[port.data] * (line // size))),
+                        word.eq(Cat(*[port.data] * (widest // size))),
                     ]
+            wen, wdata = enables, Cat(*[word] * (line // widest))
             found = self.place(
-                m, sram, name, ren=Cat(*asks).any(), raddr=read_line, wen=enables, waddr=write_line, wdata=word
+                m, sram, name, ren=Cat(*asks).any(), raddr=read_line, wen=wen, waddr=write_line, wdata=wdata
             )
             stored.append(found.rdata)
         for name, size in readers(geometry).items():
