@@ -356,7 +356,7 @@ _CHOICE = re.compile(
 
 
 def _arguments(text: str) -> list[str]:
-    """What stands between the commas of ``text`` that are in no braces."""
+    """What stands between the commas of ``text`` that are in no braces, with the space that ends an escaped name."""
     found, depth = [""], 0
     for letter in text:
         depth += {"{": 1, "}": -1}.get(letter, 0)
@@ -364,7 +364,7 @@ def _arguments(text: str) -> list[str]:
             found.append("")
         else:
             found[-1] += letter
-    return [each.strip() for each in found]
+    return [each.lstrip() for each in found]
 
 
 def _split_aliases(text: str) -> str:

@@ -2,6 +2,8 @@
 
 import gc
 import re
+import shutil
+import subprocess
 
 import pytest
 from amaranth import Signal
@@ -127,3 +129,46 @@ def test_a_member_that_is_not_there_is_named():
 
     with pytest.raises(AttributeError, match="no member output, only i, o, level"):
         parent(place).rtlil()
+
+
+class Chooser(Circuit):
+    """A choice of many, whose ports have the names that Yosys gives a function's arguments."""
+
+    def __init__(self, library, width):
+        super().__init__(
+            library, library.name("chooser"), {"s": In(3), "a": In(width), "b": In(width), "o": Out(width)}
+        )
+
+    def elaborate(self, platform):
+        m = self.module()
+        with m.Switch(self.s):
+            for value in range(6):
+                with m.Case(value):
+                    m.d.comb += self.o.eq([self.a, self.b, self.a & self.b, self.a | self.b, 1, self.a ^ self.b][value])
+            with m.Default():
+                m.d.comb += self.o.eq(~self.a)
+        return m
+
+
+@pytest.mark.parametrize("width", [1, 5])
+def test_a_choice_of_many_is_a_block_without_a_function(width, tmp_path):
+    if not shutil.which("iverilog"):
+        pytest.skip("needs iverilog")
+    library = Library("t")
+    text = library.verilog(Chooser(library, width))["t_chooser"]
+    assert "function" not in text
+    assert "always @*" in text
+    (tmp_path / "t.v").write_text(text)
+    bench = (
+        f"module tb; reg [{2 * width + 2}:0] at; wire [{width - 1}:0] o;\n"
+        f"t_chooser dut(.clk(1'b0), .s(at[2:0]), .a(at[{width + 2}:3]), .b(at[{2 * width + 2}:{width + 3}]), .o(o));\n"
+        f'initial for (at = 0; 1; at = at + 1) begin #1 $display("%0d", o); if (&at) $finish; end\nendmodule\n'
+    )
+    (tmp_path / "tb.v").write_text(bench)
+    subprocess.run(["iverilog", "-g2012", "-o", "tb", "t.v", "tb.v"], cwd=tmp_path, check=True)
+    told = subprocess.run(["vvp", "-n", "tb"], cwd=tmp_path, check=True, capture_output=True, text=True).stdout.split()
+    mask, wanted = (1 << width) - 1, []
+    for at in range(1 << 2 * width + 3):
+        s, a, b = at & 7, at >> 3 & mask, at >> 3 + width
+        wanted.append([a, b, a & b, a | b, 1, a ^ b, a ^ mask, a ^ mask][s])
+    assert [int(each) for each in told if each.isdigit()] == wanted
