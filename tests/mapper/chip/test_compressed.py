@@ -15,6 +15,8 @@ from siliconloom.sim.timing.units import load_cycles
 from siliconloom.workloads import Gemm, load_workload
 from tests.mapper.chip.improvements import held_against_floors, made_chip, random_chip, random_workload, workload
 
+LONGEST = 8192
+"""Words of a program memory that holds any of these programs: some have more than 1,024 instructions."""
 SEARCHED = 4
 """One mapping in so many is the search's; the others are those that estimates propose."""
 
@@ -66,7 +68,7 @@ def test_a_slow_decompressor_is_named(there, capsys):
 @given(st.integers(0, 2**32), st.floats(0.05, 1), st.integers(1, 512), st.integers(1, SEARCHED))
 def test_no_mapping_of_compressed_weights_is_below_its_bound(seed, ratio, rate, one):
     r = random.Random(seed)
-    chip = made_chip({**random_chip(r), "tile.dma.decompression": rate})
+    chip = made_chip({**random_chip(r), "tile.dma.decompression": rate, "tile.sequencer.program_words": LONGEST})
     graph = workload(json.dumps({**json.loads(random_workload(r)), "weight_compression": ratio}))
     try:
         simulated = held_against_floors(chip, graph, searched=one == SEARCHED)

@@ -16,7 +16,7 @@ from siliconloom.evaluate.chip import simulate
 from siliconloom.sim.timing.pace import matmul_pace, product_pace
 from siliconloom.workloads import Gemm, load_workload
 from tests.mapper.chip.improvements import held_against_floors, made_chip, random_chip, random_workload, workload
-from tests.mapper.chip.test_compressed import SEARCHED
+from tests.mapper.chip.test_compressed import LONGEST, SEARCHED
 
 TWO_OF_FOUR = Sparsity(2, 4)
 patterns = st.sampled_from([TWO_OF_FOUR, Sparsity(1, 4, 32), Sparsity(3, 4, 64), Sparsity(5, 16, 32)])
@@ -103,7 +103,7 @@ def test_folds_paces_and_loads_agree(sparsity, k, n, m, skips):
 @given(st.integers(0, 2**32), st.booleans(), st.booleans(), st.integers(1, SEARCHED))
 def test_no_mapping_of_sparse_weights_is_below_its_bound(seed, skips, blocks, one):
     r = random.Random(seed)
-    made = random_chip(r) | {"tile.array.dataflow": "weight_stationary"}
+    made = random_chip(r) | {"tile.array.dataflow": "weight_stationary", "tile.sequencer.program_words": LONGEST}
     chip = made_chip(made)
     array = chip.tile.array.model_copy(
         update={
