@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import lcm
+from math import gcd, lcm
 from typing import NamedTuple
 
 import numpy as np
@@ -40,12 +40,16 @@ from siliconloom.mapper.chip.lowering import segments
 from siliconloom.mapper.chip.operands import key_block
 from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.tiling import SLACK
+from siliconloom.mapper.chip.transfers import pieces
 from siliconloom.sim.timing.pace import product_pace
 from siliconloom.sim.timing.units import access_cycles, fetch_cycles, moved_bytes, vector_cycles
 from siliconloom.workloads import Attention
 
 KEPT = 3
 """Candidates of each layout that are looked at again."""
+NEAR = 1.1
+"""The best with every other tile of keys is looked at, too, where it takes at most so many times as long as the best:
+estimates of tiles of one size err alike."""
 MOST_SUMMED = (2**31 - 1) // (127 * 128)
 """Keys whose values, times powers of at most 127, sums of 32 bits hold whatever they are."""
 CAUSAL_SEGMENTS = 8
@@ -123,7 +127,9 @@ def choose_attention_tilings(
         fast = [tiling for tiling in fitting if tiling.cycles <= limit]
         frugal = min(fast, key=lambda t: (t.read_bytes + t.write_bytes, t.cycles), default=None)
         others = sorted((t for t in fitting if t != frugal), key=lambda t: t.cycles)
-        found.append([frugal, *others[: KEPT - 1]] if frugal else [])
+        kept = [frugal, *others[: KEPT - 1]] if frugal else []
+        firsts = {(t.keys, t.whole): t for t in reversed(others) if t.cycles <= NEAR * limit}
+        found.append(list(dict.fromkeys([*kept, *sorted(firsts.values(), key=lambda t: t.cycles)])))
     return found
 
 
@@ -165,7 +171,6 @@ class AttentionLayout:
         self.q_head, self.q_row = self._heads(shape.head_dim, self.q_local(), held)
         self.o_head, self.o_row = self._heads(shape.v_head_dim, self.o_local())
         self.block = key_block(self.array, shape)
-        self.positions = padded(padded(shape.positions, self.block), self.array.load_rows)
         self.blocks = not shape.values_in_keys
         self.turned = tile.array.dataflow == "output_stationary"
         """Whether the array takes rows column by column, so that the vector unit transposes them."""
@@ -181,6 +186,7 @@ class AttentionLayout:
         self.value_width = line_values(self.value_cols, self.array.cols)
         self.line = size(self.value_width)
         self.value_line = self._value_line(memory)
+        self.positions = self._value_positions()
         if self.blocks:
             self.value_plane = self.positions * self.panels * self.value_line
         else:
@@ -202,6 +208,18 @@ class AttentionLayout:
         line, bus = padded(own, memory.access_bytes), self.tile.dma.bytes_per_cycle
         begins = bus & bus - 1 or not (line | self.line) & window_of(bus, own) - 1
         return line if line < self.line and begins else self.line
+
+    def _value_positions(self) -> int:
+        """Positions from panel to panel of values: whole beats of a fold, and of several panels whole ones of the DMA.
+
+        Panels that begin where no long row of a transfer may would be moved in columns.
+        """
+        positions = padded(padded(self.shape.positions, self.block), self.array.load_rows)
+        bus, line = self.tile.dma.bytes_per_cycle, self.value_line
+        if self.panels == 1 or not is_power(bus):
+            return positions
+        window = window_of(bus, positions * line)
+        return padded(positions, lcm(self.array.load_rows, window // gcd(window, line)))
 
     def _heads(self, dim: int, local: int, held: int = 0) -> tuple[int, int]:
         """From head to head in main memory, and from row to row.
@@ -408,8 +426,9 @@ class _Costs:
         """Bytes moved and port cycles of a tile of values."""
         if not self.layout.blocks:
             return self.cached(self.layout.value_tile(keys))
-        (rows, width, *_), memory = self.layout.value_rows(keys), self.chip.nearest
-        return moved_bytes(memory, rows, width), access_cycles(self.chip, memory, rows, width)
+        parts = pieces(self.tile.dma.bytes_per_cycle, *self.layout.value_rows(keys), 0)
+        one, memory = (parts[0].fields["m"], parts[0].fields["n"]), self.chip.nearest  # they have one shape
+        return len(parts) * moved_bytes(memory, *one), len(parts) * access_cycles(self.chip, memory, *one)
 
     def _moved(self, keys: int) -> int:
         """Bytes moved of a tile of keys and one of values."""

@@ -134,7 +134,7 @@ def _near(chip: Chip, data: int) -> dict[str, int]:
     return {next(iter(chip.memory)): data} if chip.memory else {}
 
 
-def _data(operator: Operator, fused: Sequence[Vector]) -> int:
+def data_bytes(operator: Operator, fused: Sequence[Vector]) -> int:
     """Bytes of the operands and of the result that is stored: that of the last fused operator."""
     added = sum(operator.precision.size(v.rows * v.cols) * (v.inputs - 1) for v in fused if v.function in ADDED)
     return operator.input_bytes + added + (fused[-1] if fused else operator).output_bytes
@@ -142,7 +142,7 @@ def _data(operator: Operator, fused: Sequence[Vector]) -> int:
 
 def _least_traffic(chip: Chip, operator: Operator, fused: Sequence[Vector]) -> int:
     """Bytes that one execution moves at least with everything in one memory, through buffers of the tiles' size."""
-    used = used_weight_bytes(operator) + _data(operator, fused)
+    used = used_weight_bytes(operator) + data_bytes(operator, fused)
     if not (isinstance(operator, Gemm) and isinstance(chip.tile, NpuTile)):
         return used
     size = operator.precision.size
@@ -193,7 +193,7 @@ def _level_bytes(
         if (operator.name, "input") not in placement.homes:  # it is another operator's result, wherever that lies
             held = set(chip.memory)
         fastest = max(chip.memory, key=lambda name: (name in held, chip.memory[name].total_bandwidth))
-        data[fastest] += (_data(operator, fused) - cache) * operator.repeat
+        data[fastest] += (data_bytes(operator, fused) - cache) * operator.repeat
     return data
 
 

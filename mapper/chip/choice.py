@@ -439,7 +439,7 @@ def _pool(
     floor = operator_bound(chip, task.operator, task.fused).lower_bound_cycles
     pool = _Pool(floor, None if measure is None else partial(measure, task, levels), candidates, most)
     kept = max(most // LEAST_MEASURED, LEAST_KEPT)
-    for number, (least, share) in enumerate(shares(chip, task.operator, task.fused)):
+    for number, (least, share) in enumerate(shares(chip, task.operator, task.fused, candidates)):
         best = [min(pool.all[each].cycles for each in some) for some in pool.under if some]
         if best and len(best) == len(candidates) and (NEAR * least >= max(best) or number >= MOST_SHARES):
             break

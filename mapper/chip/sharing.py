@@ -6,12 +6,16 @@ itself. So more tiles can mean more bytes, and one tile with all of the memory's
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import sqrt
+from typing import NamedTuple
 
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.vector import vector_cost
+from siliconloom.mapper.chip.bounds import data_bytes
 from siliconloom.mapper.chip.floors import array_floor, vector_floor
+from siliconloom.mapper.chip.layout import Layout
 from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.workloads import Attention, Gemm, Operator, Vector
 
@@ -39,18 +43,24 @@ class Share:
     cut: Cut = (1, 1, 1)
 
 
-def shares(chip: Chip, operator: Operator, fused: tuple[Vector, ...] = ()) -> list[tuple[float, Share]]:
+def shares(
+    chip: Chip, operator: Operator, fused: tuple[Vector, ...] = (), layouts: Sequence[Layout] = ()
+) -> list[tuple[float, Share]]:
     """Ways to share an operator among the tiles, or some of them, with the least time each can take.
 
-    The soonest first. What gives tiles the same work as fewer tiles do is left out: these read less in all.
+    The soonest first. What gives tiles the same work as fewer tiles do is left out: these read less in all. Buffers of
+    the ``layouts``' sizes, where there are any, make a product read its operands more than once.
     """
+    room = Rooms(*(max((getattr(each, ring) for each in layouts), default=0) for ring in Rooms._fields))
     found: dict[Operator, Share] = {}
     for tiles in _counts(chip.tile_count):
         for cut in _factors(tiles):
             part = part_of(operator, cut)
             if part is not None:
                 found.setdefault(part, Share(part, tiles, cut))
-    return sorted(((_least(chip, share, fused), share) for share in found.values()), key=lambda f: (f[0], -f[1].tiles))
+    after = (data_bytes(operator, fused) - operator.input_bytes) / operator.output_bytes
+    least = ((_least(chip, share, fused, after, room), share) for share in found.values())
+    return sorted(least, key=lambda f: (f[0], -f[1].tiles))
 
 
 def _counts(tiles: int) -> list[int]:
@@ -60,17 +70,43 @@ def _counts(tiles: int) -> list[int]:
     return sorted(n for n in {*range(1, EVERY + 1), *some, *halves} if n <= tiles)
 
 
-def _least(chip: Chip, share: Share, fused: tuple[Vector, ...]) -> float:
-    """Cycles of the unit of a tile that needs the longest; each tile reads all that its share works on."""
+class Rooms(NamedTuple):
+    """The largest slots of the rings that bound a product's tiles, in bytes; nothing where they are not known yet."""
+
+    weights: int
+    moving: int
+    partial: int
+
+
+def _least(chip: Chip, share: Share, fused: tuple[Vector, ...], after: float, room: Rooms) -> float:
+    """Cycles of the unit of a tile that needs the longest; each tile reads all that its share works on.
+
+    Of results ``after`` times as many bytes are moved as the operator has: ``fused`` may halve them, or add others.
+    """
     tile, part = chip.tile, share.operator
     assert isinstance(tile, NpuTile)
-    moved = part.input_bytes + part.output_bytes
+    moved = part.input_bytes + after * part.output_bytes
     if isinstance(part, Gemm) and part.weight:
         moved += part.batch * part.matrix_bytes
+    if isinstance(part, Gemm) and all(room):
+        moved += part.batch * _read_again(part, room)
     rate = min(chip.nearest.total_bandwidth / chip.clock / share.tiles, tile.dma.bytes_per_cycle)
-    scale = 1 if not fused else 0.5  # a fused activation may leave half of the results; its own passes count later
-    own = vector_floor(tile, part) if not fused else 0
-    return max(array_floor(oriented(tile).array, part), own, moved * scale / rate)
+    own = vector_floor(tile, part) if not fused else 0  # the passes of what is fused count later
+    return max(array_floor(oriented(tile).array, part), own, moved / rate)
+
+
+def _read_again(part: Gemm, room: Rooms) -> float:
+    """Bytes of both operands of one product that tiles in slots of these sizes read beyond reading each once.
+
+    Where tiles of one operand stay, the other one is read for each of them; where none does, A for every column of
+    result tiles and B for every row of them, of which there are at least as many as make the sums of one fit.
+    """
+    a, b = part.precision.size(part.m * part.k), part.matrix_bytes
+    tiles = max(part.precision.accumulator.size(part.m * part.n) / room.partial, 1)
+    across = min(max(sqrt(b * tiles / a), 1), tiles)
+    return min(
+        a * (-(-b // room.weights) - 1), b * (-(-a // room.moving) - 1), a * (across - 1) + b * (tiles / across - 1)
+    )
 
 
 def part_of(operator: Operator, cut: Cut) -> Operator | None:

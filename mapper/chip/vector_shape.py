@@ -10,7 +10,7 @@ import numpy as np
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.floats import patterns_of
-from siliconloom.arch.layout import INDEX_BYTES, padded, parameter_bytes, row_values
+from siliconloom.arch.layout import INDEX_BYTES, padded, parameter_bytes, row_values, window_of
 from siliconloom.arch.vector import VectorFunction, vector_cost
 from siliconloom.mapper.chip.gemm_layout import row_bytes
 from siliconloom.mapper.chip.layout import index_bytes, most_indices
@@ -202,10 +202,10 @@ class VectorLayout:
         return min(cached.width, self.shape.cols) if cached.width % self.block else self.block
 
     def local(self, cols: int) -> int:
-        """From row to row of a tile of ``cols`` columns; where rows are gathered each begins where a long one may."""
+        """From row to row of a tile of ``cols`` columns; where rows are gathered each begins where a transfer's may."""
         size, gathers = self.shape.dtype.size, self.shape.gathers
         row = size(row_values(self.tile, cols, narrow=not gathers))
-        return padded(row, lcm(size(self.lanes), self.bus)) if gathers else row
+        return padded(row, lcm(size(self.lanes), window_of(self.bus, size(cols)))) if gathers else row
 
     def copied(self, cols: int) -> int:
         """Columns that the vector unit copies of gathered rows of ``cols``: all from row to row."""

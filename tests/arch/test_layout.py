@@ -85,8 +85,8 @@ def test_the_last_block_of_narrow_rows_lies_in_lines_of_the_next_power_of_two(ro
 )
 def test_what_uses_half_of_an_array_takes_no_more_room_than_on_one_of_half_the_size(side, lanes, dataflow, m, n, k):
     """Where an operand is a part of a line it takes as much of it as of a smaller one; so does a row."""
-    half, whole = tile_of(side, side, lanes, dataflow), tile_of(2 * side, 2 * side, 2 * lanes, dataflow)
     assume(max(m, n, k) <= min(side, lanes))
+    half, whole = tile_of(side, side, lanes, dataflow), tile_of(2 * side, 2 * side, 2 * lanes, dataflow)
     for small, large in zip(product_values(half, m, n, k, 1)[:2], product_values(whole, m, n, k, 1)[:2], strict=True):
         assert large == small
     assert row_values(whole, n, narrow=1) == row_values(half, n, narrow=1)

@@ -45,8 +45,15 @@ def array_of(dtype, formats, minima):
     return SystolicArray.model_validate(given)
 
 
-@pytest.mark.parametrize("codes", [[], ["int8"]])
-@pytest.mark.parametrize("dtype", [DataType.BF16, DataType.FP16])
+@pytest.mark.parametrize(
+    ("dtype", "codes"),
+    [
+        (DataType.BF16, ["int8"]),
+        (DataType.FP16, []),
+        pytest.param(DataType.BF16, [], marks=pytest.mark.slow),
+        pytest.param(DataType.FP16, ["int8"], marks=pytest.mark.slow),
+    ],
+)
 def test_every_element_of_an_mx_block_stands_for_the_number_that_numpy_says(dtype, codes):
     """Every pattern of every format by every scale, from what is flushed to what is infinite and to no number."""
     array = array_of(dtype, [*codes, *MX_ELEMENTS], True)
@@ -162,7 +169,7 @@ def test_random_tiles_have_every_kind_of_weights():
     assert not all(tile.rounds for tile in tiles)
 
 
-@pytest.mark.parametrize("wide", [True, False])
+@pytest.mark.parametrize("wide", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_an_edge_tile_in_small_agrees(wide):
     needs("verilator")
     chip = small_chip() if wide else small_chip(**{"tile.vector.format": "null"})

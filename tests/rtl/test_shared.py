@@ -106,7 +106,7 @@ def test_random_tiles_agree_in_every_cycle_and_byte(number, seed):
         assert parity.passed, "\n".join([f"{chip.name}, {parity.name}", *parity.errors])
 
 
-@pytest.mark.parametrize("name", ["npu-edge-w8a8", "npu-edge-w4a8"])
+@pytest.mark.parametrize("name", [pytest.param("npu-edge-w8a8", marks=pytest.mark.slow), "npu-edge-w4a8"])
 def test_the_library_s_tiles_in_small_agree(name):
     needs("verilator")
     chip = load_chip(name, list((SMALL | {"tile.array.load_rows": "2"}).items()))

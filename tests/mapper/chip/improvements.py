@@ -10,8 +10,9 @@ import tempfile
 from collections import Counter, defaultdict
 
 from siliconloom.arch import LoomError, load_chip
-from siliconloom.evaluate.chip import simulate
-from siliconloom.sim.chip.engine import duration
+from siliconloom.evaluate.chip import Simulation, check_floors, simulate
+from siliconloom.mapper.chip.mapping import map_workload
+from siliconloom.sim.chip.engine import duration, run
 from siliconloom.workloads import load_workload
 
 KIB = 1024
@@ -120,6 +121,16 @@ def made_chip(chip):
 
 def mapped(chip, graph):
     return simulate(made_chip(chip), graph)
+
+
+def held_against_floors(chip, graph, *, searched):
+    """The workload simulated and held against its floors, mapped by the search, or for a tenth of that by estimates."""
+    if searched:
+        return simulate(chip, graph)
+    plan = map_workload(chip, graph)
+    made = Simulation(chip, plan.graph, plan, run(plan.program, chip), 0.0, chip)
+    check_floors(made)
+    return made
 
 
 def kept_seconds(smaller, better):

@@ -1,11 +1,13 @@
 """Values flow from operator to operator as the graph says: seen in memory after the golden model has run a program."""
 
 import json
+from math import gcd, lcm
 
 import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from siliconloom.arch.layout import padded
 from siliconloom.mapper.chip.attention_cost import AttentionTiling
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.sim.chip.engine import duration
@@ -74,6 +76,9 @@ def keys_and_values(mapped, memory, attention, layer):
     at, item = object_of(mapped, attention.name, "values")
     unit = memory[at + layer * item.unit_bytes : at + (layer + 1) * item.unit_bytes].view(np.int8)
     panels, places = -(-attention.v_head_dim // side), -(-places // beats) * beats
+    if panels > 1:  # each begins where a long row may, of less than a beat in a window of the next power of two
+        window = min(chip.tile.dma.bytes_per_cycle, 1 << (places * side - 1).bit_length())
+        places = padded(places, lcm(beats, window // gcd(window, side)))
     line = item.unit_bytes // (pairs * panels * places)
     lines = unit.reshape(pairs, panels, places, line)[..., : min(side, attention.v_head_dim)]
     values = lines.transpose(0, 2, 1, 3).reshape(pairs, places, -1)[:, : attention.kv_len, : attention.v_head_dim]

@@ -101,6 +101,15 @@ def test_the_bytes_of_indices_are_counted(tmp_path):
     assert moved[USEFUL_READ] == 50 * 40 + 50 * INDEX_BYTES
 
 
+@pytest.mark.parametrize(("bus", "apart"), [(8, 24), (16, 32), (32, 32), (64, 32)])
+def test_rows_on_a_wider_bus_are_copied_as_they_are(bus, apart, tmp_path):
+    """Rows of 24 bytes stay in a window of 32; as far apart as the bus is wide, of 64 twice as many were copied."""
+    program = map_workload(small(bus), gpt2(tmp_path, 24, 40, 160, 50)).program
+    own = [i for i in program.instructions if program.operators[i.operator] == "embedding.tokens"]
+    assert {i.local_pitch for i in own if i.opcode == Opcode.GATHER} == {apart}
+    assert {i.n for i in own if i.opcode == Opcode.VECTOR and i.m > 1} == {apart}
+
+
 def test_other_operators_take_as_long_as_without_gathers():
     """Indices lie where results of a gather do not; nobody else's tiles are smaller."""
     chip = load_chip("npu-edge-int8")
