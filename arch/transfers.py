@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.budget import require_memory
 from siliconloom.arch.kernels import kernel
+from siliconloom.arch.records import dataclass
 
 Int = NDArray[np.int64]
 Short = NDArray[np.int32]

@@ -28,7 +28,6 @@ all these products over the totals of their rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, TypeVar
@@ -38,6 +37,7 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.errors import LoomError
+from siliconloom.arch.records import dataclass
 from siliconloom.arch.registry import Live, Registry, discover
 
 Count = TypeVar("Count", int, NDArray[np.int64])

@@ -6,9 +6,8 @@ judged on the others'.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from siliconloom.arch.errors import LoomError, nearest_name
+from siliconloom.arch.records import dataclass
 
 
 @dataclass(frozen=True)

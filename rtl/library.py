@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import count
 from typing import Any, Literal, get_args
 
@@ -20,6 +19,7 @@ from amaranth.lib import data, wiring
 
 from siliconloom.arch.budget import require_library
 from siliconloom.arch.errors import LoomError
+from siliconloom.arch.records import dataclass
 
 os.environ.setdefault("AMARANTH_USE_YOSYS", "builtin")
 

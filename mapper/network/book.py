@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.budget import require_memory
+from siliconloom.arch.records import dataclass
 from siliconloom.arch.transfers import NONE, Pattern, Transfers
 
 __all__ = ["NONE", "Book", "Int"]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 
 from siliconloom.arch.network import Wiring
+from siliconloom.arch.records import dataclass
 from siliconloom.mapper.system.contracts import Fabric, Machine
 
 

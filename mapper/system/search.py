@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import Any
 
 from siliconloom.arch import LoomError
 from siliconloom.arch.quantity import format_bytes
+from siliconloom.arch.records import dataclass
 from siliconloom.mapper.system.inference import Server
 from siliconloom.mapper.system.memory import MemoryUse
 from siliconloom.mapper.system.plan import Plan

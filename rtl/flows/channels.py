@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from siliconloom.arch.records import dataclass
 from siliconloom.rtl.library import Circuit
 
 

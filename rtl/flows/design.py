@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from siliconloom.arch.records import dataclass
 from siliconloom.rtl.flows.registers import RegisterMap
 from siliconloom.rtl.library import Circuit
 

@@ -13,13 +13,14 @@ import heapq
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.link import LinkProtocol
+from siliconloom.arch.records import dataclass
 
 PATTERN = 1 << 14
 """Cycles after which a pattern of waits repeats."""

@@ -9,8 +9,7 @@ first and the product waits for them; with it they fill the product's gaps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from siliconloom.arch.records import dataclass
 from siliconloom.sim.system.streams import Tasks, run_tasks
 
 COMPUTE, LINK = 0, 1

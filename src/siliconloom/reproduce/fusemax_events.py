@@ -8,8 +8,7 @@ overlaps between them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from siliconloom.arch.records import dataclass
 from siliconloom.reproduce.fusemax_model import (
     CLOCK,
     CORRECTION,

@@ -16,8 +16,7 @@ array has FuseMax's buffer, as it has there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from siliconloom.arch.records import dataclass
 from siliconloom.reproduce.fusemax_tables import BATCH, FlatMapping, Model, flat_mapping
 
 SIDE = 256

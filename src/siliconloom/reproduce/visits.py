@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError
+from siliconloom.arch.records import dataclass
 
 Int = NDArray[np.int64]
 SHOWN = 4
