@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.beside COMMIT [--rounds N] [--write]`` checks the commit out beside this one, runs the parts below
 in both, alternately, and compares the best time of each row. ``--write`` keeps the table in
-``benchmarks/results/beside.json``. Half an hour for three rounds.
+``benchmarks/results/beside.json``, where the rows of other parts stay, if they are of the same commit. An hour for three
+rounds; ``--parts engine`` measures one part.
 
 Seconds are those of processors, user and system together, of a process and of the children that it has waited for, so
 that other work on the machine is in neither side. In what is measured, in both versions and in the processes that they
@@ -108,6 +109,17 @@ def best(rounds: int, checkouts: dict[str, Path], parts: list[str], clock: Path)
     return found
 
 
+def write(commit: str, parts: dict[str, str], rows: dict[str, dict[str, float]]) -> None:
+    """Keep the rows of some parts, each with the commit that it measured, beside what is kept of the others."""
+    path = HERE / "results" / "beside.json"
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    if kept.get("commit") == commit:
+        rows |= {row: each for row, each in kept["rows"].items() if row.partition(":")[0] not in parts}
+        parts = {**kept["parts"], **parts}
+    record = {"machine": machine(), "commit": commit, "parts": parts, "rows": dict(sorted(rows.items()))}
+    path.write_text(json.dumps(record, indent=1) + "\n")
+
+
 def main() -> int:
     """Measure, print, write; 1 where a row is slower than before by more than five per cent."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -139,8 +151,10 @@ def main() -> int:
     slower = [row for row, each in rows.items() if each["ratio"] > SLOWER]
     print(f"{len(rows)} rows, {len(slower)} slower than at {name.stdout.strip()} by more than {SLOWER - 1:.0%}")
     if asked.write:
-        record = {"machine": machine(), "commit": name.stdout.strip(), "rounds": asked.rounds, "rows": rows}
-        (HERE / "results" / "beside.json").write_text(json.dumps(record, indent=1) + "\n")
+        head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+        write(
+            name.stdout.strip(), {part: f"{head.stdout.strip()}, {asked.rounds} rounds" for part in asked.parts}, rows
+        )
     return 1 if slower else 0
 
 
