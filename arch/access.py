@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from siliconloom.arch.faults import Cause, IllegalProgram
-from siliconloom.arch.records import dataclass
 
 if TYPE_CHECKING:
     from siliconloom.arch.isa import Address, Instruction

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from siliconloom.arch.access import Access, illegal, where
 from siliconloom.arch.description import TILE_FORMATS, Chip, NpuTile
@@ -18,7 +19,6 @@ from siliconloom.arch.faults import Cause, IllegalProgram
 from siliconloom.arch.isa import Address, Instruction, Opcode, Program, Unit
 from siliconloom.arch.layout import sums_room
 from siliconloom.arch.opcodes import Format, built_units
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.vector import VectorFunction
 
 ACCUMULATOR = -1

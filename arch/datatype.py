@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
-
-from siliconloom.arch.records import dataclass
 
 
 @dataclass(frozen=True)

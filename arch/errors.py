@@ -5,8 +5,7 @@ from __future__ import annotations
 import difflib
 import unicodedata
 from collections.abc import Iterable
-
-from siliconloom.arch.records import dataclass
+from dataclasses import dataclass
 
 MAX_MESSAGE = 480
 """Characters of an error message; of a longer one the middle is left out."""

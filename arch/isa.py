@@ -22,7 +22,7 @@ An address is ``base + sum(index[l] * stride[l])``, plus ``slot`` when the parit
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from functools import cache
 from operator import attrgetter
 from typing import Any
@@ -32,7 +32,6 @@ from siliconloom.arch.errors import LoomError
 from siliconloom.arch.faults import Cause, IllegalProgram
 from siliconloom.arch.opcodes import COMPUTES, OPCODE_BITS, TRANSFERS, UNIT_BITS, UNIT_OF, Format, Opcode
 from siliconloom.arch.opcodes import Unit as UnitCode
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.registry import discover
 from siliconloom.arch.vector import FUNCTION_BITS, FUNCTIONS, SPLIT_BITS, VectorFunction
 

@@ -13,6 +13,7 @@ import io
 import os
 import time
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +22,6 @@ import numpy as np
 
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.files import sweep_parts, write_file
-from siliconloom.arch.records import dataclass
 
 KEPT_ANSWERS = 4096
 """Most answers to keep in memory."""

@@ -7,7 +7,7 @@ bandwidth.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Literal
 
@@ -18,7 +18,6 @@ from siliconloom.arch.document import Description, Document, Name, find_file
 from siliconloom.arch.errors import DescriptionError, LoomError, Position
 from siliconloom.arch.names import LIBRARY
 from siliconloom.arch.quantity import Bandwidth, Duration
-from siliconloom.arch.records import dataclass
 
 if TYPE_CHECKING:  # loading NumPy takes longer than checking a description
     import numpy as np

@@ -8,11 +8,11 @@ its circuit in `rtl.npu.circuits`. The sequencer is registered here: its instruc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal, TypeVar
 
 from siliconloom.arch.errors import LoomError, NotSupported
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.registry import Live, Registry
 
 OPCODE_BITS = 5

@@ -7,6 +7,7 @@ commands that keep the memory's timing. ``sim.pim.channel`` says when each comma
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Literal
 
@@ -17,7 +18,6 @@ from siliconloom.arch.document import Description
 from siliconloom.arch.dram import NamedDram
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.quantity import Bytes
-from siliconloom.arch.records import dataclass
 
 RESULT_BYTES = 4
 """Of an accumulator: fp32, or int32 for int8 operands."""

@@ -41,9 +41,9 @@ What a chip takes whether it works or not, all of it an estimate, good to a fact
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.records import dataclass
 
 PJ = 1e-12
 

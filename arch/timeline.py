@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
-
-from siliconloom.arch.records import dataclass
 
 EVENT_BYTES = 800
 """Memory of a span on its way to a file: a line of some 200 characters, joined and encoded."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,6 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.budget import require_memory
 from siliconloom.arch.kernels import kernel
-from siliconloom.arch.records import dataclass
 
 Int = NDArray[np.int64]
 Short = NDArray[np.int32]

@@ -28,13 +28,13 @@ all these products over the totals of their rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.errors import LoomError
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.registry import Live, Registry, discover
 
 if TYPE_CHECKING:  # what a workload is needs no arrays

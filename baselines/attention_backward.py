@@ -14,10 +14,10 @@ Nothing is fitted to a measured backward pass.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.gpu import Gpu
-from siliconloom.arch.records import dataclass
 from siliconloom.baselines.efficiency import load_efficiency
 
 SHARED_BYTES = 128.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
 from typing import TypeVar
@@ -13,7 +14,6 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.errors import DescriptionError, Position, nearest_name
 from siliconloom.arch.inputs import read_table, source_name
-from siliconloom.arch.records import dataclass
 
 Value = TypeVar("Value", int, float)
 MAX_HEADER = 4096

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.gpu import Gpu
 from siliconloom.arch.rank_links import RankLink, RankLinks
-from siliconloom.arch.records import dataclass
 from siliconloom.baselines.efficiency import load_efficiency
 from siliconloom.baselines.operations import make_operations
 from siliconloom.baselines.predict import predict

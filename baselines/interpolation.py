@@ -9,12 +9,12 @@ of every format count; sums are those of 16-bit elements. The serving frameworks
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from siliconloom.arch.records import dataclass
 from siliconloom.baselines import tables
 from siliconloom.baselines.operations import COLLECTIVES, Op
 from siliconloom.baselines.tables import Method, Table

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import numpy as np
 from siliconloom.arch.document import Document
 from siliconloom.arch.errors import LoomError, NotSupported, nearest_name
 from siliconloom.arch.names import library_names
-from siliconloom.arch.records import dataclass
 from siliconloom.baselines.operations import ALIASES, PRECISIONS, Op, Operations, Precision, read_operations
 from siliconloom.workloads.names import LIBRARY
 

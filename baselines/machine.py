@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from siliconloom.arch import DataType, NotSupported
 from siliconloom.arch.gpu import Gpu
-from siliconloom.arch.records import dataclass
 from siliconloom.baselines.model import DTYPES, ModelPrediction, predict_model
 from siliconloom.baselines.tiled import Product, gather_product, product_reduce, product_scatter
 from siliconloom.workloads import Gemm, Graph, Phase, Vector

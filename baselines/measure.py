@@ -7,14 +7,13 @@ without one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Protocol
 
 import numpy as np
 
 from siliconloom.arch.errors import LoomError
-from siliconloom.arch.records import dataclass
 from siliconloom.baselines.jobs import Deployment
 from siliconloom.baselines.operations import Precision, make_operations
 from siliconloom.baselines.tables import Dropped, Method, Provenance, Table, build

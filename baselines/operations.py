@@ -22,7 +22,7 @@ bytes          of a collective: the larger of its send and receive buffer on one
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from siliconloom.arch.datatype import CACHE_SCALE_BYTES
 from siliconloom.arch.errors import nearest_name
-from siliconloom.arch.records import dataclass
 from siliconloom.baselines.cells import Cells, parse_cells, read_text
 
 Int = NDArray[np.int64]

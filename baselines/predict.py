@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,6 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.gpu import Gpu
-from siliconloom.arch.records import dataclass
 from siliconloom.baselines import attention, collective, gemm
 from siliconloom.baselines.dequantization import expansion_cycles, unpacking_cycles
 from siliconloom.baselines.efficiency import Efficiency, load_efficiency

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
-from siliconloom.arch.records import dataclass
 from siliconloom.baselines.operations import (
     ATTENTION,
     COLLECTIVES,

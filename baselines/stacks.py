@@ -6,8 +6,9 @@ judged on the others'.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from siliconloom.arch.errors import LoomError, nearest_name
-from siliconloom.arch.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import io
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
@@ -23,7 +24,6 @@ from pydantic import Field
 from siliconloom.arch.document import Description, Document
 from siliconloom.arch.errors import LoomError, nearest_name
 from siliconloom.arch.files import write_file
-from siliconloom.arch.records import dataclass
 from siliconloom.baselines.cells import Cells, parse_cells, read_text
 from siliconloom.baselines.operations import (
     CACHES,

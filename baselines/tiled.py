@@ -12,12 +12,11 @@ Tiles, chunks and sums are tasks on streams: one for each multiprocessor, one fo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil
 
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.gpu import Gpu
-from siliconloom.arch.records import dataclass
 from siliconloom.baselines.efficiency import load_efficiency
 from siliconloom.baselines.operations import make_operations
 from siliconloom.baselines.predict import predict

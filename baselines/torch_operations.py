@@ -9,9 +9,9 @@ import importlib.util
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
-from siliconloom.arch.records import dataclass
 from siliconloom.baselines.jobs import Deployment, LayerKernels
 from siliconloom.baselines.measure import CannotRun
 from siliconloom.baselines.operations import Op, Precision

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from siliconloom.arch.description import Chip, PimTile
 from siliconloom.arch.errors import NotSupported
-from siliconloom.arch.records import dataclass
 from siliconloom.rtl.array.design import systolic_design
 from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.flows.constraints import constraints

@@ -19,7 +19,7 @@ import re
 import subprocess
 import sys
 import time
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -27,7 +27,6 @@ from typing import Any, TypeVar
 from amaranth import DomainRenamer, Module
 
 from siliconloom.arch.errors import CheckFailed, LoomError, NotSupported
-from siliconloom.arch.records import dataclass
 from siliconloom.rtl.library import Circuit
 
 C = TypeVar("C", bound=Circuit)

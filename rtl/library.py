@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import count
 from typing import Any, Literal, get_args
 
@@ -19,7 +20,6 @@ from amaranth.lib import data, wiring
 
 from siliconloom.arch.budget import require_library
 from siliconloom.arch.errors import LoomError
-from siliconloom.arch.records import dataclass
 
 os.environ.setdefault("AMARANTH_USE_YOSYS", "builtin")
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.vector import VectorFunction
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from siliconloom.arch.datatype import CacheFormat, DataType
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.workloads.architecture import RMS_NORM, GroupedAttention, LatentAttention
 from siliconloom.workloads.builder import Builder, Value

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from siliconloom.arch.datatype import CacheFormat, DataType, Packing, Sparsity
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.operators import Attention, Collective, Gemm, Operator, SharedAttention, Vector

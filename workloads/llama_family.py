@@ -6,10 +6,9 @@ that no default fits (``hidden_size``, ``num_hidden_layers``, ``num_attention_he
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from siliconloom.arch.records import dataclass
 from siliconloom.workloads.architecture import (
     RMS_NORM,
     Architecture,

@@ -7,10 +7,10 @@ of packed values at the operator's ``precision``; results are written back at th
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from siliconloom.arch.datatype import CacheFormat, DataType, Packing, Sparsity
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.workloads.roles import NOWHERE, Place, Role
 

@@ -7,9 +7,8 @@ the operator of the forward pass whose gradient it makes.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
-
-from siliconloom.arch.records import dataclass
 
 
 class Role(StrEnum):

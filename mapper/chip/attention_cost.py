@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from math import lcm
 from typing import NamedTuple
@@ -24,7 +25,6 @@ from siliconloom.arch.layout import (
     sums_split,
     window_of,
 )
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.timing import (
     ACCUMULATOR_WRITE,
     LOAD_WRITE,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from siliconloom.arch.description import Chip, Memory, NpuTile, PimTile
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.floors import array_floor, read_floor, vector_floor
 from siliconloom.mapper.chip.orientation import oriented

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.isa import LEVELS, Address, Draft, Instruction, Opcode, Program, Semaphore
 from siliconloom.arch.opcodes import Unit
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.transfers import TransferPiece, pieces
 

@@ -8,9 +8,10 @@ new is stored: its other columns may hold something already.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from siliconloom.arch.description import Memory, NpuTile
 from siliconloom.arch.layout import filled_values, line_values, row_values
-from siliconloom.arch.records import dataclass
 from siliconloom.mapper.chip.attention_cost import AttentionLayout
 from siliconloom.mapper.chip.operands import Cached, Turned
 

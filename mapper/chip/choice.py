@@ -7,14 +7,13 @@ not near its floor and another is not far behind, those few are lowered by thems
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 
 from siliconloom.arch.datatype import Packing
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.errors import NotSupported
-from siliconloom.arch.records import dataclass
 from siliconloom.mapper.chip.attention_cost import (
     AttentionTiling,
     attention_constants,

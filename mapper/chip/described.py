@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from math import prod
 from typing import Any
 
@@ -19,7 +19,6 @@ from siliconloom.arch.document import Document
 from siliconloom.arch.errors import LoomError, nearest_name
 from siliconloom.arch.layout import sums_room
 from siliconloom.arch.mapping import DescribedCut, DescribedMapping, DescribedTask
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.vector import COLUMN_LIMIT, ROW_LIMIT, vector_cost
 from siliconloom.mapper.chip import mapping as search
 from siliconloom.mapper.chip import program

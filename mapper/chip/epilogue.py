@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
 from siliconloom.arch.description import NpuTile
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.vector import VectorFunction, vector_cost
 
 GATED = frozenset({VectorFunction.GATED_GELU, VectorFunction.GATED_SILU})

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from siliconloom.arch.isa import Address, Unit
 from siliconloom.arch.layout import parameter_bytes
-from siliconloom.arch.records import dataclass
 from siliconloom.mapper.chip.builder import Loop, affine
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape
 from siliconloom.mapper.chip.lowering import Context, Nest, Walk, when

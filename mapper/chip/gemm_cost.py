@@ -8,13 +8,13 @@ pace, and before and behind its work come the stages that nothing hides.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.description import Chip, Memory, NpuTile
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.timing import ACCUMULATOR_WRITE, BARRIER, LOAD_WRITE, QUEUE_POP, STORE_WRITE, TRANSFER_START
 from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape

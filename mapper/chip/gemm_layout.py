@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
 
@@ -22,7 +23,6 @@ from siliconloom.arch.layout import (
     window_of,
 )
 from siliconloom.arch.packing import weight_bytes
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.vector import Count, VectorFunction
 from siliconloom.mapper.chip.epilogue import EpiloguePass, column_bytes, epilogue, function_bytes
 from siliconloom.mapper.chip.orientation import oriented

@@ -8,11 +8,10 @@ divided by bytes; the assembler refuses such a program, which can be timed only.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.layout import INDEX_BYTES, padded, sums_lines, sums_pitch
-from siliconloom.arch.records import dataclass
 from siliconloom.mapper.chip.builder import SLOTS, ProgramBuilder, Region, Ring
 
 GRAIN = 64

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.isa import Address
-from siliconloom.arch.records import dataclass
 from siliconloom.mapper.chip.builder import Loop, ProgramBuilder, Ring
 from siliconloom.mapper.chip.layout import Layout, Rings
 from siliconloom.mapper.chip.memory import MemoryMap

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from siliconloom.arch.description import Chip, Held, NpuTile
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.layout import padded
 from siliconloom.arch.quantity import format_bytes
-from siliconloom.arch.records import dataclass
 
 ALIGNMENT = 64
 """Bytes that objects begin at multiples of, at least."""

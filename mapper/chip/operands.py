@@ -7,12 +7,11 @@ with an operand of its own, and its values are not the model's.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.layout import line_values
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.epilogue import GATED
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector

@@ -8,6 +8,7 @@ its panels up.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -16,7 +17,6 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.description import Chip
 from siliconloom.arch.layout import line_values, padded, panel_rows, window_of
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.vector import Count
 from siliconloom.mapper.chip.gemm_layout import GemmLayout
 

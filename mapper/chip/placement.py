@@ -16,12 +16,12 @@ needs one address per level.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from siliconloom.arch.description import Chip, Memory
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.isa import Opcode, Program
 from siliconloom.arch.quantity import format_bytes
-from siliconloom.arch.records import dataclass
 from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.memory import Home, Item, Key, MemoryMap, alignment_of, no_room
 from siliconloom.sim.timing.units import access_cycles, moved_bytes

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping as NamedValues
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.isa import Program
-from siliconloom.arch.records import dataclass
 from siliconloom.mapper.chip.append import AppendLowering
 from siliconloom.mapper.chip.attention import AttentionLowering
 from siliconloom.mapper.chip.attention_cost import AttentionTiling

@@ -7,10 +7,9 @@ itself. So more tiles can mean more bytes, and one tile with all of the memory's
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from siliconloom.arch.description import Chip, NpuTile
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.vector import vector_cost
 from siliconloom.mapper.chip.floors import array_floor, vector_floor
 from siliconloom.mapper.chip.orientation import oriented

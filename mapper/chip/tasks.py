@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.errors import NotSupported
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.epilogue import GATED
 from siliconloom.mapper.chip.gemm_layout import GemmShape

@@ -7,7 +7,7 @@ wins.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, field, fields
+from dataclasses import astuple, dataclass, field, fields
 from math import gcd, lcm
 from typing import Any
 
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.layout import is_power, next_power, sums_room
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.vector import Count
 from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.gemm_cost import ORDERS, GemmMemories, Order, gemm_costs

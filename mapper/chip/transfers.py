@@ -7,6 +7,7 @@ are multiples of.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -14,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.layout import window_of
-from siliconloom.arch.records import dataclass
 
 Int = NDArray[np.int64]
 

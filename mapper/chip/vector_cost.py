@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.layout import INDEX_BYTES, padded
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.timing import GATHER_START, LOAD_WRITE, QUEUE_POP, STORE_WRITE, TRANSFER_START
 from siliconloom.arch.vector import ROW_LIMIT, VectorFunction, vector_cost
 from siliconloom.mapper.chip.builder import SLOTS

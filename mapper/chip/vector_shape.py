@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import lcm
 
 import numpy as np
@@ -10,7 +11,6 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.floats import patterns_of
 from siliconloom.arch.layout import INDEX_BYTES, padded, parameter_bytes, row_values
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.vector import VectorFunction, vector_cost
 from siliconloom.mapper.chip.gemm_layout import row_bytes
 from siliconloom.mapper.chip.layout import index_bytes, most_indices

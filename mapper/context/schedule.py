@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from siliconloom.arch.records import dataclass
 from siliconloom.mapper.context.tokens import Shard, pairs_of, shard_tokens
 
 Int = NDArray[np.int64]

@@ -5,11 +5,12 @@ An expert's tokens are split evenly over its copies, unless they already are whe
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError
-from siliconloom.arch.records import dataclass
 from siliconloom.mapper.experts.routing import Routing
 
 Float = NDArray[np.float64]

@@ -7,11 +7,12 @@ MoETuner (Go and Mahajan, 2025) weighs that against even loads.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError
-from siliconloom.arch.records import dataclass
 from siliconloom.mapper.experts.exact import is_small, solve
 from siliconloom.mapper.experts.routing import Routing, hops_of, imbalance_of
 from siliconloom.mapper.experts.search import most_kept, search

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from siliconloom.arch.errors import LoomError
-from siliconloom.arch.records import dataclass
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]

@@ -7,6 +7,7 @@ import io
 import math
 import re
 from array import array
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,6 @@ from numpy.typing import NDArray
 from siliconloom.arch.budget import require_memory
 from siliconloom.arch.errors import DescriptionError, LoomError, Position
 from siliconloom.arch.inputs import TABLE_BYTES, decoded, read_bytes, source_name
-from siliconloom.arch.records import dataclass
 from siliconloom.mapper.experts.routing import loads_of
 
 MAGIC = b"\x93NUMPY"

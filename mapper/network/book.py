@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.budget import require_memory
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.transfers import NONE, Pattern, Transfers
 
 __all__ = ["NONE", "Book", "Int"]

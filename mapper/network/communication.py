@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.network import Wiring
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.transfers import Transfers
 from siliconloom.mapper.network.book import NONE
 from siliconloom.mapper.network.collectives import Size, collective

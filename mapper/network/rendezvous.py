@@ -11,7 +11,7 @@ anybody wait, whether a program gets through does not depend on times, and is de
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from siliconloom.arch.communication import CALLS_MOST, Communication, ProgramSte
 from siliconloom.arch.document import Document
 from siliconloom.arch.errors import LoomError, nearest_name
 from siliconloom.arch.quantity import format_bytes
-from siliconloom.arch.records import dataclass
 
 Key = tuple[int, str]
 """A rank and one of its streams."""

@@ -8,6 +8,7 @@ than the global buffer is cut into parts, whose sums are added outside.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,6 @@ from numpy.typing import NDArray
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.pim import Macro, MacroKind, PimTile, check_macro
-from siliconloom.arch.records import dataclass
 
 Bytes = NDArray[np.uint8]
 Rows = dict[tuple[int, int], Bytes]

@@ -14,12 +14,12 @@ the vector unit adds.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.pim import Macro, MacroKind, PimTile
-from siliconloom.arch.records import dataclass
 from siliconloom.mapper.pim.layout import plan_gemv
 from siliconloom.workloads import Attention, Gemm
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from siliconloom.arch.network import Wiring
-from siliconloom.arch.records import dataclass
 from siliconloom.mapper.system.contracts import Fabric, Machine
 
 

@@ -8,12 +8,12 @@ the source's blocks of the steps before are done. Links take messages in the ord
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from siliconloom.arch.rank_links import RankLink, RankLinks
-from siliconloom.arch.records import dataclass
 from siliconloom.mapper.context import ContextBlock, Kind, Schedule, ScheduleMessage, context_schedule, shard_tokens
 from siliconloom.mapper.context.schedule import RESULTS
 from siliconloom.sim.system.streams import Tasks, run_tasks

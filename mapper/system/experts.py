@@ -13,12 +13,12 @@ changes nothing which experts of different layers, or of a token, lie on one chi
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from siliconloom.arch.records import dataclass
 from siliconloom.mapper.experts import Copies, ModelRouting, Placement, RoutingTrace, place_loads, read_trace
 from siliconloom.mapper.system.plan import Plan, refuse_expert_keys
 from siliconloom.workloads import Gemm, Graph

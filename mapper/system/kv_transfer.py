@@ -8,11 +8,11 @@ its share of the tokens. What a chip needs and has already stays; of the rest ev
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from siliconloom.arch.records import dataclass
 from siliconloom.mapper.system.contracts import Fabric
 from siliconloom.mapper.system.plan import Plan
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
-from siliconloom.arch.records import dataclass
 from siliconloom.mapper.system.attention import shared_seconds
 from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.contracts import Fabric, LayerRow, Machine, Parts

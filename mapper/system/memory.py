@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from siliconloom.arch.records import dataclass
 from siliconloom.mapper.system.layers import Block
 from siliconloom.mapper.system.plan import Plan
 from siliconloom.workloads.roles import Section

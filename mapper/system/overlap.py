@@ -29,10 +29,9 @@ one memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from siliconloom.arch import NotSupported
-from siliconloom.arch.records import dataclass
 from siliconloom.mapper.system.contracts import Machine
 from siliconloom.mapper.system.parallel import share
 from siliconloom.mapper.system.plan import Plan

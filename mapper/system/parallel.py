@@ -12,13 +12,12 @@ The messages become operators of the graph, `Collective`, between those that mak
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil, gcd
 from typing import Any
 
 from siliconloom.arch.errors import LoomError, NotSupported
-from siliconloom.arch.records import dataclass
 from siliconloom.workloads import Attention, Collective, Gemm, Graph, Operator, Phase, SharedAttention, Vector
 from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.graph import is_optimizer

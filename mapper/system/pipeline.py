@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from dataclasses import dataclass
 from enum import StrEnum
 
 from siliconloom.arch.errors import LoomError
-from siliconloom.arch.records import dataclass
 
 
 class PassKind(StrEnum):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import gcd
 from typing import Any, Literal, get_args
 
 from siliconloom.arch import LoomError
 from siliconloom.arch.errors import nearest_name
-from siliconloom.arch.records import dataclass
 from siliconloom.mapper.experts import PLACEMENTS
 from siliconloom.mapper.system.parallel import Split
 

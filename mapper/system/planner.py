@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from siliconloom.arch import LoomError
-from siliconloom.arch.records import dataclass
 from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.experts import RoutedExperts, routing_of_model
 from siliconloom.mapper.system.layers import Block, Layers, extent

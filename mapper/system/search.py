@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from typing import Any
 
 from siliconloom.arch import LoomError
 from siliconloom.arch.quantity import format_bytes
-from siliconloom.arch.records import dataclass
 from siliconloom.mapper.system.inference import Server
 from siliconloom.mapper.system.memory import MemoryUse
 from siliconloom.mapper.system.plan import Plan

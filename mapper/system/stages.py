@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
 from siliconloom.arch import LoomError
-from siliconloom.arch.records import dataclass
 from siliconloom.mapper.system.layers import Block
 from siliconloom.workloads.roles import Section
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from siliconloom.arch import LoomError
 from siliconloom.arch.budget import require_memory
-from siliconloom.arch.records import dataclass
 from siliconloom.mapper.system.pipeline import (
     PassKind,
     Schedule,

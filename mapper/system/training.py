@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from siliconloom.arch import LoomError
-from siliconloom.arch.records import dataclass
 from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.experts import RoutedExperts
 from siliconloom.mapper.system.layers import Block

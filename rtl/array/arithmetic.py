@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from amaranth import Cat, Const, Module, Signal
 from amaranth.hdl import Value
@@ -12,7 +13,6 @@ from amaranth.lib.wiring import In, Out
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import ARRAY_FORMATS, SystolicArray
 from siliconloom.arch.errors import NotSupported
-from siliconloom.arch.records import dataclass
 from siliconloom.rtl.cells.arithmetic import SUM_BITS, Integers
 from siliconloom.rtl.cells.floating import (
     ADDED,

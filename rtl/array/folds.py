@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.floats import chain_product, patterns_of, widened
 from siliconloom.arch.layout import fold_tile, summing_order
-from siliconloom.arch.records import dataclass
 from siliconloom.rtl.array.arithmetic import ACCUMULATOR_BITS
 
 Matrix = NDArray[np.int64]

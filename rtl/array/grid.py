@@ -7,12 +7,12 @@ row and a grid have the same port names, so any of them can be the half of a lar
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from amaranth import Cat, Module, Signal
 from amaranth.lib.wiring import In, Out
 
-from siliconloom.arch.records import dataclass
 from siliconloom.rtl.array.arithmetic import ACCUMULATOR_BITS, Arithmetic
 from siliconloom.rtl.array.element import CONTROLS, OutputElement, StationaryElement, stationary_controls
 from siliconloom.rtl.library import Circuit, Library

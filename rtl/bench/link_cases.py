@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.link import CONTROL_BITS, LinkProtocol
-from siliconloom.arch.records import dataclass
 from siliconloom.rtl.bench.runner import Spent, require_simulator, simulate
 from siliconloom.rtl.flows.rules import protocol_rules
 from siliconloom.rtl.library import Library

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.pim import Macro, MacroKind, PimTile
-from siliconloom.arch.records import dataclass
 from siliconloom.rtl.bench.runner import Spent, require_simulator, simulate
 
 Bytes = NDArray[np.uint8]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.isa import WORD_BYTES, Opcode, Program, encode, unread_bits
-from siliconloom.arch.records import dataclass
 from siliconloom.rtl.bench.images import chunk_words, put_written, write_image
 from siliconloom.rtl.bench.runner import Spent, require_simulator, simulate
 from siliconloom.rtl.flows.rules import protocol_rules

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.link import CONTROL_BITS, LinkProtocol
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.ring import RingEngine
 from siliconloom.rtl.bench.images import hex_image, memory_image
 from siliconloom.rtl.bench.link_cases import COUNTERS, Fault, run_bench, template, write_hex

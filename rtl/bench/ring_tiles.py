@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from siliconloom.arch.description import Chip
 from siliconloom.arch.isa import Program
 from siliconloom.arch.link import LinkProtocol
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.ring import RingEngine
 from siliconloom.rtl.bench.link_cases import run_bench, template, write_hex
 from siliconloom.rtl.bench.ring_cases import ChipOutcome, RingCase, read_outcome, wiring, write_case

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,6 @@ import numpy as np
 from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.errors import CheckFailed, LoomError, nearest_name
 from siliconloom.arch.memo import compiled_memo, key_of
-from siliconloom.arch.records import dataclass
 from siliconloom.rtl.array.arithmetic import operand_type
 from siliconloom.rtl.array.folds import CaseResult, FoldCase, job_case, judge
 from siliconloom.rtl.bench.compiled import lay_library

@@ -6,10 +6,10 @@ another class with these members.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from amaranth import Const, Mux
 from amaranth.hdl import Shape, Value, signed
-
-from siliconloom.arch.records import dataclass
 
 SUM_BITS = 32
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from siliconloom.arch.records import dataclass
+from dataclasses import dataclass
+
 from siliconloom.rtl.library import Circuit
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
-from siliconloom.arch.records import dataclass
 from siliconloom.rtl.flows.registers import RegisterMap
 from siliconloom.rtl.library import Circuit
 

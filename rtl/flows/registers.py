@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
-
-from siliconloom.arch.records import dataclass
 
 Access = Literal["rw", "ro", "wo", "w1c"]
 """Software may read and write; only read; only write; read, and clear a bit by writing one to it."""

@@ -15,12 +15,11 @@ then comes in order, see `rtl.npu.sharing`. What is registered elsewhere before 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.opcodes import Unit, built_units, memory_units
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.registry import Registry, discover
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.geometry import Geometry

@@ -11,6 +11,7 @@ shorter one lies within one such window of both.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from amaranth import Cat, Const, Module, Mux, Signal
@@ -20,7 +21,6 @@ from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch import timing
 from siliconloom.arch.description import INTERVAL_ONE
-from siliconloom.arch.records import dataclass
 from siliconloom.rtl.cells.queue import Queue
 from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit, Library, Placed

@@ -10,6 +10,7 @@ store of each tile of results. All operands are in double buffers.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from numpy.typing import NDArray
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.isa import WORD_BYTES, Address, Instruction, Opcode, Program, Semaphore
 from siliconloom.arch.layout import packed, padded, row_values
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.vector import COLUMN_LINES, VectorFunction
 from siliconloom.rtl.flows.channels import interface_of
 from siliconloom.rtl.flows.rules import protocol_rules

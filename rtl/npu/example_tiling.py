@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import lcm
 from typing import NamedTuple
 
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import WORD_BYTES
 from siliconloom.arch.layout import next_power, padded, panel_rows, row_unit, row_values, sums_lines, sums_pitch
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.vector import COLUMN_LINES
 from siliconloom.rtl.npu.geometry import PAGE
 

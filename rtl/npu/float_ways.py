@@ -9,12 +9,12 @@ stage, the one that comes first among the ways has its will.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from amaranth import Const, Module
 from amaranth.hdl import Value
 
 from siliconloom.arch.errors import LoomError
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.registry import Registry, discover
 from siliconloom.arch.vector import BUILT_IN_FLOATS, VectorFunction
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import gcd
 
 from siliconloom.arch import isa, timing
@@ -9,7 +10,6 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import ARRAY_FORMATS, Chip, NpuTile, SystolicArray, SystolicTile
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.layout import INDEX_BYTES, MOST_SPLIT, is_power, next_power, row_unit, sums_lines, sums_pitch
-from siliconloom.arch.records import dataclass
 
 LOCAL_BITS = isa.LOCAL_BITS
 """Bits of a local byte address."""

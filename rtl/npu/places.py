@@ -7,9 +7,10 @@ functions; a test holds every formula against them.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.layout import padded, row_unit, sums_pitch
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.vector import SCALAR_BYTES
 
 

@@ -6,6 +6,7 @@ It needs nothing but a Verilog simulator, so that the evidence travels with the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from numpy.typing import NDArray
 
 from siliconloom.arch.isa import WORD_BYTES, Program
-from siliconloom.arch.records import dataclass
 from siliconloom.rtl.flows.channels import interface_of
 from siliconloom.rtl.flows.rules import protocol_rules
 from siliconloom.rtl.flows.testbench import FOLDER, RESET_CYCLES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from amaranth import Cat, Module, Mux, Signal
@@ -11,7 +12,6 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 
 from siliconloom.arch import timing
 from siliconloom.arch.isa import SEMAPHORES, WORD_BITS
-from siliconloom.arch.records import dataclass
 from siliconloom.rtl.cells.arbiter import FirstComeArbiter
 from siliconloom.rtl.cells.queue import Queue
 from siliconloom.rtl.cells.semaphore import SemaphoreCounter

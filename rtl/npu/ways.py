@@ -10,12 +10,12 @@ Where two ways of a function want the same stage, the one that comes first among
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from amaranth.hdl import Value
 
 from siliconloom.arch.errors import LoomError
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.registry import Registry, discover
 from siliconloom.arch.vector import BUILT, VectorFunction
 

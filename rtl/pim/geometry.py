@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import Chip
 from siliconloom.arch.dram import DramTiming
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.pim import RESULT_BYTES, PimTile
-from siliconloom.arch.records import dataclass
 
 CODE_BITS = 4
 """Of a command (`arch.pim.Command`)."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from siliconloom.arch.errors import CheckFailed, LoomError
-from siliconloom.arch.records import dataclass
 from siliconloom.rtl.emit import Bundle
 from siliconloom.rtl.synthesis.yosys import YosysError, quoted, run_yosys
 

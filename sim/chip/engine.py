@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,7 +14,6 @@ from siliconloom.arch.faults import Cause, IllegalProgram
 from siliconloom.arch.isa import Opcode, Program, Unit, disassemble
 from siliconloom.arch.machine_code import FixedArgument
 from siliconloom.arch.opcodes import memory_units
-from siliconloom.arch.records import dataclass
 from siliconloom.sim.chip.levels import level_traffic
 from siliconloom.sim.chip.state import (
     CYCLES,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.isa import Opcode, Program
 from siliconloom.arch.opcodes import Format
-from siliconloom.arch.records import dataclass
 from siliconloom.sim.timing.units import compressed_bytes, moved_bytes, stored_bytes
 
 NO_LEVEL = -1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
 from operator import attrgetter
 from typing import NamedTuple
@@ -12,7 +13,6 @@ from siliconloom.arch.description import Chip, NpuTile, PimTile, SystolicTile
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.isa import LEVELS, SEMAPHORES, Instruction, Opcode, Program, Unit
 from siliconloom.arch.opcodes import memory_units
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.timing import INPUT_SLICE, LOADER_GAP, OPERAND_LATENCY, QUEUE_POP, QUEUE_REFILL
 from siliconloom.sim.chip.levels import instruction_levels
 from siliconloom.sim.chip.opcodes import TIMINGS, Counter, Int, Timing, Work

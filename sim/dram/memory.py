@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 
 from siliconloom.arch.description import Chip, Memory
 from siliconloom.arch.dram import Dram
-from siliconloom.arch.records import dataclass
 
 PROBE = 1 << 17
 """Requests of the stream that measures a channel: tens of refreshes, hundreds of rows."""

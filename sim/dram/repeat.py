@@ -13,12 +13,12 @@ The last block is always run: only there does the controller see that nothing el
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from siliconloom.arch.kernels import UNCOUNTED, kernel, part
-from siliconloom.arch.records import dataclass
 from siliconloom.sim.dram.kernel import advance
 from siliconloom.sim.dram.snapshot import restore, restore_phase, take_phase, take_snapshot
 from siliconloom.sim.dram.state import ANSWERED, FINISH, LAST, LEFT, NEVER, NEXT_REFRESH, NO_REFRESH, NOW, OFFERED, SUMS

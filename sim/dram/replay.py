@@ -9,7 +9,7 @@ share its answer; a read of an address that waits to be written is answered at o
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.dram import Dram
 from siliconloom.arch.errors import LoomError
-from siliconloom.arch.records import dataclass
 from siliconloom.sim.dram.address import located
 from siliconloom.sim.dram.kernel import advance
 from siliconloom.sim.dram.repeat import Collapse, collapsed

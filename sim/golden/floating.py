@@ -7,6 +7,7 @@ number, which is rounded to the short format where it is written. All numbers ar
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,6 @@ from numpy.typing import NDArray
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.floats import SIGN, Patterns, Words, float_product, float_sum, widened
 from siliconloom.arch.layout import padded, row_values
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.registry import Registry, discover
 from siliconloom.arch.vector import VectorFunction, column_lines
 from siliconloom.sim.golden.vector import Bytes, Operands, window

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,6 @@ from siliconloom.arch.floats import narrowed
 from siliconloom.arch.isa import Instruction, Opcode, Program
 from siliconloom.arch.layout import padded, sums_lines
 from siliconloom.arch.opcodes import Format
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.vector import SCALAR_BYTES
 from siliconloom.sim.golden import functions
 from siliconloom.sim.golden.opcodes import EXECUTIONS

@@ -11,7 +11,7 @@ The number of a beat's elements, and so the order of the additions, is ``arch.pi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,6 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.floats import Words, float_product, float_sum, tree_sum, widened
 from siliconloom.arch.pim import Macro, MacroKind, PimTile, check_macro
-from siliconloom.arch.records import dataclass
 
 Bytes = NDArray[np.uint8]
 

@@ -10,14 +10,13 @@ one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.network import Endpoint, Wiring
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.transfers import Transfers
 from siliconloom.sim.network.messages import Disturbed, NetworkRun, Routes, find_routes, new_outcome, run_events
 from siliconloom.sim.timing.changes import Changes, read_changes

@@ -13,14 +13,13 @@ import heapq
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.link import LinkProtocol
-from siliconloom.arch.records import dataclass
 
 PATTERN = 1 << 14
 """Cycles after which a pattern of waits repeats."""

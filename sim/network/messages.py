@@ -13,6 +13,7 @@ The one kernel with events also knows chips that fall behind and links that lose
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +23,6 @@ from siliconloom.arch.errors import LoomError
 from siliconloom.arch.kernels import kernel
 from siliconloom.arch.network import Endpoint, Wiring
 from siliconloom.arch.quantity import format_si
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.transfers import Transfers
 from siliconloom.sim.network.routes import Routes, farthest, find_routes
 from siliconloom.sim.timing.changes import work_end

@@ -9,6 +9,7 @@ is written out after all, if there is the memory for it, and run with a queue of
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.budget import require_memory
 from siliconloom.arch.network import Endpoint, Wiring
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.transfers import Pattern
 from siliconloom.sim.network.flows import run_flows
 from siliconloom.sim.network.messages import (

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.link import LinkProtocol
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.ring import READ_AHEAD, RingEngine
 from siliconloom.sim.network.link import Agenda, Counts, Faults, Link
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ from siliconloom.arch.budget import memory_limit, own_memory, require_memory
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.kernels import kernel
 from siliconloom.arch.network import Wiring
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.transfers import Transfers
 
 Int = NDArray[np.int64]

@@ -23,7 +23,7 @@ so that no collision of hashes can pass. No topology and no algorithm has a name
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +31,6 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.kernels import kernel
 from siliconloom.arch.network import Wiring
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.transfers import NONE, Pattern, Transfers
 from siliconloom.sim.network.messages import Routes
 

@@ -34,6 +34,7 @@ use, transfers the others.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +42,6 @@ from numpy.typing import NDArray
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.pim import RESULT_BYTES, Macro, MacroKind, PimTile, check_macro
 from siliconloom.arch.pim import Command as Command
-from siliconloom.arch.records import dataclass
 from siliconloom.sim.pim import kernel
 from siliconloom.sim.pim.state import (
     DONE,

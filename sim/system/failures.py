@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import exp, expm1, inf, isfinite, sqrt
 from typing import Literal
 
 import numpy as np
 
 from siliconloom.arch.errors import LoomError
-from siliconloom.arch.records import dataclass
 
 FAILURES_MOST = 1_000_000
 """Of one run."""

@@ -7,7 +7,7 @@ times. Times are picoseconds.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.kernels import kernel
-from siliconloom.arch.records import dataclass
 from siliconloom.sim.timing.changes import Changes, read_changes, work_end
 
 Int = NDArray[np.int64]

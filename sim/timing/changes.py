@@ -6,6 +6,7 @@ Used for chips that fall behind, links that lose bandwidth, streams of a schedul
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import isinf
 from typing import Any
 
@@ -14,7 +15,6 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.kernels import kernel
-from siliconloom.arch.records import dataclass
 
 Int = NDArray[np.int64]
 

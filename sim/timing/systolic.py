@@ -19,10 +19,11 @@ So a run of full folds advances by max(T, R/p), or max(T, R), per fold and fills
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from siliconloom.arch.datatype import Packing
 from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.packing import fold_loads, loads, worked_rows
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.timing import INPUT_SLICE
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from amaranth import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
 
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.vector import SPLIT_BITS
 from siliconloom.rtl.library import Circuit
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, SIZE_BITS, log2

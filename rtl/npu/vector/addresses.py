@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.hdl import Value
 
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.vector import COLUMN_LINES, column_lines
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, log2
 from siliconloom.rtl.npu.vector.conditions import VectorConditions

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from amaranth import Module, Mux, Signal
 
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.vector import COLUMN_LINES, SCALAR_BYTES, Parameters
 from siliconloom.rtl.npu.vector.conditions import VectorConditions
 from siliconloom.rtl.npu.vector.phases import VectorPhase

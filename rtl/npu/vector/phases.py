@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from amaranth import Const, Module, Mux, Signal
 from amaranth.hdl import Value
 
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.vector import COLUMN_LINES, INPUT_LIMIT
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, SIZE_BITS
 from siliconloom.rtl.npu.vector.conditions import VectorConditions

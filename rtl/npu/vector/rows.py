@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 
 from amaranth import Cat, Module, Mux, Signal, signed
 from amaranth.hdl import Value
 
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.vector import RISE_LIMIT, ROW_LIMIT
 from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit

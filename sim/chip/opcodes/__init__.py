@@ -9,6 +9,7 @@ What is registered elsewhere is found in the same way.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
@@ -17,7 +18,6 @@ from numpy.typing import NDArray
 from siliconloom.arch.description import Chip, Memory, NpuTile, SystolicTile
 from siliconloom.arch.isa import Instruction
 from siliconloom.arch.opcodes import Opcode
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.registry import Registry, discover
 
 Int = NDArray[np.int64]

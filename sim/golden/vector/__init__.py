@@ -7,6 +7,7 @@ lies beyond the instruction's columns is dropped. One that is registered elsewhe
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -16,7 +17,6 @@ from siliconloom.arch.description import NpuTile
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.isa import Instruction, last_seen
 from siliconloom.arch.layout import line_values, padded, panels_of_sums, row_values
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.registry import Registry, discover
 from siliconloom.arch.vector import COLUMN_LINES, SCALAR_BYTES, TABLE_BYTES, Parameters, VectorFunction
 from siliconloom.sim.golden import functions

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from siliconloom.arch.errors import CheckFailed, LoomError
 from siliconloom.arch.progress import NOBODY, Watcher
-from siliconloom.arch.records import dataclass
 
 if TYPE_CHECKING:
     from siliconloom.evaluate.generation import GenerationPlan, StepFigures

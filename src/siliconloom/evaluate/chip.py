@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from siliconloom import __version__
@@ -15,7 +16,6 @@ from siliconloom.arch.layout import next_power
 from siliconloom.arch.opcodes import shown_units
 from siliconloom.arch.overrides import split_overrides
 from siliconloom.arch.quantity import format_si
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.schemas import RESULT_SCHEMA as SCHEMA
 from siliconloom.evaluate.asked import asked
 from siliconloom.evaluate.hardware import PROVEN, SPECIFIED, hardware_of, hardware_summary

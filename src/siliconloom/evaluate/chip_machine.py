@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from siliconloom.arch import Chip, DataType, LoomError, NotSupported
 from siliconloom.arch.memo import key_of, shared_memo
-from siliconloom.arch.records import dataclass
 from siliconloom.evaluate.asked import workload_digest
 from siliconloom.evaluate.chip import Simulation, path_notes, simulate
 from siliconloom.mapper.chip.mapping import fit_precision, map_workload

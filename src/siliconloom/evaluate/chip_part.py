@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from siliconloom.arch import Chip
 from siliconloom.arch.pim import Command
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.system import Policy
 from siliconloom.arch.technology import BANK_ENERGY, TECHNOLOGIES
 from siliconloom.evaluate.chip import Simulation, binding_key

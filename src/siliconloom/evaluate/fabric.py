@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -18,7 +18,6 @@ from siliconloom.arch.budget import require_memory
 from siliconloom.arch.memo import QUICK, key_of, shared_memo
 from siliconloom.arch.network import Endpoint, LinkPort, Topology, Wiring, wire
 from siliconloom.arch.rank_links import RankLink, RankLinks
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.transfers import Transfers, join
 from siliconloom.mapper.network.collectives import collective
 from siliconloom.sim.network.messages import run_transfers

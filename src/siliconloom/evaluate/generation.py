@@ -8,7 +8,7 @@ whichever makes the whole text faster.
 from __future__ import annotations
 
 import time
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +16,6 @@ from siliconloom.arch import Chip, load_chip
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.overrides import split_overrides
-from siliconloom.arch.records import dataclass
 from siliconloom.evaluate.chip import Simulation, check_floors, check_length
 from siliconloom.mapper.chip.kept import kept_of
 from siliconloom.mapper.chip.mapping import map_workload

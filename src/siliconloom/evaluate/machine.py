@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from siliconloom.arch import Chip, LoomError, NotSupported, load_chip
 from siliconloom.arch.document import Document
 from siliconloom.arch.kinds import is_gpu, machine_kind
 from siliconloom.arch.progress import NOBODY, Watcher
-from siliconloom.arch.records import dataclass
 from siliconloom.baselines.stacks import NO_STACK, Stack
 from siliconloom.evaluate.chip import Simulation, simulate
 from siliconloom.workloads import Graph, Phase

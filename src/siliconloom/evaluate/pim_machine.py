@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +12,6 @@ import numpy as np
 from siliconloom.arch import Chip, LoomError, NotSupported
 from siliconloom.arch.gpu import refuse_idle
 from siliconloom.arch.memo import key_of, shared_memo
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.system import Policy
 from siliconloom.evaluate.asked import workload_digest
 from siliconloom.evaluate.channels import stream_bandwidth

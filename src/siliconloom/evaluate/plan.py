@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from siliconloom import __version__
@@ -17,7 +18,6 @@ from siliconloom.arch.kinds import is_gpu
 from siliconloom.arch.planned import PLAN_SCHEMA
 from siliconloom.arch.progress import NOBODY, Watcher
 from siliconloom.arch.quantity import format_si
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.run import DescribedRun, Straggler
 from siliconloom.arch.timeline import EVENT_BYTES, Span, Timeline
 from siliconloom.evaluate.asked import asked

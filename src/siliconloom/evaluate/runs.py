@@ -5,10 +5,11 @@ The time of a token grows evenly with what it looks at, so a few contexts are pr
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from siliconloom.arch.gpu import Gpu
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.system import Policy
 from siliconloom.baselines.stacks import NO_STACK, Stack
 from siliconloom.evaluate.gpus import gpus_of

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from siliconloom.arch.pim import PimTile
-from siliconloom.arch.records import dataclass
 from siliconloom.evaluate.chip import Simulation
 from siliconloom.sim.pim.channel import ChannelRun
 

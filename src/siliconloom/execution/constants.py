@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.errors import LoomError, NotSupported
-from siliconloom.arch.records import dataclass
 from siliconloom.execution.reference import ROPE_BASE
 from siliconloom.workloads import Graph, Operator, Vector
 from siliconloom.workloads.architecture import EPSILON

@@ -6,6 +6,7 @@ import json
 import re
 import zipfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -13,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError, nearest_name
-from siliconloom.arch.records import dataclass
 from siliconloom.execution.walk import At
 from siliconloom.execution.weights import Floats, Weights, labels, shapes
 from siliconloom.models.families import family_of

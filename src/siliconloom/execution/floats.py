@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,6 @@ from siliconloom.arch.description import NpuTile
 from siliconloom.arch.floats import SIGN, Words, float_product, float_sum, narrowed, patterns_of, values_of, widened
 from siliconloom.arch.layout import summing_order
 from siliconloom.arch.packing import quantised, unpacked
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.shared import MOST, shared_product
 from siliconloom.arch.vector import RISE_LIMIT, VectorFunction
 from siliconloom.execution.integers import CarriedRows

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.layout import INDEX_BYTES
-from siliconloom.arch.records import dataclass
 from siliconloom.execution.constants import ModelConstants
 from siliconloom.execution.encoding import encoding_of
 from siliconloom.execution.image import Image, room_of, stored_columns

@@ -6,6 +6,7 @@ What is written is elements of the tile's format, see `execution.encoding`.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.isa import WORD_BYTES, Opcode
 from siliconloom.arch.layout import INDEX_BYTES, blocks_of, packed, padded, row_values, unpacked
 from siliconloom.arch.packing import Packed, packed_weights
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.vector import VectorFunction, built_in
 from siliconloom.execution.encoding import encoding_of
 from siliconloom.execution.quantize import Quantized

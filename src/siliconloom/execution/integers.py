@@ -8,11 +8,11 @@ reading is told of the mapping.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.execution.quantize import Columns, Quantized, Quantizer, Scalars
 from siliconloom.execution.walk import At, Past, Reading, by_expert

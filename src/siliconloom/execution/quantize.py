@@ -9,7 +9,7 @@ column.
 from __future__ import annotations
 
 import math
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.numerics import ACTIVATIONS, EXP2_BITS, NORM_BITS, ONE, ROPE_BITS, activation_table
 from siliconloom.arch.packing import Packed
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.execution.reference import Reference, angles
 from siliconloom.execution.walk import GATED, At, GraphWalk, Past, Reading

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,6 @@ from siliconloom.arch.description import NpuTile
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.layout import INDEX_BYTES, filled_values, off_lines
 from siliconloom.arch.progress import NOBODY, Watcher
-from siliconloom.arch.records import dataclass
 from siliconloom.execution.encoding import encoding_of
 from siliconloom.execution.floats import FloatParameters, FloatReading, depths_of
 from siliconloom.execution.image import Image, read_cache, refuse, room_of, stored_columns

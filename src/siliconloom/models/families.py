@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from siliconloom.arch.errors import LoomError, NotSupported, nearest_name
-from siliconloom.arch.records import dataclass
 from siliconloom.models.gguf import GgufFile, GgufTensor
 
 LLAMA_LAYER = {

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from siliconloom.arch.errors import LoomError, nearest_name
 from siliconloom.arch.files import write_file
-from siliconloom.arch.records import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ import mmap
 import os
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError
-from siliconloom.arch.records import dataclass
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)

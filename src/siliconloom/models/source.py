@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from siliconloom.arch.document import Document
 from siliconloom.arch.errors import LoomError, Position, nearest_name
 from siliconloom.arch.inputs import read_input
-from siliconloom.arch.records import dataclass
 from siliconloom.models.families import gguf_config
 from siliconloom.models.fetched import FETCHED, fetched_path
 from siliconloom.models.gguf import is_gguf, read_gguf

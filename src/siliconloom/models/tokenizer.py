@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from siliconloom.arch.errors import LoomError, NotSupported, nearest_name
-from siliconloom.arch.records import dataclass
 from siliconloom.models.gguf import GgufFile, missing, read_gguf
 from siliconloom.models.source import ModelSource, read_json
 

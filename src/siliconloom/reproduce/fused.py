@@ -9,7 +9,8 @@ first and the product waits for them; with it they fill the product's gaps.
 
 from __future__ import annotations
 
-from siliconloom.arch.records import dataclass
+from dataclasses import dataclass
+
 from siliconloom.sim.system.streams import Tasks, run_tasks
 
 COMPUTE, LINK = 0, 1

@@ -8,7 +8,8 @@ overlaps between them.
 
 from __future__ import annotations
 
-from siliconloom.arch.records import dataclass
+from dataclasses import dataclass
+
 from siliconloom.reproduce.fusemax_model import (
     CLOCK,
     CORRECTION,

@@ -16,7 +16,8 @@ array has FuseMax's buffer, as it has there.
 
 from __future__ import annotations
 
-from siliconloom.arch.records import dataclass
+from dataclasses import dataclass
+
 from siliconloom.reproduce.fusemax_tables import BATCH, FlatMapping, Model, flat_mapping
 
 SIDE = 256

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-
-from siliconloom.arch.records import dataclass
 
 DATA = Path(__file__).parent / "data" / "fusemax"
 BATCH = 64

@@ -7,8 +7,9 @@ table. The paper's FLOPs count the recomputation.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from siliconloom.arch import load_system
-from siliconloom.arch.records import dataclass
 from siliconloom.evaluate.cluster import cluster_of
 from siliconloom.mapper.system.plan import Plan
 from siliconloom.mapper.system.training import Trainer

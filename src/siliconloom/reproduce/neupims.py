@@ -13,13 +13,13 @@ exchange between chips costs nothing, because it simulates one.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from itertools import product
 
 import numpy as np
 
 from siliconloom.arch import Chip, System, load_chip, load_system
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.result import Result
 from siliconloom.evaluate.system import system_step
 from siliconloom.reproduce.card import Card, CardRow, Sense

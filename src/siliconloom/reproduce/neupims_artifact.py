@@ -26,9 +26,9 @@ What it charges, and a bank, a channel or an array need not:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil
 
-from siliconloom.arch.records import dataclass
 from siliconloom.mapper.pim.offload import balance
 
 CHANNELS, RANKS, BANKS, ROW, HEAD = 32, 2, 32, 512, 128

@@ -8,10 +8,10 @@ go along the path in reverse. A node holds a microbatch's activations from its f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 from siliconloom.arch.errors import LoomError
-from siliconloom.arch.records import dataclass
 
 
 class Visit(StrEnum):

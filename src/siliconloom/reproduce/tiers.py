@@ -13,9 +13,10 @@ end's bandwidth. A chunk shorter than a stripe of a level is served by fewer of 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from siliconloom.arch.description import Memory
 from siliconloom.arch.errors import LoomError
-from siliconloom.arch.records import dataclass
 from siliconloom.sim.timing.units import striped_bytes
 
 

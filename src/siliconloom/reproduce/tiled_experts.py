@@ -10,11 +10,10 @@ parts tiles become ready, is what is fastest of some.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil
 
 from siliconloom.arch.gpu import Gpu
-from siliconloom.arch.records import dataclass
 from siliconloom.baselines.efficiency import load_efficiency
 from siliconloom.baselines.tiled import (
     PICO,

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError
-from siliconloom.arch.records import dataclass
 
 Int = NDArray[np.int64]
 SHOWN = 4

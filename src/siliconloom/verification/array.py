@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
 from siliconloom.arch import Chip, SystolicArray
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import SystolicTile
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.isa import Instruction, Opcode, Program
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.verified import ArrayCase, ArrayShape, GemmWork, NamedGemm, Seen, VerifiedArray
 from siliconloom.mapper.chip.program import MappedWorkload
 from siliconloom.rtl.array.arithmetic import operand_type

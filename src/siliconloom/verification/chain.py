@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import Instruction, Opcode, Program, Semaphore
 from siliconloom.arch.layout import next_power, row_unit
 from siliconloom.arch.opcodes import Format, Unit
-from siliconloom.arch.records import dataclass
 from siliconloom.sim.golden.npu import LoadedProgram
 from siliconloom.verification.programs import PROGRAM_BASE
 

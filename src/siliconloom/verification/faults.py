@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,7 +25,6 @@ from siliconloom.arch.isa import (
 )
 from siliconloom.arch.layout import is_power, row_unit, sums_pitch, sums_room
 from siliconloom.arch.opcodes import OPCODE_BITS, UNIT_BITS, Unit, built_units
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.rtl.bench.programs import EACH, ProgramCase
 from siliconloom.rtl.npu.geometry import geometry_of

@@ -7,7 +7,7 @@ the leading bits of what the golden model computes away: what is left are the ot
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,6 @@ from siliconloom.arch.floats import SIGN, Words, float_product, patterns_of, wid
 from siliconloom.arch.isa import LOCAL_BITS, Address, Opcode
 from siliconloom.arch.layout import padded, product_values, row_unit, row_values, sums_pitch, window_of
 from siliconloom.arch.packing import NO_SCALE, SCALE_BIAS, has_groups, set_scales, unpacked_weights, weight_bytes
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.sim.golden import float_functions
 from siliconloom.sim.golden.npu import (

@@ -10,6 +10,7 @@ The keys and values that a token finds in memory are those of the exact reading 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from zlib import crc32
 
 import numpy as np
@@ -20,7 +21,6 @@ from siliconloom.arch.assembler import check_program
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.document import Document
-from siliconloom.arch.records import dataclass
 from siliconloom.execution.image import refuse
 from siliconloom.execution.run import ModelRun, run_model, vocabulary
 from siliconloom.execution.walk import At

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -13,7 +14,6 @@ from siliconloom.arch import Chip, System
 from siliconloom.arch.chip_ring import ring_parts
 from siliconloom.arch.isa import Program, disassemble
 from siliconloom.arch.link import LinkProtocol
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.ring import RingEngine
 from siliconloom.arch.verified import LinkCase, LinkWork, RingShape, Seen, VerifiedLink
 from siliconloom.arch.working import working_folder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
@@ -13,7 +13,6 @@ from siliconloom.arch.budget import require_memory
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import WORD_BYTES, Program, Unit, disassemble
 from siliconloom.arch.memo import key_of, shared_memo
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.verified import NpuCase, VerifiedNpu
 from siliconloom.rtl.bench.programs import ProgramCase, ProgramOutcome, run_programs
 from siliconloom.rtl.bench.runner import Spent

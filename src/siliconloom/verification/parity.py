@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.verified import Case, Divergence, Moment, Seen, Verified
 from siliconloom.arch.working import working_folder
 from siliconloom.rtl.emit import Bundle

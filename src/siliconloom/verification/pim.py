@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ from siliconloom.arch import Chip
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.pim import Command, MacroKind, PimTile, describe
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.verified import MacroWork, PimCase, Seen, VerifiedPim
 from siliconloom.rtl.bench import pim_cases as bench
 from siliconloom.rtl.bench.pim_cases import PimOutcome, run_pim_cases

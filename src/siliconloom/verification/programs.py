@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,6 @@ from siliconloom.arch.layout import (
     window_of,
 )
 from siliconloom.arch.packing import has_groups, weight_bytes
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.vector import (
     FROM_SUMS,
     ROW_LIMIT,

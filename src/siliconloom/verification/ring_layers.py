@@ -9,7 +9,7 @@ order in which the ring sends them: the collective begins when the first chunk i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 import yaml
@@ -22,7 +22,6 @@ from siliconloom.arch.description import NpuTile
 from siliconloom.arch.document import Document
 from siliconloom.arch.isa import Instruction, Opcode, Program
 from siliconloom.arch.numerics import activation_table, gelu
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.ring import RingEngine
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.execution.image import Image, refuse, room_of

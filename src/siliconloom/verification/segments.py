@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 from typing import Protocol
 
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import LOCAL_BITS, Address, Unit
 from siliconloom.arch.layout import parameter_bytes, product_values, row_values, sums_lines, sums_pitch
-from siliconloom.arch.records import dataclass
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.builder import SLOTS, Loop, ProgramBuilder, Ring, affine
 
