@@ -84,6 +84,15 @@ class DataType(StrEnum):
         return -(-elements * self.bits // 8)
 
 
+SEXAGESIMAL = 2 * 60 + 4
+"""What YAML 1.1 reads 2:4 as, where it has no quotation marks."""
+
+
+def pattern_of(value: object) -> object:
+    """A pattern of zeros by its name, or by the usual notation of the first."""
+    return "2of4" if value in ("2:4", SEXAGESIMAL) else value
+
+
 class Sparsity(NamedTuple):
     """Which weights are kept: of every ``of`` blocks below one another ``kept``, the others are zeros and not stored.
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationError, WithJsonSchema, field_validator, model_validator
 
-from siliconloom.arch.datatype import INTEGER_CODES, MX_ELEMENTS, DataType, scale_bits
+from siliconloom.arch.datatype import INTEGER_CODES, MX_ELEMENTS, DataType, pattern_of, scale_bits
 from siliconloom.arch.document import Description, Document, Name, find_file, rule_at
 from siliconloom.arch.dram import Dram, NamedDram
 from siliconloom.arch.names import LIBRARY
@@ -26,13 +26,6 @@ ADDRESS_BITS = 48
 """Bits of a main-memory address in an instruction."""
 
 Pattern = Literal["2of4", "block"]
-SEXAGESIMAL = 2 * 60 + 4
-"""What YAML 1.1 reads 2:4 as, where it has no quotation marks."""
-
-
-def pattern_of(value: object) -> object:
-    """A pattern of zeros by its name, or by the usual notation of the first."""
-    return "2of4" if value in ("2:4", SEXAGESIMAL) else value
 
 
 Dataflow = Literal["weight_stationary", "output_stationary", "input_stationary"]

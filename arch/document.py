@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -24,6 +25,8 @@ from siliconloom.arch.names import library_names
 MAX_BYTES = 16 * 2**20
 MAX_NODES = 200_000
 MAX_DEPTH = 64
+KEPT_TEXTS = 64
+"""Texts of YAML that are kept with what they say; a library's file is asked for its kind first, then read."""
 MAX_SHOWN = 120
 """Characters of an override that errors show."""
 NO_TAGS = "tags (!) are not used in descriptions"
@@ -90,7 +93,8 @@ class Document:
     @classmethod
     def parse(cls, text: str, source: str = "<text>") -> Document:
         """Read one YAML mapping from ``text``; ``source`` is the name that errors show."""
-        data, positions = _read_yaml(text, source)
+        known, places = _read_yaml(text, source)
+        data, positions = _copied(known), dict(places)
         top = Position(source, 1, 1)
         if not positions:
             raise DescriptionError("the document is empty", position=top)
@@ -103,7 +107,7 @@ class Document:
         for path, text in assignments:
             origin = Position(f"--set {shortened(f'{prefix}{path}={text}', MAX_SHOWN)}")
             try:
-                value = _read_yaml(text, str(origin))[0] if text.strip() else ""
+                value = _copied(_read_yaml(text, str(origin))[0]) if text.strip() else ""
             except DescriptionError as error:
                 raise DescriptionError(f"the value is {error.rule}", position=origin, value=text) from None
             keys = path.split(".")
@@ -220,8 +224,12 @@ JSON_FLOAT = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?[eE][-+]?\d+")
 """A number with an exponent, as JSON writes it (RFC 8259, section 6)."""
 
 
+@lru_cache(maxsize=KEPT_TEXTS)
 def _read_yaml(text: str, source: str) -> tuple[Any, dict[tuple[Key, ...], Position]]:
-    """Plain data of one YAML document and where each value stands; no data and no positions when it is empty."""
+    """Plain data of one YAML document and where each value stands; no data and no positions when it is empty.
+
+    Whoever changes these takes a copy: the same text is read once.
+    """
     top = Position(source, 1, 1)
     try:
         loader = yaml.CSafeLoader(text) if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader(text)
@@ -242,6 +250,13 @@ def _read_yaml(text: str, source: str) -> tuple[Any, dict[tuple[Key, ...], Posit
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error).partition("\n")[0]
         raise DescriptionError(f"not valid YAML: {reason}", position=top) from None
     return data, reader.positions
+
+
+def _copied(data: Any) -> Any:
+    """Plain data, its mappings and lists new ones."""
+    if isinstance(data, dict):
+        return {key: _copied(value) for key, value in data.items()}
+    return [_copied(value) for value in data] if isinstance(data, list) else data
 
 
 class _Reader:

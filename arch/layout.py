@@ -76,7 +76,7 @@ def row_unit(tile: NpuTile) -> int:
     array reads its blocks from wherever they begin.
     """
     lanes, rows = tile.vector.lanes, tile.array.rows
-    return max(lanes, rows) if is_power(rows) and is_power(lanes) else lanes
+    return max(lanes, rows) if rows & rows - 1 == lanes & lanes - 1 == 0 else lanes
 
 
 def row_values(tile: NpuTile, cols: Count, narrow: int = 0) -> Count:
@@ -86,7 +86,7 @@ def row_values(tile: NpuTile, cols: Count, narrow: int = 0) -> Count:
         return padded(cols, unit)
     if isinstance(cols, np.ndarray):
         return np.where(cols > unit, padded(cols, unit), line_values(cols, unit))
-    return padded(cols, unit) if cols > unit else line_values(cols, unit)
+    return -(-cols // unit) * unit if cols > unit else min(1 << (max(cols, 1) - 1).bit_length(), unit)
 
 
 def sums_pitch(array: SystolicArray) -> int:
@@ -185,6 +185,16 @@ class ProductValues(NamedTuple):
     lines: Any
 
 
+def first_values(tile: NpuTile, m: Count, k: Count, narrow: int = 0) -> Count:
+    """Values that A[m,k] takes of local memory in a product."""
+    array = tile.array
+    if array.dataflow == "output_stationary":
+        return filled_values(m, array.rows, narrow) * k
+    if array.dataflow == "input_stationary":
+        return stationary_values(array, m, k, narrow)
+    return moving_values(tile, m, k, narrow)
+
+
 def product_values(tile: NpuTile, m: Count, n: Count, k: Count, narrow: int = 0) -> ProductValues:
     """What C[m,n] = A[m,k] B[k,n] takes of local memory: values of A and of B, and lines of C sums."""
     array = tile.array
@@ -278,6 +288,7 @@ __all__ = [
     "blocks_of",
     "fold_beats",
     "filled_values",
+    "first_values",
     "fold_tile",
     "in_lines",
     "is_power",

@@ -14,8 +14,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from siliconloom.arch.document import Description
+from siliconloom.arch.schemas import RESULT_SCHEMA
 
-SCHEMA = "siliconloom.result/2"
+SCHEMA = RESULT_SCHEMA
 Kind = Literal["chip", "gpus", "system", "pim_tile"]
 
 

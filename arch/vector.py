@@ -31,16 +31,17 @@ from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.registry import Live, Registry, discover
 
-Count = TypeVar("Count", int, NDArray[np.int64])
+if TYPE_CHECKING:  # what a workload is needs no arrays
+    import numpy as np
+    from numpy.typing import NDArray
+
+Count = TypeVar("Count", int, "NDArray[np.int64]")
 """One size, or an array of sizes, of which the same is asked."""
 INDEX_BYTES = 4
 """Bytes of an index, a whole number without sign, the low byte first: of the row of a table that a gather takes, where

@@ -13,7 +13,6 @@ from pydantic import Field, TypeAdapter
 from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.document import Description, Document, find_file
 from siliconloom.arch.errors import NotSupported, Position
-from siliconloom.models.source import described
 from siliconloom.workloads.architecture import Architecture, LatentAttention, MixtureOfExperts
 from siliconloom.workloads.attention import TokenStep
 from siliconloom.workloads.dataflow import Dataflow
@@ -115,11 +114,18 @@ def workload_document(name: str) -> tuple[Document, str]:
     path = find_file(name, LIBRARY, "workload", suffixes=(".yaml", ".onnx", ".gguf"))
     if path.suffix == ".onnx":
         raise NotSupported(f"ONNX models ({path})")
-    found = described(path)
+    found = None if path.parent == LIBRARY else _described(path)
     document, path = (Document.load(path), path) if found is None else (found, Path(found.source))
     if "kind" not in document.data and ("model_type" in document.data or path.suffix == ".json"):
         document = _wrapped(document, path)
     return document, _title(path.name.removesuffix(path.suffix).removesuffix(".config"))
+
+
+def _described(path: Path) -> Document | None:
+    """Configuration of a model's files, which no library's description needs to be asked for."""
+    from siliconloom.models.source import described
+
+    return described(path)
 
 
 def read_workload(document: Document, title: str, overrides: list[tuple[str, str]] | None = None) -> Graph:

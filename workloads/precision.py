@@ -9,8 +9,7 @@ from typing import Annotated, NamedTuple, Protocol
 
 from pydantic import Field
 
-from siliconloom.arch.datatype import MX_BLOCK, MX_ELEMENTS, DataType, Packing, Sparsity
-from siliconloom.arch.description import pattern_of
+from siliconloom.arch.datatype import MX_BLOCK, MX_ELEMENTS, DataType, Packing, Sparsity, pattern_of
 from siliconloom.arch.document import Document
 from siliconloom.arch.errors import NotSupported
 from siliconloom.workloads.fields import DEFAULT_PRECISION

@@ -13,6 +13,7 @@ import numpy as np
 from siliconloom.arch.description import TILE_FORMATS, Chip, Memory, NpuTile
 from siliconloom.arch.layout import (
     filled_values,
+    first_values,
     is_power,
     line_values,
     padded,
@@ -117,7 +118,12 @@ def choose_attention_tilings(
         for heads in _halvings(most_heads(shape))
         if queries * heads <= ROW_LIMIT
     ]
-    needs = [attention_needs(chip, shape, *tiling, most_keys) for tiling in tilings]
+    made = AttentionLayout.of(chip, shape)
+    cached = {keys: _cached_tile(made, keys, most_keys) for _, keys, _, _ in tilings}
+    needs = [
+        _needs(made, queries * heads, most_keys if whole else keys, cached[keys])
+        for queries, keys, heads, whole in tilings
+    ]
     needed = np.array([[*need.values()] for need in needs], np.int64).reshape(len(needs), -1)
     found: list[list[AttentionTiling]] = []
     for layout in layouts:
@@ -328,22 +334,27 @@ def attention_needs(
 
     ``most_keys`` are those that some part of the queries reads.
     """
-    assert isinstance(chip.tile, NpuTile)
-    tile = oriented(chip.tile)
     made = AttentionLayout.of(chip, shape)
-    size = shape.precision.size
-    rows, cached = queries * heads, max(made.key_tile(keys), 0 if shape.values_in_keys else made.value_tile(keys))
-    if shape.values_in_keys and keys < most_keys:
-        cached *= SLOTS
-    row = most_keys if whole else keys  # of sums, and of probabilities
-    scores = product_values(tile, rows, row, shape.head_dim, narrow=1)
-    context = product_values(tile, rows, shape.v_head_dim, row, narrow=1)
+    return _needs(made, queries * heads, most_keys if whole else keys, _cached_tile(made, keys, most_keys))
+
+
+def _cached_tile(made: AttentionLayout, keys: int, most_keys: int) -> int:
+    """Bytes of a slot that holds a tile of keys, or of values."""
+    if not made.shape.values_in_keys:
+        return max(made.key_tile(keys), made.value_tile(keys))
+    return made.key_tile(keys) * (SLOTS if keys < most_keys else 1)
+
+
+def _needs(made: AttentionLayout, rows: int, row: int, cached: int) -> dict[str, int]:
+    """As `attention_needs`: ``row`` is that of sums, and of probabilities; ``cached`` a tile of keys or of values."""
+    tile, shape, size = made.tile, made.shape, made.shape.precision.size
+    scores, context = (first_values(tile, rows, depth, narrow=1) for depth in (shape.head_dim, row))
     queries, powers = rows * made.q_local(), rows * size(row_values(tile, row, narrow=1))
     needs = {
         "weights": cached,
-        "moving": max(size(scores.a), queries),
+        "moving": max(size(scores), queries),
         "partial": made.sums(rows, row),
-        "probabilities": max(size(context.a), powers),
+        "probabilities": max(size(context), powers),
         "context": made.sums(rows, shape.v_head_dim),
         "results": rows * made.o_local(),
         "constants": made.constants,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.isa import LEVELS, Address, Draft, Instruction, Opcode, Program, Semaphore
@@ -38,6 +39,17 @@ NOWHERE = Address()
 """At the beginning of a slot."""
 
 
+@lru_cache(maxsize=1 << 14)
+def address(base: int, strides: tuple[int, ...], slot: int = 0, parity: int = 0, odd: int = 0) -> Address:
+    """An `Address`: one for all instructions that have it, in whatever draft of a program."""
+    return Address(base=base, strides=strides, slot=slot, parity=parity, odd=odd)
+
+
+@lru_cache(maxsize=256)
+def _semaphore(name: str, initial: int, cause: str) -> Semaphore:
+    return Semaphore(name, initial, cause)
+
+
 @dataclass
 class _Local:
     """A local address whose parity mask is completed when the loops around it close."""
@@ -53,7 +65,7 @@ class _Local:
         self.base, self.strides = self.base + by.base, by.strides
 
     def freeze(self) -> Address:
-        return Address(base=self.base, strides=self.strides, slot=self.slot, odd=self.odd, parity=self.parity)
+        return address(self.base, self.strides, self.slot, self.parity, self.odd)
 
 
 @dataclass
@@ -132,27 +144,15 @@ LOCAL = ("a", "b", "c", "d")
 """Fields of an instruction that may be local addresses."""
 
 
-@dataclass
-class _Draft:
-    fields: dict[str, object]
-
-    def freeze(self) -> Instruction:
-        fields = self.fields
-        for name in LOCAL:
-            value = fields.get(name)
-            if isinstance(value, _Local):
-                fields[name] = value.freeze()
-        return Instruction.made_of(fields)
-
-
-@dataclass(frozen=True)
-class _Made:
-    """An instruction as it was made before."""
-
-    instruction: Instruction
-
-    def freeze(self) -> Instruction:
-        return self.instruction
+def _frozen(draft: dict[str, object] | Instruction) -> Instruction:
+    """An instruction of its fields, or as it was made before."""
+    if isinstance(draft, Instruction):
+        return draft
+    for name in LOCAL:
+        value = draft.get(name)
+        if isinstance(value, _Local):
+            draft[name] = value.freeze()
+    return Instruction.made_of(draft)
 
 
 @dataclass(frozen=True)
@@ -176,10 +176,12 @@ class ProgramBuilder:
         With ``exchanges`` the array is given the transposes of products, see `mapper.chip.orientation`.
         """
         self.bus, self.exchanges = bus, exchanges
-        self.drafts: list[_Draft | _Made] = []
+        self.drafts: list[dict[str, object] | Instruction] = []
+        """Fields of each instruction whose local addresses may still change, or the instruction."""
         self.working: list[int | None] = []
         self.semaphores: list[Semaphore] = []
         self.rings: list[Ring] = []
+        self.sides: list[_Side] = []
         self.depth = 0
         self.operator = 0
         self.narrow = 0
@@ -189,21 +191,23 @@ class ProgramBuilder:
 
     def semaphore(self, name: str, initial: int, cause: str) -> int:
         """Declare a semaphore; returns its number."""
-        self.semaphores.append(Semaphore(name, initial, cause))
+        self.semaphores.append(_semaphore(name, initial, cause))
         return len(self.semaphores) - 1
 
     def ring(self, name: str, base: int, slot_bytes: int, slots: int = SLOTS) -> Ring:
         """Declare a ring at ``base`` with two slots of ``slot_bytes`` each, or one."""
         full = self.semaphore(f"{name}_full", 0, "operands")
         free = self.semaphore(f"{name}_free", slots, "buffer")
-        made = Ring(name, base, slot_bytes if slots > 1 else 0, full, free)
-        self.rings.append(made)
-        return made
+        return self._declare(Ring(name, base, slot_bytes if slots > 1 else 0, full, free))
 
     def slots(self, name: str, base: int, slot_bytes: int) -> Ring:
         """Declare two slots that a unit both fills and empties, one instruction after the other: nothing waits."""
-        self.rings.append(Ring(name, base, slot_bytes, NOBODY, NOBODY))
-        return self.rings[-1]
+        return self._declare(Ring(name, base, slot_bytes, NOBODY, NOBODY))
+
+    def _declare(self, ring: Ring) -> Ring:
+        self.rings.append(ring)
+        self.sides += ring.producer, ring.consumer
+        return ring
 
     @contextmanager
     def loop(self, count: int) -> Iterator[Loop]:
@@ -216,7 +220,7 @@ class ProgramBuilder:
             raise AssertionError("a lowering nests deeper than the hardware loops")
         self._add(opcode=Opcode.LOOP, m=count)
         self.depth += 1
-        opened = [(side, side.count, len(side.uses)) for ring in self.rings for side in (ring.producer, ring.consumer)]
+        opened = [(side, side.count, len(side.uses)) for side in self.sides]
         yield Loop(level, count)
         for side, before, uses in opened:
             per_iteration = side.count - before
@@ -394,7 +398,7 @@ class ProgramBuilder:
             a=moved,
             b=second,
             c=sums,
-            d=Address(base=pitch),
+            d=address(pitch, NOWHERE.strides),
             wait=wait,
             release=release,
             first_wait=first_wait,
@@ -455,9 +459,9 @@ class ProgramBuilder:
             k=inputs,
             dtype=dtype,
             a=operand,
-            b=second.read_slot() if second else powers.last_slot() if powers else mask or Address(),
+            b=second.read_slot() if second else powers.last_slot() if powers else mask or NOWHERE,
             c=target.write_slot(),
-            d=held or Address(),
+            d=held or NOWHERE,
             wait=wait,
             release=release,
             post=post,
@@ -476,17 +480,17 @@ class ProgramBuilder:
         self._add(opcode=Opcode.END)
         working = tuple(tiles for tiles in self.working if tiles is not None)
         made = Draft if draft else Program
-        return made(tuple(d.freeze() for d in self.drafts), tuple(self.semaphores), operators, working)
+        return made(tuple(map(_frozen, self.drafts)), tuple(self.semaphores), operators, working)
 
     def take(self, first: int) -> Stretch:
         """Remove what was added from instruction number ``first`` on, and return it."""
-        taken = Stretch(tuple(draft.freeze() for draft in self.drafts[first:]), tuple(self.working[first:]))
+        taken = Stretch(tuple(map(_frozen, self.drafts[first:])), tuple(self.working[first:]))
         del self.drafts[first:], self.working[first:]
         return taken
 
     def add(self, stretch: Stretch) -> None:
         """Add what was taken from this program or from another."""
-        self.drafts += map(_Made, stretch.instructions)
+        self.drafts += stretch.instructions
         self.working += stretch.working
 
     def _transfer(
@@ -533,7 +537,8 @@ class ProgramBuilder:
         return pieces(self.bus, rows, row_bytes, pitch, local, places, joins=joins)
 
     def _add(self, **fields: object) -> None:
-        self.drafts.append(_Draft({**fields, "operator": self.operator}))
+        fields["operator"] = self.operator
+        self.drafts.append(fields)
         self.working.append(self.tiles)
 
 
@@ -543,4 +548,4 @@ def affine(base: int, *terms: tuple[Loop, int]) -> Address:
     for loop, stride in terms:
         if loop.level is not None:
             strides[loop.level] += stride
-    return Address(base=base, strides=tuple(strides))
+    return address(base, tuple(strides))

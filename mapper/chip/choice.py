@@ -326,6 +326,8 @@ class _Pool:
         self.alike: dict[tuple[int, ...], list[int]] = {}
         """Candidates of one estimate whose tiles are computed in one order, as there is one tile of rows: `_sizes`."""
         self._numbers: dict[tuple[int, int], int] = {}
+        self._picks: dict[int, int] = {}
+        """`pick` by layout, until the next simulation."""
 
     def add(self, layout: int, share: Share, tiling: Tiling) -> None:
         """Make a candidate known under a layout."""
@@ -350,6 +352,7 @@ class _Pool:
     def simulate(self, number: int) -> int:
         """Find out what a candidate takes, and those that are alike: of them the one without barriers is run."""
         assert self.measure is not None
+        self._picks.clear()
         alike = self.alike[_sizes(self.all[number])] if self._has_twin(number) else [number]
         number = min(alike, key=self._waits)
         cycles = self.measure(self.layout[number], self.all[number])
@@ -390,10 +393,12 @@ class _Pool:
 
     def pick(self, layout: int) -> int:
         """Of those under a layout that are nearly the fastest, the one that moves the fewest bytes."""
-        values = {number: self.value(number) for number in self.under[layout]}
-        limit = SLACK * min(values.values())
-        near = ((self._moved(n), value, self._waits(n), n) for n, value in values.items() if value <= limit)
-        return min(near)[3]
+        if layout not in self._picks:
+            values = {number: self.value(number) for number in self.under[layout]}
+            limit = SLACK * min(values.values())
+            near = ((self._moved(n), value, self._waits(n), n) for n, value in values.items() if value <= limit)
+            self._picks[layout] = min(near)[3]
+        return self._picks[layout]
 
     def rivals(self, layout: int) -> list[Chosen]:
         """The candidates under a layout: the best of each kind, then the others, both in order of cycles."""

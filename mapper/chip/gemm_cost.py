@@ -85,12 +85,12 @@ def gemm_costs(chip: Chip, memories: GemmMemories, shape: GemmShape, m: Int, n: 
     p_bytes, p_time = p_bytes + f_bytes, p_time + f_time
 
     compute = vector = np.zeros((1, 1, 1), np.int64)
-    for tall, m_count in m_parts:
-        for wide, n_count in n_parts:
-            for deep, k_count in k_parts:
-                if m_count.any() and n_count.any() and k_count.any():
-                    pace = matmul_pace(array, tall, shape.whole_n(array, wide), np.maximum(deep, 1), shape.packing)
-                    compute = compute + m_count * n_count * k_count * pace
+    m_some, n_some, k_some = ([part for part in parts if part[1].any()] for parts in (m_parts, n_parts, k_parts))
+    for tall, m_count in m_some:
+        for wide, n_count in n_some:
+            for deep, k_count in k_some:
+                pace = matmul_pace(array, tall, shape.whole_n(array, wide), np.maximum(deep, 1), shape.packing)
+                compute = compute + m_count * n_count * k_count * pace
             vector = vector + m_count * n_count * _epilogue(shape, tile, tall, wide)
 
     results = m_tiles * n_tiles
@@ -249,10 +249,12 @@ class _Transfers:
     ) -> None:
         self.chip, self.memory, self.bits = chip, memory, bits
         self.pitch, self.local, self.places = pitch, local, places
+        self._known: dict[tuple[int, int], tuple[Int, Int, tuple[Int, Int]]] = {}
+        """What was asked of which sizes: by their places in Python's memory, so they are kept, too."""
 
     def one(self, rows: Int, cols: Int) -> Int:
         """Port cycles of one tile."""
-        return self._both(rows, cols)[1]
+        return self._bytes_and_cycles(rows, cols)[1]
 
     def total(self, row_parts: Parts, col_parts: Parts) -> tuple[Int, Int]:
         """Bytes and port cycles of all tiles."""
@@ -261,9 +263,16 @@ class _Transfers:
             for wide, count in col_parts:
                 if not (many.any() and count.any()):
                     continue
-                moved, held = self._both(tall, wide)
+                moved, held = self._bytes_and_cycles(tall, wide)
                 size, time = size + many * count * moved, time + many * count * held
         return size, time
+
+    def _bytes_and_cycles(self, rows: Int, cols: Int) -> tuple[Int, Int]:
+        """Of one tile: the whole ones are asked for twice."""
+        known = self._known.get((id(rows), id(cols)))
+        if known is None:
+            known = self._known[id(rows), id(cols)] = rows, cols, self._both(rows, cols)
+        return known[2]
 
     def _both(self, rows: Int, cols: Int) -> tuple[Int, Int]:
         return self._moved(rows, -(-cols * self.bits // 8), np.asarray(self.pitch), self.local(cols), self.places)

@@ -247,6 +247,9 @@ class Rings:
     powers: Ring
 
 
+_DECLARED = tuple(each for each in fields(Rings) if each.name not in TURNED)
+
+
 def declare_rings(builder: ProgramBuilder, tile: NpuTile, layout: Layout) -> Rings:
     """Declare the rings of ``layout``; scratchpad and accumulator each start at local address 0."""
     places = bases(tile, layout)
@@ -259,8 +262,7 @@ def declare_rings(builder: ProgramBuilder, tile: NpuTile, layout: Layout) -> Rin
         else builder.ring(
             each.name, places[each.name], size := getattr(layout, each.name), slots_of(tile, each.name, size)
         )
-        for each in fields(Rings)
-        if each.name not in TURNED
+        for each in _DECLARED
     }
     for name, stands in TURNED.items():
         made[name] = made[stands]

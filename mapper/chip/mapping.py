@@ -124,20 +124,21 @@ def _fastest(
     is the fastest by itself need not be the fastest between its neighbours. Nor is this done to any that would have to
     gain twice as much by it as the one before did, unless tasks are few.
     """
-    first = lowered(choices[0][1])
     if len(choices) == len(parts) == len(parts[0].tasks) == 1:
-        return first
+        return lowered(choices[0][1])
+    timed = partial(lowered, known=KnownTasks())
+    first = timed(choices[0][1])
     runs = [(cycles(first.program), 0, first)]
     overlap = abs(choices[0][0] - runs[0][0])
     for number, (total, choice) in enumerate(choices[1:], 1):
         if total - 2 * overlap < min(run[0] for run in runs) * (1 - WORTH):
-            other = lowered(choice)
+            other = timed(choice)
             runs.append((cycles(other.program), number, other))
     runs.sort(key=lambda run: run[:2])
     few = executions(parts) <= FEW
     if few or overlap >= OVERLAP * runs[0][0]:
         budget = (FEW_TRIED if few else TRIED) // len(first.program.instructions)
-        trials = _Trials(parts, rivals, partial(lowered, known=KnownTasks()), cycles, overlap)
+        trials = _Trials(parts, rivals, timed, cycles, overlap)
         gained = LONG
         for place, (least, number, made) in enumerate(runs):
             if least - 2 * gained >= min(run[0] for run in runs) and not few:

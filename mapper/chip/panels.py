@@ -8,6 +8,7 @@ its panels up.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -32,11 +33,41 @@ class PanelPart(NamedTuple):
     pitch: int
 
 
-class PanelRows(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class PanelRows:
     """From row to row of a last panel, by the columns that it has: in main memory, and in local memory."""
 
     memory: Int
     local: Int
+
+
+class Panels(NamedTuple):
+    """Panels of ``cols`` columns, ``line`` bytes a row of each in main memory, and the last ones of all ``halves``."""
+
+    ends: tuple[PanelRows, ...]
+    halves: int
+    cols: int
+    line: int
+
+    def width(self, n: Any) -> Any:
+        """Bytes of a row of all panels of ``n`` columns in main memory."""
+        columns = n // self.halves
+        last = self.ends[0].memory[columns % self.cols]
+        for rows in self.ends[1:]:
+            last = last + rows.memory[columns % self.cols]
+        return self.halves * (columns // self.cols) * self.line + last
+
+
+@lru_cache(maxsize=1 << 12)
+def _most_room(panels: Panels, n: int, rows: int) -> int:
+    """Bytes of ``n`` columns of so many rows, in tiles of as many panels, or halves of one, as take the most."""
+    panel, columns = panels.cols, n // panels.halves
+    half = panel // 2 if panel % 2 == 0 else panel
+    parts = [panel >> part for part in range(panel.bit_length())]
+    size = panels.halves * np.array([*parts, *range(half, columns, half)], np.int64)
+    every = panels.halves * columns
+    cut = every // size * (rows * panels.width(size)) + rows * panels.width(every % size)
+    return max(rows * int(panels.width(n)), int(cut.max()))
 
 
 class PanelLayout:
@@ -66,21 +97,14 @@ class PanelLayout:
         """All of a tile, in main memory."""
         if not self.ends:
             return self._stored(self.layout.b_tile(n, k))
-        columns, rest = n // self.halves, n // self.halves % self.array.cols
-        widths = sum(rows.memory[rest] for rows in self.ends)
-        taken = self._rows(k) * (self.halves * (columns // self.array.cols) * self.line + widths)
+        taken = self._rows(k) * Panels(self.ends, self.halves, self.array.cols, self.line).width(n)
         return taken if isinstance(taken, np.ndarray) else int(taken)
 
     def room(self, n: int, k: int) -> int:
         """Room for all ``n`` columns in main memory, whatever tiles of panels or halves of them they are cut into."""
-        whole, panel = int(self.tile(n, k)), self.array.cols
         if not self.ends:
-            return whole
-        columns, half = n // self.halves, panel // 2 if panel % 2 == 0 else panel
-        parts = [panel >> part for part in range(panel.bit_length())]
-        size = self.halves * np.array([*parts, *range(half, columns, half)], np.int64)
-        rest = self.halves * columns % size
-        return max(whole, int((self.halves * columns // size * self.tile(size, k) + self.tile(rest, k)).max()))
+            return int(self.tile(n, k))
+        return _most_room(Panels(self.ends, self.halves, self.array.cols, self.line), n, int(self._rows(k)))
 
     def parts(self, n: int, k: int) -> list[PanelPart]:
         """Transfers that bring a tile; what lies in local memory as in main memory is one."""

@@ -25,7 +25,7 @@ from siliconloom.mapper.chip.memory import Kept, Key, MemoryMap
 from siliconloom.mapper.chip.operands import updated
 from siliconloom.mapper.chip.orientation import exchanges
 from siliconloom.mapper.chip.placement import Placement
-from siliconloom.mapper.chip.sharing import Cut, Share
+from siliconloom.mapper.chip.sharing import Cut
 from siliconloom.mapper.chip.tasks import Task, block_tasks, gemm_shape, refuse_training
 from siliconloom.mapper.chip.tiling import GemmTiling
 from siliconloom.mapper.chip.vector import VectorLowering
@@ -123,7 +123,10 @@ class MappedWorkload:
 
 @dataclass(frozen=True)
 class Drafted:
-    """A lowered workload that is not checked yet; one that is only ``timed`` has addresses that are not its own."""
+    """A lowered workload that is not checked yet.
+
+    One that is only ``timed`` has addresses that are not its own, and no tasks.
+    """
 
     mapping: Mapping
     program: Program
@@ -138,9 +141,20 @@ class Lowered(NamedTuple):
     """A Program with its tasks, where every result lies, and which operators do not read the model's operands."""
 
     program: Program
-    tasks: tuple[MappedTask, ...]
+    runs: list[tuple[Task, list[tuple[int, Chosen]]]]
+    """Every task, and in each part that it stands in how often it is executed and what is chosen for it."""
     results: NamedValues[str, Stored]
     apart: NamedValues[str, str]
+
+    def tasks(self) -> tuple[MappedTask, ...]:
+        """Every task with its tilings; one of several parts is one."""
+        return tuple(_mapped(task, run) for task, run in self.runs)
+
+
+def _mapped(task: Task, run: Sequence[tuple[int, Chosen]]) -> MappedTask:
+    count, share = sum(count for count, _ in run), run[0][1].share
+    runs = tuple((times, chosen.timed) for times, chosen in run)
+    return MappedTask(task, count, runs[0][1], runs, share.tiles, share.cut)
 
 
 def lower(
@@ -166,7 +180,8 @@ def draft(
         memory.add(kept.taken)
     lowered = lower_tasks(chip, graph, mapping.parts, mapping.choice, memory, draft=True, known=known)
     timed = known is not None
-    return Drafted(mapping, lowered.program, lowered.tasks, memory, lowered.results, lowered.apart, timed)
+    tasks = () if timed else lowered.tasks()
+    return Drafted(mapping, lowered.program, tasks, memory, lowered.results, lowered.apart, timed)
 
 
 def checked(
@@ -211,7 +226,7 @@ def lower_tasks(
     draft: bool = False,
     known: KnownTasks | None = None,
 ) -> Lowered:
-    """The Program, and every task with its tilings; a task of several parts stands in the tables once."""
+    """The Program, and every task with what is chosen for it; a task of several parts stands in the tables once."""
     layout, tilings = choice
     tile = chip.tile
     assert isinstance(tile, NpuTile)
@@ -223,7 +238,7 @@ def lower_tasks(
     in_place = updated(graph)
     if known is not None:
         known.begin()
-    tasks, runs = list[Task](), list[list[tuple[int, Tiling, Share]]]()
+    runs = list[tuple[Task, list[tuple[int, Chosen]]]]()
     for part, tiled in zip(parts, tilings, strict=True):
         memory.repetition = part.first
         with builder.loop(part.count) as layer:
@@ -234,19 +249,12 @@ def lower_tasks(
                 name = task.operator.name
                 if name not in numbers:
                     numbers[name] = len(numbers)
-                    tasks.append(task)
-                    runs.append([])
+                    runs.append((task, []))
                 builder.operator = numbers[name]
-                runs[builder.operator].append((part.count, tiled[name].timed, tiled[name].share))
+                runs[builder.operator][1].append((part.count, tiled[name]))
                 emit = partial(_lower, context, task, tiled[name])
                 emit() if known is None else known.lower(context, tiled[name], emit)
-    mapped = tuple(
-        MappedTask(
-            task, sum(n for n, _, _ in run), run[0][1], tuple(r[:2] for r in run), run[0][2].tiles, run[0][2].cut
-        )
-        for task, run in zip(tasks, runs, strict=True)
-    )
-    return Lowered(builder.finish(tuple(numbers), draft=draft), mapped, outputs, apart)
+    return Lowered(builder.finish(tuple(numbers), draft=draft), runs, outputs, apart)
 
 
 def _lower(context: Context, task: Task, chosen: Chosen) -> None:

@@ -93,8 +93,11 @@ def choose_tilings(
     costs = gemm_costs(chip, memories, shape, m, n, k)
     tables = {order: [np.broadcast_to(v, whole.shape).ravel() for v in astuple(c)] for order, c in costs.items()}
     made: dict[tuple[Order, int], GemmTiling] = {}
-    found: list[list[GemmTiling]] = []
+    alike: dict[bytes, list[GemmTiling]] = {}
+    """What is found where the same tiles fit, which is so of many layouts."""
     for fit in fits:
+        if (same := fit.tobytes()) in alike:
+            continue
         picks = dict.fromkeys(
             (order, pick)
             for kind in (np.flatnonzero(fit & whole), np.flatnonzero(fit & ~whole))
@@ -107,8 +110,8 @@ def choose_tilings(
                 tall, wide, deep = (int(each[place]) for each, place in zip(sizes, places, strict=True))
                 costed = (int(values[pick]) for values in tables[order])
                 made[order, pick] = GemmTiling(tall, wide, deep, order, deep == shape.k, *costed)
-        found.append(sorted((made[pick] for pick in picks), key=lambda tiling: tiling.cycles))
-    return found
+        alike[same] = sorted((made[pick] for pick in picks), key=lambda tiling: tiling.cycles)
+    return [alike[fit.tobytes()] for fit in fits]
 
 
 def gemm_tiling(

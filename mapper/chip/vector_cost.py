@@ -36,27 +36,39 @@ def choose_vector_tilings(chip: Chip, layouts: Sequence[Layout], shape: VectorSh
     costs: dict[tuple[int, int], VectorTiling] = {}
     found = []
     assert isinstance(chip.tile, NpuTile)
+    made = VectorLayout(chip.tile, shape)
+    tall, flat = _sizes(chip.tile, made)
+    rings = dict.fromkeys(ring for each in (tall, flat) for needs in each.values() for ring in needs)
+    alike: dict[tuple[int, ...], list[VectorTiling]] = {}
     for layout in layouts:
-        sizes = _sizes(chip.tile, layout, shape)
-        for size in sizes:
-            if size not in costs:
-                costs[size] = _cost(chip, shape, *size)
-        found.append(sorted((costs[size] for size in sizes), key=lambda tiling: tiling.cycles)[:2])
+        room = tuple(getattr(layout, ring) for ring in rings)
+        if room not in alike:
+            sizes = [size for each in (tall, flat) for size in _fitting(layout, each)[:MOST]]
+            for size in sizes:
+                if size not in costs:
+                    costs[size] = _cost(chip, made, *size)
+            alike[room] = sorted((costs[size] for size in sizes), key=lambda tiling: tiling.cycles)[:2]
+        found.append(alike[room])
     return found
 
 
 def vector_tiling(chip: Chip, shape: VectorShape, rows: int, cols: int) -> VectorTiling:
     """A tiling of these sizes with what it should take."""
-    return _cost(chip, shape, rows, cols)
+    assert isinstance(chip.tile, NpuTile)
+    return _cost(chip, VectorLayout(chip.tile, shape), rows, cols)
 
 
-def _sizes(tile: NpuTile, layout: Layout, shape: VectorShape) -> list[tuple[int, int]]:
-    """Rows and columns of tiles to try; a single row that does not fit is cut when the function allows it."""
-    made, by_row = VectorLayout(tile, shape), vector_cost(shape.function).by_row
+Sizes = dict[tuple[int, int], dict[str, int]]
+"""Rows and columns of tiles, and what these take of a slot of each ring."""
 
-    def fits(rows: int, cols: int) -> bool:
-        return all(need <= getattr(layout, ring) for ring, need in made.needs(rows, cols).items())
 
+def _fitting(layout: Layout, sizes: Sizes) -> list[tuple[int, int]]:
+    return [size for size, needs in sizes.items() if all(need <= getattr(layout, ring) for ring, need in needs.items())]
+
+
+def _sizes(tile: NpuTile, made: VectorLayout) -> tuple[Sizes, Sizes]:
+    """Tiles to try, of whole rows, and of one row that is cut when the function allows it; the largest first."""
+    shape, by_row = made.shape, vector_cost(made.shape.function).by_row
     lanes, bus = made.lanes, tile.dma.bytes_per_cycle
     several = max(1, bus // lowest(made.row))  # so many rows begin where a long row of a transfer may
     rows = {min(shape.rows, -(-r // unit) * unit) for r in _halvings(shape.rows) for unit in (1, several)}
@@ -77,11 +89,10 @@ def _sizes(tile: NpuTile, layout: Layout, shape: VectorShape) -> list[tuple[int,
         rows = {min(r, most_indices(tile)) for r in rows}
         cols = {c for c in cols if c == shape.cols or not shape.dtype.size(c) % bus}
     if not cols:
-        return []
+        return {}, {}
     most, least = max(cols), min(rows)
-    tall = [(r, most) for r in sorted(rows, reverse=True) if fits(r, most)]
-    flat = [(least, c) for c in sorted(cols, reverse=True) if c < most and fits(least, c)]
-    return tall[:MOST] + flat[:MOST]
+    tall = {(r, most): made.needs(r, most) for r in sorted(rows, reverse=True)}
+    return tall, {(least, c): made.needs(least, c) for c in sorted(cols, reverse=True) if c < most}
 
 
 MOST_FINE = 64
@@ -97,11 +108,11 @@ def _halvings(total: int) -> list[int]:
     return sorted({-(-total // (1 << n)) for n in range(total.bit_length() + 1)}, reverse=True)
 
 
-def _cost(chip: Chip, shape: VectorShape, rows: int, cols: int) -> VectorTiling:
+def _cost(chip: Chip, made: VectorLayout, rows: int, cols: int) -> VectorTiling:
     """What a tile size moves and takes: each unit's own cycles, and how the buffers' turn-around paces them."""
-    tile = chip.tile
+    tile, shape = chip.tile, made.shape
     assert isinstance(tile, NpuTile)
-    memory, size, unit, made = chip.nearest, shape.dtype.size, tile.vector, VectorLayout(tile, shape)
+    memory, size, unit = chip.nearest, shape.dtype.size, tile.vector
     function = VectorFunction.COPY if shape.gathers else shape.function
     within = size(cols) if cols < shape.cols else 0
     places = (rows * made.row if rows < shape.rows else 0) | within

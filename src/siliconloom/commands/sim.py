@@ -41,9 +41,9 @@ def command(
     from siliconloom.arch import LoomError, NotSupported
     from siliconloom.arch.document import Document, parse_assignments
     from siliconloom.arch.overrides import split_overrides
+    from siliconloom.arch.progress import NOBODY, Watcher
     from siliconloom.evaluate.machine import computes_in_memory, evaluate, read_machine
     from siliconloom.render.output import check_outputs, write_json, write_text
-    from siliconloom.render.tables import Terminal, console
     from siliconloom.workloads import load_workload
 
     if window is not None and trace is None:
@@ -69,6 +69,11 @@ def command(
 
         seen = None if window is None else parse_window(window, machine.chip)
         wanted = TRACE_LIMIT
+    watcher: Watcher = NOBODY
+    if json_file != "-":
+        from siliconloom.render.tables import Terminal
+
+        watcher = Terminal(True)
     done = evaluate(
         machine,
         graph,
@@ -78,7 +83,7 @@ def command(
         trace_limit=wanted,
         window=seen,
         mapping=None if mapping is None else Document.load(mapping),
-        watcher=Terminal(json_file != "-"),
+        watcher=watcher,
     )
     result, simulation = done.result, done.simulation
     if trace is not None and simulation is not None:
@@ -100,5 +105,6 @@ def command(
         write_json(json_file, result)
     if "-" not in (trace, report, csv, json_file):
         from siliconloom.render.step import step_tables
+        from siliconloom.render.tables import console
 
         step_tables(result, console())

@@ -16,7 +16,7 @@ from siliconloom.arch.layout import next_power
 from siliconloom.arch.opcodes import shown_units
 from siliconloom.arch.overrides import split_overrides
 from siliconloom.arch.quantity import format_si
-from siliconloom.arch.result import SCHEMA
+from siliconloom.arch.schemas import RESULT_SCHEMA as SCHEMA
 from siliconloom.evaluate.asked import asked
 from siliconloom.evaluate.hardware import PROVEN, SPECIFIED, hardware_of, hardware_summary
 from siliconloom.mapper.chip.bounds import Bound, placed_bound

@@ -6,19 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from siliconloom.arch import Chip, LoomError, NotSupported, load_chip, load_system
+from siliconloom.arch import Chip, LoomError, NotSupported, load_chip
 from siliconloom.arch.document import Document
-from siliconloom.arch.gpu import load_gpu, refuse_idle
-from siliconloom.arch.gpu_system import refuse_unread
 from siliconloom.arch.kinds import is_gpu, machine_kind
 from siliconloom.arch.progress import NOBODY, Watcher
-from siliconloom.arch.result import Result
-from siliconloom.arch.system import Policy, System
 from siliconloom.baselines.stacks import NO_STACK, Stack
 from siliconloom.evaluate.chip import Simulation, simulate
 from siliconloom.workloads import Graph, Phase
 
-if TYPE_CHECKING:  # a run of one chip plans nothing
+if TYPE_CHECKING:  # a run of one chip plans nothing, and makes no model of a system
+    from siliconloom.arch.result import Result
+    from siliconloom.arch.system import Policy, System
     from siliconloom.mapper.system.cluster import Cluster
 
 Sets = Sequence[tuple[str, str]]
@@ -39,7 +37,8 @@ class DescribedMachine:
     chip, cluster, system
         A chip, or a cluster of GPUs; a ``system`` of our chips has its ``chip``, and is a ``cluster`` to a plan.
     policy, plan
-        How a system shares a model where nothing else is asked, and the keys of a plan that were given.
+        How a system shares a model where nothing else is asked (``None``: as `arch.system.Policy` says by itself), and
+        the keys of a plan that were given.
     stack
         Serving software on GPUs.
     """
@@ -48,7 +47,7 @@ class DescribedMachine:
     chip: Chip | None = None
     cluster: Cluster | None = None
     system: System | None = None
-    policy: Policy = field(default_factory=Policy)
+    policy: Policy | None = None
     plan: Mapping[str, Any] = field(default_factory=dict)
     stack: Stack = NO_STACK
 
@@ -71,6 +70,8 @@ class Evaluation:
     @property
     def typed(self) -> Result:
         """The result, checked against its schema."""
+        from siliconloom.arch.result import Result
+
         return Result.model_validate(self.result)
 
 
@@ -114,7 +115,11 @@ def read_machine(name: str, sets: Sets) -> DescribedMachine:
             _refuse_shared(name, plan)
         chip = load_chip(name, rest)
         return DescribedMachine(chip.name, chip=chip)
+    from siliconloom.arch.gpu_system import refuse_unread
+    from siliconloom.arch.system import load_system
+
     if is_gpu(name):
+        from siliconloom.arch.gpu import load_gpu, refuse_idle
         from siliconloom.evaluate.gpus import gpus_of
 
         refuse_idle(rest, {"link": "one GPU is asked, and nothing crosses its links"})
@@ -208,7 +213,7 @@ def _of_others(machine: DescribedMachine, graph: Graph, overrides: Sets, exact: 
             raise NotSupported("--exact for GPUs: their times are predicted")
         from siliconloom.evaluate.gpus import gpu_system_result
 
-        return gpu_system_result(machine.cluster, machine.policy, graph, machine.plan, stack=machine.stack)
+        return gpu_system_result(machine.cluster, _policy(machine), graph, machine.plan, stack=machine.stack)
     if chip.tile.kind == "pim" and machine.system is None:
         from siliconloom.evaluate.pim_tile import simulate_pim
 
@@ -222,11 +227,17 @@ def _planned(machine: DescribedMachine, graph: Graph, overrides: Sets, exact: bo
     from siliconloom.evaluate.cluster import chip_alone
     from siliconloom.evaluate.pim_machine import check_policy, refuse_idle_policies
 
-    chip = machine.chip
+    chip, policy = machine.chip, _policy(machine)
     assert chip is not None
-    refuse_idle_policies([chip], machine.policy, [graph.phase], overrides)
-    check_policy(machine.policy, chip)
-    return chip_system_result(machine.cluster or chip_alone(chip), machine.policy, graph, machine.plan, exact=exact)
+    refuse_idle_policies([chip], policy, [graph.phase], overrides)
+    check_policy(policy, chip)
+    return chip_system_result(machine.cluster or chip_alone(chip), policy, graph, machine.plan, exact=exact)
+
+
+def _policy(machine: DescribedMachine) -> Policy:
+    from siliconloom.arch.system import Policy
+
+    return Policy() if machine.policy is None else machine.policy
 
 
 __all__ = ["Evaluation", "DescribedMachine", "computes_in_memory", "evaluate", "read_machine"]
