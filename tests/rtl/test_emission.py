@@ -211,7 +211,7 @@ def test_only_a_folder_of_ours_is_replaced(tmp_path):
     ("chip", "overrides", "rule"),
     [
         ("npu-datacenter", [("tile.array.operands", "[fp32, bf16]")], "not supported: RTL for fp32, bf16 operands"),
-        ("systolic-ws-8", [("tile.array.operands", "int16")], "not supported: RTL for int16 operands"),
+        ("systolic-ws-8", [("tile.array.operands", "fp32")], "not supported: RTL for fp32 operands"),
     ],
 )
 def test_operands_without_rtl_are_not_supported(chip, overrides, rule):
