@@ -306,7 +306,7 @@ def test_made_up_values_are_neither_cut_off_nor_zero(chip, tmp_path):
         ("npu-edge-int8", [("tile_count", "2")], "2 tiles"),
         ("npu-edge-int8", [("tile.scratchpad.banks", "2")], "bank conflict"),
         ("npu-datacenter", [], "no circuit for the number format int8"),
-        ("systolic-ws-8", [("tile.array.operands", "fp32")], "RTL for fp32 operands"),
+        ("systolic-ws-8", [("tile.array.operands", "int32")], "RTL for int32 operands"),
     ],
 )
 def test_what_the_tile_does_not_run_is_refused_with_its_reason(name, sets, why, tmp_path):
