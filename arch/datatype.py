@@ -123,7 +123,8 @@ class Sparsity(NamedTuple):
 class Packing(NamedTuple):
     """A format of packed weights: that of a code, and the rows of a group, a power of two (see `arch.packing`).
 
-    Weights of 16 bits have neither scales nor groups; ``group`` is 0. ``sparsity``: only some are stored.
+    Weights of 16 bits, and keys and values, have neither scales nor groups; ``group`` is 0. ``sparsity``: only some are
+    stored.
     """
 
     dtype: DataType
@@ -165,6 +166,8 @@ INTEGER_CODES = (DataType.INT4, DataType.INT8)
 """Whole numbers as codes of packed weights, with fp16 scales."""
 MX_ELEMENTS = (DataType.FP4_E2M1, DataType.FP8_E4M3, DataType.FP8_E5M2)
 """Elements of MX blocks, whose scale is a power of two (OCP Microscaling Formats, version 1.0)."""
+CACHE_CODES = (DataType.FP8_E4M3, DataType.FP8_E5M2)
+"""Formats of keys and values, without scales, that an array's edge makes operands of."""
 MX_BLOCK = 32
 """Elements of an MX block (the same, table 1)."""
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationError, WithJsonSchema, field_validator, model_validator
 
-from siliconloom.arch.datatype import INTEGER_CODES, MX_ELEMENTS, DataType, pattern_of, scale_bits
+from siliconloom.arch.datatype import CACHE_CODES, INTEGER_CODES, MX_ELEMENTS, DataType, pattern_of, scale_bits
 from siliconloom.arch.document import Description, Document, Name, find_file, rule_at
 from siliconloom.arch.dram import Dram, NamedDram
 from siliconloom.arch.names import LIBRARY
@@ -150,11 +150,16 @@ class SystolicArray(Description):
     weights: WeightFormats | None = Field(
         default=None, description="packed formats of the stationary operand (weight stationary, int8, bf16 or fp16)"
     )
+    cache: tuple[DataType, ...] = Field(
+        default=(),
+        description="formats of fewer bits than elements that keys and values may be kept in (weight stationary): the "
+        "operands' own before wider elements, fp8_e4m3, fp8_e5m2",
+    )
     sparsity: SparseWeights | None = Field(
         default=None, description="zeros that the stationary operand need not store (weight stationary); specified"
     )
 
-    @field_validator("operands", mode="before")
+    @field_validator("operands", "cache", mode="before")
     @classmethod
     def _one_operand(cls, value: object) -> object:
         return [value] if isinstance(value, str) else value
@@ -191,7 +196,38 @@ class SystolicArray(Description):
                 raise rule_at(
                     "weights", "a beat of weights has an even number of values", str(self.load_rows * self.cols)
                 )
+        self._check_cache()
         return self
+
+    def _check_cache(self) -> None:
+        """What is kept narrower than elements is made to operands at the edge where weights enter."""
+        if not self.cache:
+            return
+        own = self.circuit_format
+        if self.dataflow != "weight_stationary":
+            raise rule_at("cache", "a cache in formats of its own is for weight stationary arrays", self.dataflow)
+        if own not in (DataType.BF16, DataType.FP16):
+            rule = "keys and values in formats of their own are made to operands in bf16 or fp16"
+            raise rule_at("cache", rule, self.operands[0].value)
+        other = next((d for d in self.cache if d not in (own, *CACHE_CODES)), None)
+        if other is not None:
+            known = ", ".join(d.value for d in (own, *CACHE_CODES))
+            raise rule_at("cache", f"must be among {known}", other.value)
+        if len(set(self.cache)) < len(self.cache):
+            raise rule_at("cache", "must not say a format twice", self.cache[0].value)
+        if self.load_rows & self.load_rows - 1:
+            rule = "must be a power of two where keys and values have formats of their own"
+            raise rule_at("load_rows", rule, str(self.load_rows))
+
+    @property
+    def cache_codes(self) -> tuple[DataType, ...]:
+        """Formats of keys and values that are made to operands as they enter the array."""
+        return tuple(dtype for dtype in self.cache if dtype in CACHE_CODES)
+
+    @property
+    def has_edge(self) -> bool:
+        """Whether what stays may come in formats that are made to operands as they enter."""
+        return self.weights is not None or bool(self.cache_codes)
 
     @property
     def row_hop(self) -> int:
@@ -286,6 +322,8 @@ class SystolicTile(Description):
     def _check(self) -> SystolicTile:
         if self.array.weights is not None:
             raise rule_at("array.weights", "packed weights are for the array of an npu tile", self.kind)
+        if self.array.cache:
+            raise rule_at("array.cache", "keys and values are those of an npu tile", self.kind)
         return self
 
 
@@ -347,6 +385,9 @@ class NpuTile(Description):
         elif self.array.weights is not None and self.array.circuit_format is DataType.INT8:
             rule = "packed weights before an array in int8 are for elements in fp32 (vector.format)"
             raise rule_at("array.weights", rule, self.array.operands[0].value)
+        if self.array.circuit_format in self.array.cache and not self.rounds:
+            rule = "keys and values in the operands' own format are for wider elements (vector.format)"
+            raise rule_at("array.cache", rule, self.array.operands[0].value)
         return self
 
     @property
@@ -375,6 +416,12 @@ class NpuTile(Description):
         packed = self.array.weights.formats if self.array.weights is not None else ()
         own = self.array.circuit_format
         return (*packed, own) if self.rounds and own is not None else packed
+
+    @property
+    def stationary_formats(self) -> tuple[DataType, ...]:
+        """Formats of what stays in the array that are not that of elements: weights, and keys and values."""
+        weights = self.weight_formats
+        return (*weights, *(dtype for dtype in self.array.cache_codes if dtype not in weights))
 
     @property
     def element_bytes(self) -> int:

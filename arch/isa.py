@@ -172,7 +172,8 @@ class Instruction:
         Of a matmul that adds: what each row has before is divided by the power of two by which a function that carries
         has let the row's peak rise, of those functions the one whose results lie in the slot that ``a`` is in.
     packing
-        Of a matmul whose stationary operand is packed: its format (`arch.packing`).
+        Of a matmul whose stationary operand is packed: its format (`arch.packing`). Of a vector function that keeps
+        its operand: the format, without groups, that its results are rounded to, where they have fewer bits.
     compression
         Of a load: bytes of main memory that become one byte of local memory, where they are compressed without loss.
         For timing only, not encoded: no circuit makes them larger.

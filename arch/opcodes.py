@@ -102,7 +102,8 @@ class UnitSpec:
         What its queue holds of an instruction: m, n, k, pitch, local_pitch, function; memory, local (the local address
         of a transfer), a, b, c, d, all resolved; add (it adds to what is there), indexed (it is a gather), rescale (a
         product rescales what is there), narrow (operands may be, see `arch.layout`), split (of lines of sums), weights
-        and group (codes of the format of packed weights), a_slot, b_slot and c_slot (which slot the addresses are in).
+        and group (codes of the format of packed weights, or of results that are kept in fewer bits), a_slot, b_slot and
+        c_slot (which slot the addresses are in).
     memory
         What it does with main memory, ``read`` or ``write``: its instructions then move m rows of n bytes, ``pitch``
         apart there, and it shares the memory port with others of the kind. Nothing when empty.

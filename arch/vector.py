@@ -193,6 +193,8 @@ class FunctionSpec:
     carries
         The peak and the total of each row are kept in the slot that its results are in, and go on from those in the
         other slot where it adds. Of that slot a product takes what the peaks have risen by (`Instruction.rescale`).
+    keeps
+        It passes its operand on, and its results may be kept in a format of fewer bits (`Instruction.packing`).
     divides
         Sums over the totals of their rows, at most `ROW_LIMIT`, that a function that carries has left in the slot that
         ``b`` is in, which is no address.
@@ -223,6 +225,7 @@ class FunctionSpec:
     indexes: bool = False
     carries: bool = False
     divides: bool = False
+    keeps: bool = False
     circuit: bool = True
     floats: str = ""
     float_parameters: tuple[Parameters, ...] | None = None

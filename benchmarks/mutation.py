@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument(
         "--part",
         action="append",
-        help="array, npu, float, packed, narrow, link, ring, pim, shared; all of them where left out",
+        help="array, npu, float, packed, narrow, link, ring, pim, shared, cache; all of them where left out",
     )
     parser.add_argument("--only", help="numbers of bugs, separated by commas")
     parser.add_argument("--simulator", help="icarus or verilator, instead of what is quickest")
@@ -253,6 +253,43 @@ def shared_chips() -> dict[str, Any]:
     return made
 
 
+def cache_stages(folder: Path, simulator: str | None) -> list[Stage]:
+    """Programs and refusals of tiles of 4x4 that keep keys and values in formats of their own."""
+    from siliconloom.verification.cached_directed import cache_programs
+    from siliconloom.verification.programs import random_program
+
+    stages: list[Stage] = []
+    for name, chip in cache_chips().items():
+        run = _Tile(chip, folder / name, simulator or "verilator")
+        random = [(f"random {n}", random_program(chip, n)) for n in range(8)]
+        stages += [
+            (f"{name}: directed programs", partial(run.programs, cache_programs(chip), 3)),
+            (f"{name}: random programs", partial(run.programs, random, 0)),
+            (f"{name}: refusals", partial(refusals, run)),
+        ]
+    return stages
+
+
+def cache_chips() -> dict[str, Any]:
+    """Two tiles: every format before elements in fp32, and eight bits beside MX blocks of the same format in fp16."""
+    from siliconloom.arch.datatype import CACHE_CODES, MX_ELEMENTS, DataType
+    from siliconloom.arch.description import WeightFormats
+
+    narrow, made = npu_chips()["two-ports"], {}
+    for name, operand, rows, elements in CACHE:
+        dtype = DataType(operand)
+        operands: dict[str, Any] = {"operands": (dtype,), "load_rows": rows}
+        operands |= {"cache": (dtype, *CACHE_CODES)} if elements else {"cache": CACHE_CODES}
+        operands |= {} if elements else {"weights": WeightFormats(formats=MX_ELEMENTS)}
+        parts = {
+            "array": narrow.tile.array.model_copy(update=operands),
+            "vector": narrow.tile.vector.model_copy(update={"format": elements and DataType(elements)}),
+            "scratchpad": narrow.tile.scratchpad.model_copy(update={"capacity": 64 * 1024}),
+        }
+        made[name] = narrow.model_copy(update={"tile": narrow.tile.model_copy(update=parts)})
+    return made
+
+
 def narrow_stages(folder: Path, simulator: str | None) -> list[Stage]:
     """Programs and faults on two tiles with lines of eight values, so that narrow ones have three widths."""
     from siliconloom.verification.directed import directed_programs
@@ -286,10 +323,10 @@ def narrow_chips() -> dict[str, Any]:
 
 
 def refusals(run: _Tile) -> list[str]:
-    """What is wrong with the causes of products whose weights the tile does not know."""
+    """What is wrong with the causes of products whose weights, and of results whose format, the tile does not know."""
     from siliconloom.verification.faults import fault_cases
 
-    faults = [fault for fault in fault_cases(run.chip) if fault.name.startswith("weights in")]
+    faults = [fault for fault in fault_cases(run.chip) if fault.name.startswith(("weights in", "results"))]
     outcomes = run.run([fault.case for fault in faults])
     return [
         f"{fault.name}: {outcome.cause.text if outcome.ended else 'hangs'}"
@@ -304,6 +341,8 @@ PACKED = (
     ("blocks", "fp16", 2, "blocks", False, None),
 )
 """Tiles with packed weights: format of operands, rows a beat, formats of weights, minima, format of elements."""
+CACHE = (("wide", "bf16", 2, "fp32"), ("blocks", "fp16", 1, None))
+"""Tiles that keep keys and values in fewer bits: format of operands, rows a beat, format of elements."""
 SHARED = (("two-rows", 2), ("one-row", 1))
 """Tiles in int8 between elements in fp32, by the rows of a beat."""
 NARROW = (("weights-stay", "weight_stationary", 2), ("sums-stay", "output_stationary", 1))
@@ -502,6 +541,7 @@ PARTS: dict[str, Callable[[Path, str | None], list[Stage]]] = {
     "ring": ring_stages,
     "pim": pim_stages,
     "shared": shared_stages,
+    "cache": cache_stages,
 }
 FOLDERS = {
     "npu": ("two-ports", "wide-port", "uneven"),
@@ -513,6 +553,7 @@ FOLDERS = {
     "ring": ("int8", "int32"),
     "pim": tuple(CHANNELS),
     "shared": tuple(name for name, _ in SHARED),
+    "cache": tuple(name for name, *_ in CACHE),
 }
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ register_function(
         name="kv_append",
         floats="a, into the cache of keys and values",
         code=15,
+        keeps=True,
         result="a, into the cache of keys and values",
     )
 )

@@ -20,6 +20,7 @@ register_function(
         floats="element (r, c) at row c, column r; rows of c have ceil(m / lanes) lines",
         code=19,
         transposes=True,
+        keeps=True,
         result="element (r, c) at row c, column r; rows of c have ceil(m / lanes) lines",
     )
 )

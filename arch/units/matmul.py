@@ -104,9 +104,11 @@ def check_packing(i: Instruction, tile: NpuTile, number: int) -> None:
     if i.packing.sparsity is not None:
         raise illegal(i, number, "no circuit for sparsity; zeros among weights are stored as they are")
     group, beat = i.packing.group, tile.array.load_rows
-    if i.packing.dtype not in tile.weight_formats:
-        built = ", ".join(tile.weight_formats) or "no packed ones"
+    if i.packing.dtype not in tile.stationary_formats:
+        built = ", ".join(tile.stationary_formats) or "no packed ones"
         raise illegal(i, number, f"no circuit for weights in {i.packing.dtype.value}; the array has {built}")
+    if not group and i.packing.dtype in tile.array.cache:
+        return
     if not packing.has_groups(tile.array, i.packing.dtype):
         if group:
             raise illegal(i, number, f"weights in {i.packing.dtype.value} have no groups here (got {group} rows)")

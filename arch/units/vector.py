@@ -27,7 +27,13 @@ def operands(i: Instruction) -> list[str]:
         taken = f"epsilon {values_of(np.array([i.k & 0xFFFF]), DataType.BF16)[0]:g}"
     parts = compute_operands(i, f"{i.function.value} {i.m}x{i.n} ({taken})")
     parts = [*parts, "+="] if i.accumulate and i.function.spec.carries else parts
-    return [*parts, *["narrow"][: i.narrow], *shown_split(i)]
+    kept = [f"kept {i.packing.dtype.value}"] if i.packing else []
+    return [*parts, *kept, *["narrow"][: i.narrow], *shown_split(i)]
+
+
+def result_bytes(i: Instruction, tile: NpuTile) -> int:
+    """Bytes of an element of the result: of what is kept in a format of fewer bits those of that."""
+    return tile.element_bytes if i.packing is None else i.packing.dtype.bits // 8
 
 
 def accesses(i: Instruction, tile: NpuTile) -> Iterator[Access]:
@@ -47,7 +53,9 @@ def accesses(i: Instruction, tile: NpuTile) -> Iterator[Access]:
     if parameters:
         yield Access("second", False, i.d, parameters)
     if spec.transposes:
-        size = element * i.n * row_values(tile, i.m, i.narrow)
+        size = result_bytes(i, tile) * i.n * row_values(tile, i.m, i.narrow)
+    elif i.packing is not None:
+        size = result_bytes(i, tile) * i.m * row_values(tile, i.n, i.narrow)
     elif spec.indexes:
         size = element * i.m * row_values(tile, spec.result_cols(i.n, tile.parameter_format), i.narrow)
     yield Access("vector", True, i.c, size)
@@ -56,10 +64,9 @@ def accesses(i: Instruction, tile: NpuTile) -> Iterator[Access]:
 def multiples(i: Instruction, tile: NpuTile) -> dict[str, int]:
     """A line of each port; a mask is no address."""
     size, lanes, spec = tile.element_bytes, tile.vector.lanes, i.function.spec
-    rows, weights, results, whole = (
-        size * line_values(values, lanes, i.narrow)
-        for values in (i.n, i.k, i.m if spec.transposes else spec.result_cols(i.n, tile.parameter_format), lanes)
-    )
+    rows, weights, whole = (size * line_values(values, lanes, i.narrow) for values in (i.n, i.k, lanes))
+    wide = i.m if spec.transposes else spec.result_cols(i.n, tile.parameter_format)
+    results = result_bytes(i, tile) * line_values(wide, lanes, i.narrow)
     second = {} if spec.masks else {"b": weights if spec.weighs else rows}
     parameters = rows if spec.cost_in(tile.parameter_format).setup else whole
     return {
@@ -82,6 +89,20 @@ def check_lines(i: Instruction, tile: NpuTile, number: int) -> None:
         raise illegal(i, number, f"a line of sums that is split has {line}; the last panel has {rest} columns")
 
 
+def check_kept(i: Instruction, tile: NpuTile, number: int) -> None:
+    """Results of what passes its operand on may be rounded to a format that the tile keeps keys and values in."""
+    if i.packing is None:
+        return
+    name, dtype = i.function.value, i.packing.dtype
+    if not i.function.spec.keeps:
+        raise illegal(i, number, f"results of {name} are elements, and not kept in {dtype.value}")
+    if dtype not in tile.array.cache:
+        built = ", ".join(tile.array.cache) or "none but elements"
+        raise illegal(i, number, f"no circuit for keys and values in {dtype.value}; the tile has {built}")
+    if i.packing.group or i.packing.sparsity is not None:
+        raise illegal(i, number, f"results that are kept in {dtype.value} have no groups (got {i.packing})")
+
+
 def check_function(i: Instruction, tile: NpuTile, number: int) -> None:
     """There are circuits for some functions, and a row memory of some rows."""
     functions = built_in(tile.circuit_format)
@@ -94,6 +115,7 @@ def check_function(i: Instruction, tile: NpuTile, number: int) -> None:
             if size > limit:
                 raise illegal(i, number, f"{i.function.value} takes at most {limit} {name} (got {size})")
     check_lines(i, tile, number)
+    check_kept(i, tile, number)
     if i.function.spec.chooses and i.k < 1:
         raise illegal(i, number, f"{i.function.value} chooses at least one element of each row (got {i.k})")
     spec = i.function.spec
@@ -116,7 +138,7 @@ register_unit(
     UnitSpec(
         name="vector",
         code=4,
-        entry=("function", "m", "n", "k", "a", "b", "c", "d", "add", "narrow", "split", "b_slot", "c_slot"),
+        entry=("function", "m", "n", "k", "a", "b", "c", "d", "add", "narrow", "split", "weights", "b_slot", "c_slot"),
         opcodes=(
             OpcodeSpec(
                 name="vector",

@@ -439,13 +439,15 @@ class ProgramBuilder:
         accumulate: bool = False,
         overwrite: int = 0,
         split: int = 0,
+        packing: Packing | None = None,
     ) -> None:
         """Target = function(source, second). Cursors are moved by the caller.
 
         The source, and the parameters, begin so many bytes into their slots; a ``mask`` stands in the place of the
         second operand; so does the slot of ``powers`` that was read last, whose rows' totals are meant. With
         ``accumulate`` what is carried of rows goes on; where levels of ``overwrite`` are named, in all but their first
-        iteration. ``split``: of lines of sums, where the source are some.
+        iteration. ``split``: of lines of sums, where the source are some. ``packing``: what results are kept in, where
+        that has fewer bits than elements.
         """
         operand, held = source.read_slot(), parameters.read_slot() if parameters else None
         operand.base += source_offset
@@ -473,6 +475,7 @@ class ProgramBuilder:
             overwrite=overwrite,
             narrow=self.narrow,
             split=split if function.spec.from_sums else 0,
+            packing=packing,
         )
 
     def finish(self, operators: tuple[str, ...], *, draft: bool = False) -> Program:

@@ -238,19 +238,21 @@ class StationaryTile(SystolicTileCircuit):
     def _loaded(self, m: Module, load: Any, loaded: Any, fires: Signal) -> Value:
         """Operands inside the array, of the beat in front; those that ``fires`` are loaded, headers are kept."""
         taken = load.valid & load.ready
-        if self.array.weights is None:
+        if not self.array.has_edge:
             m.d.comb += fires.eq(taken)
             if self.shares:
                 return loaded.data
             return self.arithmetic.entering(self, m, "stationary_lane", loaded.data)
-        header = reduce(
-            or_, (loaded.kind == kind for kind in sorted(set(map(header_kind, self.array.weights.formats))))
-        )
-        keep = taken & header
-        m.d.comb += fires.eq(taken & ~header)
         edge = self.library.make(WeightEdge, self.array, *([self.elements] if self.elements else []))
         marks = {name: loaded[name] for name in weight_marks(self.array)}
-        return self.place(m, edge, "weights", data=loaded.data, keep=keep, **marks).o
+        if self.array.weights is None:
+            m.d.comb += fires.eq(taken)
+        else:
+            kinds = sorted(set(map(header_kind, self.array.weights.formats)))
+            header = reduce(or_, (loaded.kind == kind for kind in kinds))
+            m.d.comb += fires.eq(taken & ~header)
+            marks |= {"keep": taken & header}
+        return self.place(m, edge, "weights", data=loaded.data, **marks).o
 
     def _wave(self, m: Module, name: str, en: Signal, start: Signal, rows: int) -> Signal:
         """A pulse that reaches row r after r times the cycles from row to row, all of them enabled."""

@@ -39,7 +39,8 @@ CODE = 8
 class BeatKind(IntEnum):
     """What a beat of the stationary operand is: operands, codes of a format, or a line of a header.
 
-    ``SCALES`` is the header of an MX block. Those behind ``HEADER`` are only where an array takes such blocks.
+    ``SCALES`` is the header of an MX block. Those behind ``HEADER`` are only where an array takes such blocks, and the
+    last ones, of keys and values without scales, only where it takes these.
     """
 
     OPERANDS = 0
@@ -50,6 +51,8 @@ class BeatKind(IntEnum):
     FP4_E2M1 = 5
     FP8_E4M3 = 6
     FP8_E5M2 = 7
+    CACHE_FP8_E4M3 = 8
+    CACHE_FP8_E5M2 = 9
 
 
 def code_kind(dtype: DataType) -> BeatKind:
@@ -62,14 +65,21 @@ def header_kind(dtype: DataType) -> BeatKind:
     return BeatKind.HEADER if dtype in INTEGER_CODES else BeatKind.SCALES
 
 
+def cache_kind(dtype: DataType) -> BeatKind:
+    """The kind of a beat of keys or values without scales."""
+    return BeatKind[f"CACHE_{dtype.name}"]
+
+
 def kind_bits(array: SystolicArray) -> int:
     """Bits that tell the kinds of an array's beats apart."""
+    if array.cache_codes:
+        return 4
     return 3 if array.weights is not None and array.weights.blocks else 2
 
 
 def weight_marks(array: SystolicArray) -> dict[str, int]:
     """What a beat of an array's stationary operand says of itself, with widths: its kind, how many rows are used."""
-    if array.weights is None:
+    if not array.has_edge:
         return {}
     return {"kind": kind_bits(array)} | ({"rows": array.load_rows.bit_length()} if array.load_rows > 1 else {})
 
@@ -146,6 +156,31 @@ class WeightLane(Circuit):
         return Cat(bits, exponent, negative)
 
 
+class CacheLane(Circuit):
+    """The operand that a key or a value without a scale is, without a register.
+
+    Members
+    -------
+    code : In(8)
+        A number in eight bits.
+    o : Out
+        The operand as it is stored: the same number, which every format of operands has.
+    """
+
+    def __init__(self, library: Library, array: SystolicArray, dtype: DataType) -> None:
+        self.dtype, self.operand = dtype, arithmetic_of(array).dtype
+        ports = {"code": In(dtype.bits), "o": Out(self.operand.bits)}
+        super().__init__(library, library.name("cached", dtype.value, self.operand.value), ports)
+
+    def elaborate(self, platform: object) -> Module:
+        m = self.module()
+        short = widened(m, "number", self.code, self.dtype.layout)
+        number = Signal(BITS, name="word")
+        m.d.comb += number.eq(Cat(Const(0, BITS - len(short)), short))
+        m.d.comb += self.o.eq(narrowed(m, "operand", number, self.operand.layout))
+        return m
+
+
 class WeightEdge(Circuit):
     """Operands of a beat, of whatever kind it is; keeps the scales and minima of the group that goes on.
 
@@ -159,7 +194,7 @@ class WeightEdge(Circuit):
     data, kind : In
         The beat.
     keep : In(1)
-        It is a line of a header, which is kept.
+        It is a line of a header, which is kept. Where weights are packed.
     rows : In
         Rows of the beat that are used; the others' operands are zero. Where a beat has more than one.
     o : Out
@@ -167,15 +202,16 @@ class WeightEdge(Circuit):
     """
 
     def __init__(self, library: Library, array: SystolicArray, elements: DataType | None = None) -> None:
-        assert array.weights is not None
-        self.array, self.arithmetic, self.minima = array, arithmetic_of(array), array.weights.has_minima
+        self.array, self.arithmetic = array, arithmetic_of(array)
+        self.minima = array.weights is not None and array.weights.has_minima
         self.elements, self.dtype = elements, elements or arithmetic_of(array).dtype
-        self.lines = max(header_lines(array, dtype) for dtype in array.weights.formats)
+        formats = array.weights.formats if array.weights is not None else ()
+        self.lines = max((header_lines(array, dtype) for dtype in formats), default=0)
         self.lanes = array.load_rows * array.cols
         ports = {
             "data": In(self.lanes * self.dtype.bits),
             **{name: In(width) for name, width in weight_marks(array).items()},
-            "keep": In(1),
+            **({"keep": In(1)} if array.weights is not None else {}),
             "o": Out(self.lanes * (self.arithmetic.bits if elements is None else elements.bits)),
         }
         super().__init__(library, library.name("weights"), ports, reset=self.lines > 1)
@@ -183,15 +219,7 @@ class WeightEdge(Circuit):
     def elaborate(self, platform: object) -> Module:
         m = self.module()
         array, dtype = self.array, self.dtype
-        assert array.weights is not None
-        scales, minima = self._header(m)
-        lane = self.library.make(WeightLane, array, *([self.elements] if self.elements else []))
-        kind = {"kind": self.kind} if array.weights.blocks else {}
-        made = []
-        for number in range(self.lanes):
-            column = number % array.cols
-            ports = {**kind, "scale": scales[column], **({"minimum": minima[column]} if self.minima else {})}
-            made.append(self.place(m, lane, f"lane_{number}", code=self._code(m, number), **ports).o)
+        made = self._cached(m, self._packed(m) if array.weights is not None else None)
         if array.load_rows > 1:
             plain = (self.data[dtype.bits * lane :][: dtype.bits] for lane in range(self.lanes))
             made = [
@@ -205,6 +233,35 @@ class WeightEdge(Circuit):
             beat = self.arithmetic.entering(self, m, "stationary_lane", beat)
         m.d.comb += self.o.eq(beat)
         return m
+
+    def _packed(self, m: Module) -> list[Value]:
+        """Operands of codes with scales."""
+        array = self.array
+        assert array.weights is not None
+        scales, minima = self._header(m)
+        lane = self.library.make(WeightLane, array, *([self.elements] if self.elements else []))
+        kind = {"kind": self.kind} if array.weights.blocks else {}
+        made = list[Value]()
+        for number in range(self.lanes):
+            column = number % array.cols
+            ports = {**kind, "scale": scales[column], **({"minimum": minima[column]} if self.minima else {})}
+            made.append(self.place(m, lane, f"lane_{number}", code=self._code(m, number), **ports).o)
+        return made
+
+    def _cached(self, m: Module, packed: list[Value] | None) -> list[Value]:
+        """Operands of keys and values without scales, or those of codes that have them."""
+        made = packed
+        for dtype in self.array.cache_codes:
+            lane = self.library.make(CacheLane, self.array, dtype)
+            codes = (self.data[8 * number : 8 * number + 8] for number in range(self.lanes))
+            own = [self.place(m, lane, f"{dtype.value}_{number}", code=code).o for number, code in enumerate(codes)]
+            if made is None:
+                made = own
+            else:
+                kind = self.kind == cache_kind(dtype)
+                made = [Mux(kind, its, other) for its, other in zip(own, made, strict=True)]
+        assert made is not None
+        return made
 
     def _code(self, m: Module, number: int) -> Value:
         """The code of a lane, of whatever format that the array has."""
@@ -263,4 +320,14 @@ class WeightEdge(Circuit):
         return Cat(byte.all(), Const(0, SCALE.layout.fraction_bits - 1), byte, Const(0, 1))
 
 
-__all__ = ["BeatKind", "WeightEdge", "WeightLane", "code_kind", "header_kind", "kind_bits", "weight_marks"]
+__all__ = [
+    "BeatKind",
+    "CacheLane",
+    "WeightEdge",
+    "WeightLane",
+    "cache_kind",
+    "code_kind",
+    "header_kind",
+    "kind_bits",
+    "weight_marks",
+]

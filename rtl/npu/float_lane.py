@@ -61,19 +61,21 @@ class FloatLane(Circuit):
         State of the row: for stage 2, 3, 6 and 8.
     keep_5, keep_7, keep_9 : In
         The column is one of the row's, and is not masked.
+    kept : In
+        A bit per format that results may be kept in, where there are some: it is rounded to that.
     need, key : Out
         Stage 5: the exponent, rounded up; the operand's place in the order of its format.
     part, first : Out
         Stage 7: what is summed over the row: a power or a square; a value.
     result : Out
-        Stage 10, in the tile's format.
+        Stage 10, in the tile's format, or in its low bits in the one that it is kept in.
     """
 
     STAGES = 10
     """Cycles from an operand's address to its result."""
 
-    def __init__(self, library: Library, dtype: DataType) -> None:
-        self.dtype, self.planes, self.ways = dtype, planes_of(dtype), float_ways()
+    def __init__(self, library: Library, dtype: DataType, cache: tuple[DataType, ...] = ()) -> None:
+        self.dtype, self.planes, self.ways, self.cache = dtype, planes_of(dtype), float_ways(), cache
         ports = {
             "kind": In(len(self.ways)),
             "a": In(dtype.bits),
@@ -97,6 +99,7 @@ class FloatLane(Circuit):
             "keep_5": In(1),
             "keep_7": In(1),
             "keep_9": In(1),
+            **({"kept": In(len(cache))} if cache else {}),
             "need": Out(NEED_BITS),
             "key": Out(dtype.bits),
             "part": Out(32),
@@ -118,7 +121,7 @@ class FloatLane(Circuit):
 
     def _operand(self, m: Module) -> dict[int, Value]:
         """The operand as an fp32 number, by the stage; as it is where no way holds, and to the end."""
-        m.d.comb += self.passes.eq(~self.kind.any())
+        m.d.comb += self.passes.eq(~self.kind.any() & ~self.kept.any() if self.cache else ~self.kind.any())
         operand: dict[int, Value] = {1: Mux(self.passes, self.a, self._wide(m, "a", self.a))}
         raw: Value = self.a
         for stage in range(2, 9):
@@ -211,7 +214,9 @@ class FloatLane(Circuit):
         self._assign(
             m, m.d.comb, "close", is_, replace(stage, value=scaled, more={"gate": gate[-1]}), {"closed": closed}
         )
-        element = Mux(self.passes, closed[: self.dtype.bits], narrowed(m, "element", closed, self.dtype.layout))
+        element: Value = Mux(self.passes, closed[: self.dtype.bits], narrowed(m, "element", closed, self.dtype.layout))
+        for place, dtype in enumerate(self.cache):
+            element = Mux(self.kept[place], narrowed(m, f"kept_{dtype.value}", closed, dtype.layout), element)
         m.d.sync += result.eq(Mux(self.keep_9, element, 0))
         m.d.comb += self.result.eq(result)
 

@@ -119,10 +119,11 @@ class Geometry:
         return self.dtype if self.shares else self.operand
 
     @property
-    def weight_formats(self) -> tuple[DataType, ...]:
-        """As `NpuTile.weight_formats`."""
+    def stationary_formats(self) -> tuple[DataType, ...]:
+        """As `NpuTile.stationary_formats`."""
         packed = self.array.weights.formats if self.array.weights is not None else ()
-        return (*packed, self.operand) if self.rounds else packed
+        weights = (*packed, self.operand) if self.rounds else packed
+        return (*weights, *(dtype for dtype in self.array.cache_codes if dtype not in weights))
 
     @property
     def operand_line(self) -> int:

@@ -11,10 +11,10 @@ from amaranth import Const, Module, Mux, Signal
 from amaranth.hdl import Value
 
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.isa import CODE_BITS, CODES, GROUP_BITS
+from siliconloom.arch.isa import CODE_BITS, CODES, GROUP_BITS, UNGROUPED
 from siliconloom.arch.layout import is_power
 from siliconloom.arch.packing import beat_bytes, granule, has_groups, header_bytes, header_lines, header_room
-from siliconloom.rtl.array.weights import BeatKind, code_kind, header_kind, kind_bits
+from siliconloom.rtl.array.weights import BeatKind, cache_kind, code_kind, header_kind, kind_bits
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, Geometry, log2
 
 
@@ -40,30 +40,38 @@ class PackedReads:
     geometry
         Of the tile.
     formats
-        Those of its weights: codes, and the operands' own where elements are wider.
+        Those of its weights: codes, and the operands' own where elements are wider; and those of keys and values.
     """
 
     def __init__(self, geometry: Geometry, formats: tuple[DataType, ...]) -> None:
         self.geometry, self.array, self.formats = geometry, geometry.array, formats
         self.groups = [dtype for dtype in formats if has_groups(geometry.array, dtype)]
-        self.line = geometry.stationary
+        self.line, self.cached = geometry.stationary, geometry.array.cache_codes
         self.lines = {dtype: header_lines(geometry.array, dtype) for dtype in self.groups}
         self.powers = is_power(self.line)
 
     def refuses(self, entry: Any) -> Value:
         """Whether the array has no circuit for an instruction's weights."""
         missing = [code for code in range(1, 1 << CODE_BITS) if code >= len(CODES) or CODES[code] not in self.formats]
-        short = self._grouped(entry.weights) & (entry.group < log2(self.array.load_rows))
-        return reduce(or_, (entry.weights == code for code in missing), short)
+        short = self._grouped(entry.weights) & ~self._kept(entry) & (entry.group < log2(self.array.load_rows))
+        alone = [entry.weights == CODES.index(dtype) for dtype in self.cached if dtype not in self.groups]
+        refused = reduce(or_, (entry.weights == code for code in missing), short)
+        return refused | (reduce(or_, alone) & (entry.group != UNGROUPED)) if alone else refused
 
     def _grouped(self, weights: Value) -> Value:
         """Whether weights of a code have groups, and so headers."""
         return reduce(or_, (weights == CODES.index(dtype) for dtype in self.groups), Const(0, 1))
 
+    def _kept(self, entry: Any) -> Value:
+        """Whether what stays is keys or values in a format that the array makes operands of: it has no groups."""
+        codes = (entry.weights == CODES.index(dtype) for dtype in self.cached)
+        return reduce(or_, codes, Const(0, 1)) & (entry.group == UNGROUPED)
+
     def odd(self, entry: Any, address: Value) -> list[Value]:
         """Bits of the address of packed weights that are none where they begin as they must."""
         if not self.powers:
             return []
+        # keys and values of a format begin where weights in groups of it do
         units = {CODES.index(dtype): granule(self.array, dtype) for dtype in self.formats}
         return [Mux(entry.weights == code, address[: log2(unit)], 0) for code, unit in units.items()]
 
@@ -74,13 +82,14 @@ class PackedReads:
         self.group, self.left = (Signal(1 << GROUP_BITS, name=f"load_group_{name}") for name in ("beats", "left"))
         beats = Signal(1 << GROUP_BITS, name="load_group")
         m.d.comb += beats.eq((1 << entry.group) >> log2(self.array.load_rows))
+        self.kept: Value = Signal(name="load_kept") if self.cached else Const(0, 1)
+        kept, lines = self._kept(entry), self._lines(entry.weights)
+        if self.cached:
+            lines = Mux(kept, 0, lines)
+            with m.If(taken):
+                m.d.sync += self.kept.eq(kept)
         with m.If(taken):
-            m.d.sync += [
-                self.kind.eq(entry.weights),
-                self.heads.eq(self._lines(entry.weights)),
-                self.group.eq(beats),
-                self.left.eq(beats),
-            ]
+            m.d.sync += [self.kind.eq(entry.weights), self.heads.eq(lines), self.group.eq(beats), self.left.eq(beats)]
 
     def _lines(self, kind: Value) -> Value:
         """Reads that bring a header; none of weights without groups."""
@@ -111,12 +120,14 @@ class PackedReads:
         for dtype in self.groups:
             its = Mux(head, header_kind(dtype), code_kind(dtype))
             found = Mux(self.kind == CODES.index(dtype), its, found)
+        for dtype in self.cached:
+            found = Mux(self.kept & (self.kind == CODES.index(dtype)), cache_kind(dtype), found)
         return found
 
     def advance(self, m: Module, reads: Value, reading: LoadRead, panel_ends: Value) -> Value:
         """Count a read; whether the group ends with it."""
         ends = Signal(name="load_group_ends")
-        m.d.comb += ends.eq(~reading.head & self._grouped(self.kind) & ((self.left == 1) | panel_ends))
+        m.d.comb += ends.eq(~reading.head & self._grouped(self.kind) & ~self.kept & ((self.left == 1) | panel_ends))
         with m.If(reads & reading.head):
             m.d.sync += self.heads.eq(self.heads - 1)
         with m.Elif(reads):
@@ -153,8 +164,8 @@ class PackedReads:
 
 
 def packed_reads(geometry: Geometry) -> PackedReads | None:
-    """That of a tile whose weights have formats of their own."""
-    return PackedReads(geometry, geometry.weight_formats) if geometry.weight_formats else None
+    """That of a tile whose weights, or keys and values, have formats of their own."""
+    return PackedReads(geometry, geometry.stationary_formats) if geometry.stationary_formats else None
 
 
 __all__ = ["PackedReads", "LoadRead", "packed_reads"]

@@ -33,8 +33,10 @@ def weights_of(array: SystolicArray, packing: Packing, held: Bytes, n: int, k: i
     dtype = array.circuit_format
     assert dtype is not None
     if not packing.group:
-        values = np.ascontiguousarray(held).view(f"<u{dtype.bits // 8}")
-        return widened(unpacked(array, values.reshape(-1, 1), k), dtype)
+        own = packing.dtype
+        values = np.ascontiguousarray(held).view(f"<u{own.bits // 8}")
+        words = widened(unpacked(array, values.reshape(-1, 1), k), own)
+        return words if own is dtype else widened(narrowed(words, dtype), dtype)
     assert array.weights is not None
     panels, height = -(-n // array.cols), panel_rows(array, k)
     lines = np.ascontiguousarray(held.reshape(panels, -1))

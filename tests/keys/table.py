@@ -31,6 +31,7 @@ ROWS = (
     ("VectorUnit", "edge", "tile.vector.", "lanes=8 latency=40"),
     ("VectorUnit", "packed", "tile.vector.", "format=null"),
     ("SystolicArray", "packed", "tile.array.", "weights!null"),
+    ("SystolicArray", "packed rtl", "tile.array.", "cache=[bf16]"),
     ("SparseWeights", "sparse", "tile.array.sparsity.", "skips=false patterns!block"),
     ("SystolicArray", "sparse", "tile.array.", "sparsity!null"),
     ("WeightFormats", "packed rtl", "tile.array.weights.", "formats=[int4] minima=false"),

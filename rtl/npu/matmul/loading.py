@@ -52,7 +52,7 @@ def load_folds(m: Module, unit: MatmulUnitCircuit, operands: MatmulOperands, loa
         what = is_packed if array.weights is None else own_or(m, unit, kind)
         used = [used_rows(m, unit, last_line, k_left)] if array.load_rows > 1 else []
         marks = [what, *used, used_columns(m, unit, outer_left)]
-    elif array.weights is not None:
+    elif array.has_edge:
         marks = [kind, *([used_rows(m, unit, last_line, k_left)] if array.load_rows > 1 else [])]
     else:
         line = of_fold(m, unit, line, last_line, k_left)

@@ -11,6 +11,7 @@ from amaranth.hdl import Value
 from siliconloom.arch.vector import COLUMN_LINES, column_lines
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, log2
 from siliconloom.rtl.npu.vector.conditions import VectorConditions
+from siliconloom.rtl.npu.vector.kept import shorter
 from siliconloom.rtl.npu.vector.phases import BlockPlace, VectorPhase
 from siliconloom.rtl.npu.vector.sums import ask_sums
 from siliconloom.rtl.npu.vector.unit import VectorUnitCircuit
@@ -67,7 +68,11 @@ def addresses_of(
             Mux(turns, pitch << 1, Mux(weighs, weight_pitch, pitch)),
             Mux(turns, 2 * cols, Mux(weighs, 0, cols)),
         ),
-        "target": (entry.c, Mux(transposes, unit.geometry.element, pitch), Mux(transposes, result_pitch << wide, cols)),
+        "target": (
+            entry.c,
+            shorter(m, unit, Mux(transposes, unit.geometry.element, pitch)),
+            shorter(m, unit, Mux(transposes, result_pitch << wide, cols)),
+        ),
         # of a block's first panel of sums, whose rows are told by their number
         "line": (entry.a >> log2(unit.geometry.part), 0, Cat(Const(0, unit.geometry.part_bits), place.panels)),
     }

@@ -24,6 +24,7 @@ from siliconloom.rtl.npu.geometry import SIZE_BITS, Geometry, log2
 from siliconloom.rtl.npu.lane import NEED_BITS, Largest
 from siliconloom.rtl.npu.vector.conditions import VectorConditions
 from siliconloom.rtl.npu.vector.control import control
+from siliconloom.rtl.npu.vector.kept import tell_kept
 from siliconloom.rtl.npu.vector.lines import write_line, write_results
 from siliconloom.rtl.npu.vector.parameters import Arriving, arriving_parameters
 from siliconloom.rtl.npu.vector.phases import BlockPlace, VectorPhase
@@ -49,6 +50,7 @@ class FloatVectorUnit(VectorUnitCircuit):
         m.d.comb += self.taken.eq(self.instruction.valid & self.instruction.ready)
         ways = {way.name: functions_in(way) for way in self.ways}
         what = VectorConditions(m, entry, self.instruction.payload, ways, set(BUILT_IN_FLOATS), dtype)
+        tell_kept(m, self, what)
         phase, place, slots = control(m, self, what)
         column, highest = Signal(SIZE_BITS, name="column_1"), Signal(signed(self._highest_bits), name="highest")
         m.d.sync += column.eq(place.column)
@@ -100,7 +102,9 @@ class FloatVectorUnit(VectorUnitCircuit):
         peak: Signal,
     ) -> list[Placed]:
         """The lanes, one per column."""
-        count, kind = self.geometry.lanes, self.library.make(FloatLane, self.geometry.dtype)
+        cache = self.geometry.array.cache
+        count, kind = self.geometry.lanes, self.library.make(FloatLane, self.geometry.dtype, cache)
+        kept = {"kept": Cat(*self.kept.values())} if cache else {}
         bits = self.geometry.dtype.bits
         ways = Mux(phase.selecting, 0, Cat(*(what.is_[name] for name in what.ways)))
         transposes, sums = what.is_["transpose"], sums_of(m, self, place)
@@ -140,6 +144,7 @@ class FloatVectorUnit(VectorUnitCircuit):
                 keep_5=keep[5][lane],
                 keep_7=keep[7][lane],
                 keep_9=keep[9][lane],
+                **kept,
             )
             for lane in range(count)
         ]

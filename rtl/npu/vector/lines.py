@@ -12,6 +12,7 @@ from siliconloom.arch.vector import INDEX_BYTES
 from siliconloom.rtl.npu.geometry import log2
 from siliconloom.rtl.npu.narrow import enables, line_mask, repeated, shifted
 from siliconloom.rtl.npu.vector.conditions import VectorConditions
+from siliconloom.rtl.npu.vector.kept import line_of, written_bytes, written_one
 from siliconloom.rtl.npu.vector.slots import Slot
 from siliconloom.rtl.npu.vector.unit import VectorUnitCircuit
 
@@ -65,16 +66,18 @@ def index_pitches(unit: VectorUnitCircuit) -> tuple[int, int]:
 
 def write_line(m: Module, unit: VectorUnitCircuit, values: list[Value]) -> None:
     """The line that is written; a narrow one stands wherever it may lie in a whole one."""
-    m.d.comb += unit.write.data.eq(Cat(*repeated(values, unit.line_mask)))
+    line = Cat(*repeated(values, unit.line_mask))
+    m.d.comb += unit.write.data.eq(line_of(m, unit, values, line))
 
 
 def write_results(m: Module, unit: VectorUnitCircuit, end: Slot, element: Value) -> None:
     """Where the lanes' line is written, or the one ``element`` of it whose bytes these are."""
     m.d.comb += unit.write.address.eq(end.target)
     with m.If(end.result):
-        m.d.comb += unit.write.enable.eq(enables(end.target, unit.line_mask, unit.geometry.element))
+        line = enables(end.target, unit.line_mask, unit.geometry.element)
+        m.d.comb += unit.write.enable.eq(written_bytes(m, unit, end.target, line))
     with m.Elif(end.byte):
-        m.d.comb += unit.write.enable.eq(element)
+        m.d.comb += unit.write.enable.eq(written_one(m, unit, end.target, element))
 
 
 __all__ = ["LineMasks", "index_pitches", "line_masks", "parts_mask", "read_lines", "write_line", "write_results"]

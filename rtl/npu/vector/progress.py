@@ -10,6 +10,7 @@ from siliconloom.rtl.npu.geometry import log2
 from siliconloom.rtl.npu.narrow import row_pitch
 from siliconloom.rtl.npu.vector.addresses import Addresses, fetches
 from siliconloom.rtl.npu.vector.conditions import VectorConditions
+from siliconloom.rtl.npu.vector.kept import shorter
 from siliconloom.rtl.npu.vector.lines import LineMasks, index_pitches, parts_mask
 from siliconloom.rtl.npu.vector.phases import BlockPlace, VectorPhase, next_offset
 from siliconloom.rtl.npu.vector.unit import VectorUnitCircuit
@@ -88,7 +89,7 @@ def advance(
     with m.If(phase.slots):
         m.d.sync += [
             beat.eq(Mux(beat_last, 0, beat + 1)),
-            skip.eq(Mux(beat_last | what.turns | what.weighs, 0, skip + addresses.result_pitch)),
+            skip.eq(Mux(beat_last | what.turns | what.weighs, 0, skip + shorter(m, unit, addresses.result_pitch))),
         ]
         with m.If(beat_last):
             with m.If(phase.reducing):

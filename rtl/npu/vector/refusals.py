@@ -8,6 +8,7 @@ from siliconloom.arch.vector import COLUMN_LIMIT, INDEX_LIMIT, INPUT_LIMIT, ROW_
 from siliconloom.rtl.npu.decoding import any_of, one_of
 from siliconloom.rtl.npu.narrow import begins_within
 from siliconloom.rtl.npu.vector.conditions import VectorConditions
+from siliconloom.rtl.npu.vector.kept import refuses_kept, within_kept
 from siliconloom.rtl.npu.vector.lines import LineMasks, parts_mask
 from siliconloom.rtl.npu.vector.sums import sums_within
 from siliconloom.rtl.npu.vector.unit import VectorUnitCircuit
@@ -34,6 +35,7 @@ def refuse(m: Module, unit: VectorUnitCircuit, what: VectorConditions, lines: Li
                 | (one_of(counted, new) & (new.k == 0))
                 | (one_of(weighs, new) & (new.k > INPUT_LIMIT))
                 | (any_of(what.from_sums, new) & short)
+                | refuses_kept(m, unit, what)
             )
         ),
     ]
@@ -49,7 +51,7 @@ def refuse(m: Module, unit: VectorUnitCircuit, what: VectorConditions, lines: Li
     inside = Cat(
         Mux(any_of(what.from_sums, new), within, begins_within(new.a, columns, element)),
         Mux(one_of(masks, new), 0, begins_within(new.b, held["b"], element)),
-        begins_within(new.c, held["c"], element),
+        within_kept(m, unit, new, held["c"], begins_within(new.c, held["c"], element)),
         begins_within(new.d, held["d"], element),
     )
     m.d.comb += unit.misaligned.eq(unit.taken & inside.any())

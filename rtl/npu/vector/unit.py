@@ -77,6 +77,7 @@ class VectorUnitCircuit(Circuit):
         self.first_line, self.second_line = Signal(line, name="first_line"), Signal(line, name="second_line")
         self.sums_parts = Signal(geometry.lines_of_block * geometry.part_bits, name="sums_parts")
         self.line_mask = Signal(self.wide, name="line_mask")
+        self.kept = {dtype: Signal(name=f"kept_{dtype.value}") for dtype in geometry.array.cache}
 
     @property
     def wide(self) -> int:

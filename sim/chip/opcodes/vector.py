@@ -18,10 +18,11 @@ def _counts(work: Work) -> dict[Counter, int]:
     inputs = 1 if cost.chooses or (spec.epsilon and not i.dtype.is_integer) else i.k
     passes = (i.k if cost.weighs else cost.passes) + cost.rounds(i.n, i.k)
     results = i.m * spec.result_cols(i.n, work.npu.parameter_format)
+    written = i.dtype if i.packing is None else i.packing.dtype
     return {
         Counter.VECTOR_SLOTS: passes * elements,
         Counter.SCRATCHPAD_READ: inputs * i.dtype.size(elements),
-        Counter.SCRATCHPAD_WRITE: i.dtype.size(results),
+        Counter.SCRATCHPAD_WRITE: written.size(results),
     }
 
 

@@ -11,6 +11,7 @@ from siliconloom.arch.floats import narrowed
 from siliconloom.arch.isa import Instruction
 from siliconloom.arch.layout import padded, row_values
 from siliconloom.arch.opcodes import Opcode
+from siliconloom.arch.units.vector import result_bytes
 from siliconloom.arch.vector import ROW_LIMIT
 from siliconloom.sim.golden.floating import FLOAT_GOLDEN, MOVES, FloatOperands
 from siliconloom.sim.golden.opcodes import executes
@@ -54,7 +55,10 @@ def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Non
     _check_rows(i)
     target, size, operands = i.c.at(indices), tile.element_bytes, machine.operands(i, indices)
     cols = spec.result_cols(i.n, dtype)
-    if i.function in MOVES:
+    if i.packing is not None:
+        dtype, size = i.packing.dtype, result_bytes(i, tile)
+        found = narrowed(FloatOperands(operands).first, dtype)[:, :cols]
+    elif i.function in MOVES:
         found = FloatOperands(operands).patterns[:, :cols]
     else:
         words = FLOAT_GOLDEN[i.function](FloatOperands(operands))[:, :cols]

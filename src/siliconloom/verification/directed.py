@@ -38,6 +38,7 @@ from siliconloom.sim.golden.npu import (
     parameter_planes,
     scalar_bytes,
 )
+from siliconloom.verification.cached_directed import cache_programs
 from siliconloom.verification.carried import carry
 from siliconloom.verification.chain import Chain, Image, Places
 from siliconloom.verification.float_directed import FLOAT, packed_programs
@@ -582,4 +583,4 @@ def directed_programs(chip: Chip) -> list[tuple[str, LoadedProgram]]:
     tile = _tile(chip)
     own = {**DIRECTED, **(INTEGER if tile.circuit_format.is_integer else FLOAT)}
     made = [(name, make(chip)) for name, make in own.items()]
-    return made + split_programs(chip) + packed_programs(chip) + shared_programs(chip)
+    return made + split_programs(chip) + packed_programs(chip) + shared_programs(chip) + cache_programs(chip)

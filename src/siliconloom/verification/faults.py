@@ -196,6 +196,7 @@ def _illegal(faults: _Faults) -> None:
                 illegal,
                 0,
             )
+    _kept(faults, replace(vector, function=VectorFunction.KV_APPEND, dtype=faults.tile.circuit_format))
     faults.add("too many columns", [replace(norm, n=(1 << 15) + 1)], illegal, 0)
     largest = replace(vector, function=VectorFunction.ARGMAX, n=(1 << 18) + 1)
     faults.add("too many columns to look in", [largest], illegal, 0)
@@ -227,6 +228,23 @@ def _illegal(faults: _Faults) -> None:
         pitched = Instruction(opcode=Opcode.MATMUL, m=1, n=1, k=1, d=Address(base=array.rows // 2))
         faults.add("a pitch within a row of the array", [pitched], misaligned, 0)
     _splits(faults, vector)
+
+
+def _kept(faults: _Faults, append: Instruction) -> None:
+    """Results that are kept in a format of fewer bits: which, of which functions, and where they may begin."""
+    own, lanes, illegal = faults.tile.array.cache, faults.tile.vector.lanes, Cause.ILLEGAL_INSTRUCTION
+    others = [code for code in CODES if code is not None and code not in own]
+    for code in others if own else others[:1]:
+        faults.add(f"results kept in {code.value}", [replace(append, packing=Packing(code, 0))], illegal, 0)
+    for code in own:
+        kept, size = replace(append, packing=Packing(code, 0)), code.bits // 8
+        added = replace(kept, function=VectorFunction.ADD, k=2)
+        faults.add(f"results of a sum kept in {code.value}", [added], illegal, 0)
+        within, next_line = Address(base=lanes * size // 2), Address(base=lanes * size)
+        faults.add(
+            f"results kept in {code.value} within a line", [replace(kept, c=within)], Cause.MISALIGNED_OPERAND, 0
+        )
+        faults.add(f"results kept in {code.value} behind a line", [replace(kept, c=next_line)], Cause.NONE)
 
 
 def _splits(faults: _Faults, vector: Instruction) -> None:

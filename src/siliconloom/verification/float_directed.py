@@ -403,7 +403,7 @@ def packed_weights(chip: Chip, formats: Sequence[DataType]) -> LoadedProgram:
             k = depth - number + (group if group == groups[-1] else 0)
             while weight_bytes(array, packing, cols, k) > min(rows.places.bank, RESULTS // 12) and k > 1:
                 k -= 1
-            _packed_product(rows, packing, cols, k)
+            packed_product(rows, packing, cols, k)
     return rows.program()
 
 
@@ -412,37 +412,43 @@ def block_before_codes(chip: Chip, block: DataType, codes: Sequence[DataType]) -
     rows = FloatRows(chip, np.random.default_rng(43))
     array, beat = rows.tile.array, rows.tile.array.load_rows
     for dtype in codes:
-        _packed_product(rows, Packing(block, beat), 1, 1)
-        _packed_product(rows, Packing(dtype, beat), array.cols, 2 * beat)
+        packed_product(rows, Packing(block, beat), 1, 1)
+        packed_product(rows, Packing(dtype, beat), array.cols, 2 * beat)
     return rows.program()
 
 
-def _packed_product(rows: FloatRows, packing: Packing, cols: int, k: int) -> None:
-    """A product of two rows by such weights, and what is stored of it.
-
-    What fills a beat up, and headers, is anything; scales are of any size, one of them infinite, and one no number.
-    """
-    array, dtype = rows.tile.array, packing.dtype
-    held = rows.numbers.integers(0, 256, weight_bytes(array, packing, cols, k)).astype(np.uint8)
-    if not packing.group:
-        held = random_image(rows.numbers, dtype, len(held), odd=0)
-    else:
-        scales = unpacked_weights(array, packing, held, cols, k).scales
-        drawn = rows.numbers.standard_normal(scales.shape) * 2.0 ** rows.numbers.integers(-9, 3, scales.shape)
-        drawn[0, :2] = np.inf, np.nan
-        if dtype in INTEGER_CODES:
-            set_scales(array, packing, held, drawn.astype(np.float16).view(np.uint16), k)
-        else:
-            exponents = rows.numbers.integers(SCALE_BIAS - 9, SCALE_BIAS + 4, scales.shape)
-            odd = rows.numbers.choice([0, 1, NO_SCALE - 1, NO_SCALE], scales.shape)
-            few = rows.numbers.random(scales.shape) < 0.2
-            set_scales(array, packing, held, np.where(few, odd, exponents).astype(np.uint16), k)
+def packed_product(rows: FloatRows, packing: Packing, cols: int, k: int, held: Image | None = None) -> None:
+    """A product of two rows by such weights, and what is stored of it; ``held`` is how they lie, or they are random."""
+    if held is None:
+        held = _random_weights(rows, packing, cols, k)
     rows.put(held, rows.weights)
     rows.anything(rows.size * product_values(rows.tile, 2, cols, k).a, rows.moving)
     ends = Address(base=rows.moving), Address(base=rows.weights)
     rows.chain.add(Opcode.MATMUL, m=2, n=cols, k=k, a=ends[0], b=ends[1], c=Address(), packing=packing)
     rows.columns(rows.drawn(cols, 2.0**-4), rows.drawn(cols, 2.0**-4))
     rows.compute(VectorFunction.REQUANTIZE, 2, cols, a=Address())
+
+
+def _random_weights(rows: FloatRows, packing: Packing, cols: int, k: int) -> Image:
+    """Weights as they lie: what fills a beat up, and headers, is anything.
+
+    Scales are of any size, one of them infinite, and one no number.
+    """
+    array, dtype = rows.tile.array, packing.dtype
+    held = rows.numbers.integers(0, 256, weight_bytes(array, packing, cols, k)).astype(np.uint8)
+    if not packing.group:
+        return random_image(rows.numbers, dtype, len(held), odd=0)
+    scales = unpacked_weights(array, packing, held, cols, k).scales
+    drawn = rows.numbers.standard_normal(scales.shape) * 2.0 ** rows.numbers.integers(-9, 3, scales.shape)
+    drawn[0, :2] = np.inf, np.nan
+    if dtype in INTEGER_CODES:
+        set_scales(array, packing, held, drawn.astype(np.float16).view(np.uint16), k)
+    else:
+        exponents = rows.numbers.integers(SCALE_BIAS - 9, SCALE_BIAS + 4, scales.shape)
+        odd = rows.numbers.choice([0, 1, NO_SCALE - 1, NO_SCALE], scales.shape)
+        few = rows.numbers.random(scales.shape) < 0.2
+        set_scales(array, packing, held, np.where(few, odd, exponents).astype(np.uint16), k)
+    return held
 
 
 FLOAT = {
@@ -458,4 +464,4 @@ FLOAT = {
     "any pattern": any_pattern,
 }
 """Programs for tiles that compute in floating point."""
-__all__ = ["FLOAT", "packed_programs"]
+__all__ = ["FLOAT", "FloatRows", "packed_product", "packed_programs"]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from siliconloom.arch import Chip
 from siliconloom.arch.assembler import SECOND_OPERAND
-from siliconloom.arch.datatype import DataType, Packing
+from siliconloom.arch.datatype import CACHE_CODES, DataType, Packing
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.floats import Words, patterns_of
 from siliconloom.arch.isa import WORD_BYTES, Address, Unit
@@ -91,6 +91,7 @@ def random_npu(
     what = f"{dtype.value}-{elements.value}" if elements is not None else dtype.value
     if elements is not None and wide and is_power(load_rows) and load_rows * cols % 2 == 0 and seed % 3:
         weights = {"formats": ["int4"], "minima": seed % 3 == 1}
+    cache = random_cache(seed, dtype, load_rows, wide) if able else []
     add_stages = random.Random(f"{seed} adders").choice([0, 0, 1, 2, 3]) if dataflow != "output_stationary" else 0
     gigabytes = bus * chance.choice([1.0, 1.0, 0.8, 0.55, 0.3])
     return Chip.model_validate(
@@ -109,6 +110,7 @@ def random_npu(
                     "multiply_stages": chance.randint(0, 2),
                     "add_stages": add_stages,
                     **({"weights": weights} if weights else {}),
+                    **({"cache": cache} if cache else {}),
                 },
                 "scratchpad": {"capacity": "64 KiB" if wide else "16 KiB", "banks": chance.choice([8, 16])},
                 "accumulator": {"capacity": f"{4 * cols * chance.choice([64, 128])} B"},
@@ -150,6 +152,15 @@ def random_weights(seed: int, dataflow: str, dtype: DataType, load_rows: int, co
     return {"formats": [*codes, *elements]} | ({"minima": chance.random() < 0.6} if codes else {})
 
 
+def random_cache(seed: int, dtype: DataType, load_rows: int, wide: bool) -> list[str]:
+    """Formats of keys and values for an array in such operands, before elements that may be ``wide``."""
+    chance = random.Random(f"{seed} cache")
+    if not is_power(load_rows) or chance.random() < 0.3:
+        return []
+    formats = [each.value for each in (*CACHE_CODES, *[dtype][: int(wide)])]
+    return chance.sample(formats, chance.randint(1, len(formats)))
+
+
 def product_sizes(tile: NpuTile, m: int, n: int, k: int, narrow: int = 0) -> tuple[int, int, int, int, int]:
     """Bytes of both operands of a product, lines of its sums, rows and columns of what these are."""
     shape = (n, m) if tile.array.dataflow == "input_stationary" else (m, n)
@@ -175,6 +186,8 @@ class Writer:
     scalars: list[int] = field(default_factory=list)
     splits: random.Random = field(default_factory=random.Random)
     """Numbers of their own for how lines of sums are split: whoever has none draws the others as ever."""
+    keeps: random.Random = field(default_factory=random.Random)
+    """As ``splits``, for what results are kept in."""
 
     def __post_init__(self) -> None:
         tile = self.tile
@@ -214,13 +227,20 @@ class Writer:
         line, pitch = sums_begin(array, cols, split), sums_pitch(array)
         return split, line * self.splits.randrange(pitch // line)
 
+    def kept(self, function: VectorFunction) -> Packing | None:
+        """In which format of fewer bits the results of a function are kept, if in any."""
+        formats = self.tile.array.cache
+        if not formats or not function.spec.keeps or self.keeps.random() < 0.2:
+            return None
+        return Packing(self.keeps.choice(formats), 0)
+
     def packing(self) -> Packing | None:
         """How a product's weights are packed, if they are."""
         array = self.tile.array
-        if not self.tile.weight_formats or self.chance.random() < 0.3:
+        if not self.tile.stationary_formats or self.chance.random() < 0.3:
             return None
-        dtype = self.chance.choice(self.tile.weight_formats)
-        if not has_groups(array, dtype):
+        dtype = self.chance.choice(self.tile.stationary_formats)
+        if not has_groups(array, dtype) or (dtype in array.cache and self.chance.random() < 0.5):
             return Packing(dtype, 0)
         powers = [1 << power for power in range(7) if 1 << power >= array.load_rows]
         return Packing(dtype, self.chance.choice(powers))
@@ -366,6 +386,7 @@ class Writer:
         transposes, unit, spec = function == VectorFunction.TRANSPOSE, row_unit(self.tile), function.spec
         narrow = builder.narrow
         counts = spec.chooses or spec.weighs or (spec.epsilon and not self.dtype.is_integer)
+        kept = self.kept(function)
         while True:
             turns, inputs = self.chance.choice([1, 2, 4]), 1
             rows, width = self.size(10), self.size(3 * lanes + 1)
@@ -417,6 +438,7 @@ class Writer:
                 second=other if second_bytes else None,
                 inputs=inputs if counts else len(sources),
                 parameters=parameters if taken else None,
+                packing=kept,
                 wait=sum(ring.full_bit for ring, _ in sources) | out.free_bit,
                 post=out.full_bit,
                 release=sum(ring.free_bit for ring, _ in sources),
@@ -430,7 +452,9 @@ class Writer:
             out.written()
             step = self.aligned(2 * out_bytes)
             where = affine(self.result(step * loop.count), (loop, step))
-            if transposes and element * rows < self.row_bytes(rows):  # the rest of a row has never been written
+            if kept is not None:
+                self.put_kept(kept.dtype, *((width, rows) if transposes else (rows, width)), where, transposes)
+            elif transposes and element * rows < self.row_bytes(rows):  # the rest of a row has never been written
                 self.columns(width, element * rows, where)
             else:
                 self.put(*((width, element * rows) if transposes else (rows, self.written(results_width))), where)
@@ -536,9 +560,15 @@ class Writer:
         else:
             self.builder.store(ring, 1, rows * width, rows * width, address)
 
-    def columns(self, rows: int, width: int, address: Address) -> None:
+    def put_kept(self, dtype: DataType, rows: int, cols: int, address: Address, transposes: bool) -> None:
+        """Empty a slot of results that are kept in a format of fewer bits, of which rows have so many columns."""
+        size = dtype.bits // 8
+        pitch = size * row_values(self.tile, cols, self.builder.narrow)
+        self.columns(rows, size * (cols if transposes else padded(cols, self.line(cols))), address, pitch)
+
+    def columns(self, rows: int, width: int, address: Address, pitch: int = 0) -> None:
         """Empty a slot of the results ring by columns, as what lies between its rows has never been written."""
-        bus, pitch = self.tile.dma.bytes_per_cycle, self.row_bytes(width // self.tile.element_bytes)
+        bus, pitch = self.tile.dma.bytes_per_cycle, pitch or self.row_bytes(width // self.tile.element_bytes)
         part = min(width if width < pitch and width <= bus else width & -width, bus)
         for at in range(0, width, part):
             self.builder.store(
@@ -588,6 +618,7 @@ def random_program(
     tile = chip.tile
     assert isinstance(tile, NpuTile)
     writer = Writer(chip, tile, chance, segments, splits=random.Random(f"{chip.name} {seed} splits"))
+    writer.keeps = random.Random(f"{chip.name} {seed} keeps")
     kinds: list[Callable[[], None]] = [writer.gemm, writer.gemm, writer.elementwise, writer.elementwise]
     kinds += [writer.gather, writer.barrier]
     count = chance.randint(1, segments)

@@ -1,0 +1,104 @@
+"""Programs for tiles that keep keys and values in formats of fewer bits than elements: what is kept, and what reads it.
+
+Results are written over elements that are there already, and all of that is stored: who writes a byte too many, or one
+too few, shows it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from siliconloom.arch import Chip
+from siliconloom.arch.datatype import CACHE_CODES, DataType, Packing
+from siliconloom.arch.description import NpuTile
+from siliconloom.arch.floats import patterns_of, values_of
+from siliconloom.arch.isa import Address, Opcode
+from siliconloom.arch.layout import line_values, row_unit, row_values
+from siliconloom.arch.packing import weight_bytes
+from siliconloom.arch.vector import VectorFunction
+from siliconloom.sim.golden.npu import LoadedProgram
+from siliconloom.verification.chain import Image
+from siliconloom.verification.float_directed import FloatRows, packed_product
+from siliconloom.verification.programs import random_image
+
+ROUND = (0.0, 2.0**-130, 2.0**-20, 1.0, 0.984375, 240.0, 448.0, 464.0, 480.0, 57344.0, 61440.0, 65504.0, 3e38, np.inf)
+"""Sizes at which formats end, or their halves lie, and numbers that are none of theirs."""
+
+
+def cache_programs(chip: Chip) -> list[tuple[str, LoadedProgram]]:
+    """Programs for every format that a tile keeps keys and values in; none where it keeps elements alone."""
+    formats = chip.tile.array.cache if isinstance(chip.tile, NpuTile) else ()
+    made = [(f"kept in {dtype.value}", kept_results(chip, dtype)) for dtype in formats]
+    return made + ([("keys and values", kept_operands(chip))] if formats else [])
+
+
+def drawn_elements(rows: FloatRows, count: int) -> Image:
+    """Elements of every kind: any pattern, numbers where formats end, halves between numbers of a format."""
+    sizes = np.array([*ROUND, *(-each for each in ROUND), np.nan])
+    any_ = rows.numbers.integers(0, 1 << rows.dtype.bits, count).astype(f"<u{rows.size}")
+    ends = patterns_of(rows.numbers.choice(sizes, count), rows.dtype).astype(any_.dtype)
+    even = patterns_of(rows.numbers.integers(-512, 513, count) / 2.0 ** rows.numbers.integers(0, 20, count), rows.dtype)
+    kind = rows.numbers.integers(0, 3, count)
+    return np.choose(kind, [any_, ends, even.astype(any_.dtype)]).astype(any_.dtype).view(np.uint8)
+
+
+def kept_results(chip: Chip, dtype: DataType) -> LoadedProgram:
+    """Rows and columns of whole lines and of parts of them, in narrow lines and in others, at every place of a line."""
+    rows = FloatRows(chip, np.random.default_rng(47))
+    tile, lanes, unit, size = rows.tile, rows.lanes, row_unit(rows.tile), dtype.bits // 8
+    region = 4 * unit
+    """Rows of elements that are there before."""
+    limit = min(rows.places.bank, region * rows.size * unit)
+    shapes = [(1, 1), (2, lanes), (unit, lanes + 1), (3, max(lanes // 4, 1)), (max(unit // 4, 1), unit), (unit + 1, 2)]
+    for number, (m, n) in enumerate(shapes):
+        for function in (VectorFunction.KV_APPEND, VectorFunction.TRANSPOSE):
+            narrow = number % 2
+            outer, inner = (n, m) if function.spec.transposes else (m, n)
+            pitch, line = row_values(tile, inner, narrow), line_values(inner, lanes, narrow)
+            if rows.size * m * row_values(tile, n, narrow) > limit or size * (outer * pitch + line) > limit:
+                continue
+            rows.put(drawn_elements(rows, limit // rows.size), rows.first)
+            rows.compute(VectorFunction.COPY, limit // (rows.size * unit), unit, keep=False)
+            place = size * line * (1 if size * line * 2 <= limit else 0)
+            packing = Packing(dtype, 0)
+            c = Address(base=rows.out + place)
+            rows.compute(function, m, n, keep=False, c=c, packing=packing, narrow=narrow)
+            _store(rows, limit)
+    return rows.program()
+
+
+def _store(rows: FloatRows, count: int) -> None:
+    """Store what has been written from the beginning of the results' bank on."""
+    memory, local = Address(base=rows.target), Address(base=rows.out)
+    rows.chain.add(Opcode.STORE, m=1, n=count, pitch=count, local_pitch=count, memory=memory, a=local)
+    rows.target += rows.places.aligned(count)
+
+
+def kept_operands(chip: Chip) -> LoadedProgram:
+    """Products by keys and values in every format, of any size or all of them small.
+
+    Folds end anywhere, in one panel or in several.
+    """
+    rows = FloatRows(chip, np.random.default_rng(53))
+    array = rows.tile.array
+    for dtype in array.cache:
+        for number, (cols, k) in enumerate(((1, 1), (array.cols + 1, array.rows + 1), (array.cols, 2 * array.rows))):
+            packing = Packing(dtype, 0)
+            count = int(weight_bytes(array, packing, cols, k))
+            packed_product(rows, packing, cols, k, drawn_codes(rows, dtype, count, small=number == 1))
+    return rows.program()
+
+
+def drawn_codes(rows: FloatRows, dtype: DataType, count: int, *, small: bool) -> Image:
+    """Numbers as they are kept: in eight bits any finite ones, or ``small`` ones, subnormal numbers among them."""
+    if dtype not in CACHE_CODES:
+        return random_image(rows.numbers, dtype, count, odd=0)
+    fraction = dtype.layout.fraction_bits
+    codes = rows.numbers.integers(0, 256, count)
+    if small:
+        codes &= 0x80 | (4 << fraction) - 1
+    finite = np.isfinite(values_of(codes.astype(np.uint8), dtype))
+    return np.where(finite, codes, 1).astype(np.uint8)
+
+
+__all__ = ["cache_programs", "drawn_codes", "kept_operands", "kept_results"]
