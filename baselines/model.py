@@ -241,7 +241,7 @@ def _kept(graph: Graph, attention: Attention) -> dict[str, Any]:
     if cached is None:
         append = graph.beside(attention, Role.CACHE)
         cached = append.cached if isinstance(append, Vector) else None
-    if cached is None:
+    if cached is None or cached.dtype is attention.precision:
         return {}
     if attention.precision not in (DataType.BF16, DataType.FP16) or cached.dtype.value not in CACHED:
         formats = f"keys and values in {cached} beside operands in {attention.precision.value}"

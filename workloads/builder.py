@@ -29,12 +29,6 @@ class Value:
         return replace(self, elements=elements)
 
 
-def _with_cache(fields: dict[str, Any]) -> dict[str, Any]:
-    """Fields of an operator, whose cache is said to have a format where that is not its own."""
-    cached = fields.get("cached")
-    return fields | {"cached": None} if cached is not None and cached.dtype is fields["precision"] else fields
-
-
 class Builder:
     """Builds a graph block by block.
 
@@ -97,7 +91,7 @@ class Builder:
 
     def attention(self, name: str, *operands: Value, **shape: Any) -> Value:
         """Add an `Attention`."""
-        return self._add(Attention(**_with_cache(shape | self._common(name, Role.ATTENTION))), operands)
+        return self._add(Attention(**shape, **self._common(name, Role.ATTENTION)), operands)
 
     def vector(
         self, name: str, role: Role, function: VectorFunction, *operands: Value, rows: int, cols: int, **options: Any
@@ -107,7 +101,7 @@ class Builder:
         if function in NORMS:
             options.setdefault("epsilon", self.epsilon)
         common = self._common(name, role)
-        return self._add(Vector(function=function, rows=rows, cols=cols, **_with_cache(options | common)), operands)
+        return self._add(Vector(function=function, rows=rows, cols=cols, **options, **common), operands)
 
     def _common(self, name: str, role: Role) -> dict[str, Any]:
         full, precision = self._full(name), self.precision

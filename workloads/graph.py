@@ -178,7 +178,8 @@ class Graph:
     def cache_formats(self) -> tuple[CacheFormat, ...]:
         """Formats of keys and values that are kept in another one than attention's."""
         appends = (o for o in self.operators() if isinstance(o, Vector))
-        return tuple(dict.fromkeys(o.cached for o in appends if o.cached is not None))
+        found = (_own_format(append, append.cached) for append in appends)
+        return tuple(dict.fromkeys(cached for cached in found if cached is not None))
 
     @property
     def formats(self) -> str:
@@ -212,6 +213,23 @@ class Graph:
         for source, target, elements in self.dataflow.edges():
             dataflow.connect(source, target, elements)
         return replace(self, precision=dtype, dataflow=dataflow)
+
+    def read_as_kept(self) -> Graph:
+        """Return the same graph where attention reads keys and values as they are kept, those of a prompt, too.
+
+        A cache in the format of attention's operands needs no word of it.
+        """
+        kept: dict[str, CacheFormat | None] = {}
+        for append, attention in self._caches():
+            kept[append.name] = kept[attention.name] = _own_format(attention, append.cached)
+        dataflow = Dataflow()
+        for operator in self.operators():
+            if isinstance(operator, Attention | Vector) and operator.name in kept:
+                operator = replace(operator, cached=kept[operator.name])
+            dataflow.add(operator)
+        for source, target, elements in self.dataflow.edges():
+            dataflow.connect(source, target, elements)
+        return replace(self, dataflow=dataflow)
 
     def summary(self) -> dict[str, Any]:
         """Plain data for printing as JSON, under the schema ``siliconloom.workload/1``."""
@@ -251,11 +269,16 @@ def is_optimizer(operator: Operator) -> bool:
     return isinstance(operator, Vector) and operator.function is VectorFunction.OPTIMIZER
 
 
+def _own_format(operator: Operator, cached: CacheFormat | None) -> CacheFormat | None:
+    """The format of a cache where it is not that of the operator that reads or fills it."""
+    return None if cached is None or cached.dtype is operator.precision else cached
+
+
 def _in_format(operator: Operator, dtype: DataType) -> Operator:
     """An operator in another format; a cache that is kept in that needs no word of it."""
     operator = replace(operator, precision=dtype)
-    if isinstance(operator, Attention | Vector) and operator.cached is not None and operator.cached.dtype is dtype:
-        return replace(operator, cached=None)
+    if isinstance(operator, Attention | Vector) and operator.cached is not None:
+        return replace(operator, cached=_own_format(operator, operator.cached))
     return operator
 
 

@@ -324,6 +324,11 @@ class Attention(Operator):
         return self.batch * self.kv_read * self.kv_heads * width
 
     @property
+    def kept(self) -> DataType:
+        """The format of keys and values."""
+        return self.precision if self.cached is None else self.cached.dtype
+
+    @property
     def kv_read_bytes(self) -> int:
         """Bytes of these keys and values, each read once."""
         return (self.precision if self.cached is None else self.cached).size(self.kv_elements)

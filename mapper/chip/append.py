@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from siliconloom.arch.layout import row_values
 from siliconloom.mapper.chip.builder import affine
 from siliconloom.mapper.chip.cache_layout import CacheLayout
 from siliconloom.mapper.chip.lowering import Context, Nest, Walk
@@ -54,7 +55,7 @@ class AppendLowering:
             (head.loop, size(head.size * self.cached.width)),
             (part.loop, size(part.size)),
         )
-        local = layout.local(cols)
+        local = size(row_values(self.context.tile, cols, narrow=1))
         self.nest.load(rings.vector, tokens.size, size(cols), self.row, where, local_pitch=local)
         builder.vector(
             self.shape.function,
@@ -67,6 +68,7 @@ class AppendLowering:
             wait=rings.vector.full_bit | rings.results.free_bit,
             release=rings.vector.free_bit,
             post=rings.results.full_bit,
+            packing=self.cached.packing,
         )
         rings.vector.read()
         rings.results.written()

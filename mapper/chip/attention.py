@@ -149,6 +149,7 @@ class AttentionLowering:
                     c_offset=affine(keys.start // cols * panels, (keys.loop, keys.size // cols * panels)),
                     pitch=layout.turned_pitch(rows),
                     split=layout.split(keys.size),
+                    packing=layout.packing,
                 )
                 rings.weights.read()
             builder.barrier(Unit.MATMUL, release=rings.queries.free_bit)
@@ -181,6 +182,7 @@ class AttentionLowering:
                     a_offset=affine(keys.start * step, (keys.loop, keys.size * step)),
                     pitch=pitch,
                     split=layout.split(self.shape.v_head_dim),
+                    packing=layout.packing,
                 )
                 rings.weights.read()
             builder.barrier(Unit.MATMUL, release=rings.probabilities.free_bit)
@@ -251,6 +253,7 @@ class AttentionLowering:
                     rescale=True,
                     pitch=self.layout.turned_pitch(rows),
                     split=self.layout.split(self.shape.v_head_dim),
+                    packing=self.layout.packing,
                 )
                 rings.probabilities.read()
                 rings.weights.read()
@@ -472,6 +475,7 @@ class AttentionLowering:
             b_offset=offset * self.k_row,
             pitch=self.layout.turned_pitch(rows),
             split=self.layout.split(keys),
+            packing=self.layout.packing,
         )
         if closes:
             rings.weights.read()
@@ -525,6 +529,7 @@ class AttentionLowering:
             b_offset=offset * self.k_row,
             pitch=self.layout.turned_pitch(queries * self.subset.size),
             split=self.layout.split(self.shape.v_head_dim),
+            packing=self.layout.packing,
         )
         rings.probabilities.read()
         if closes:

@@ -25,6 +25,7 @@ from siliconloom.arch.layout import (
     sums_split,
     window_of,
 )
+from siliconloom.arch.packing import weight_bytes
 from siliconloom.arch.timing import (
     ACCUMULATOR_WRITE,
     LOAD_WRITE,
@@ -38,7 +39,7 @@ from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.gemm_layout import row_bytes
 from siliconloom.mapper.chip.layout import Layout
 from siliconloom.mapper.chip.lowering import segments
-from siliconloom.mapper.chip.operands import key_block
+from siliconloom.mapper.chip.operands import key_block, packing_of
 from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.tiling import SLACK
 from siliconloom.mapper.chip.transfers import pieces
@@ -180,7 +181,8 @@ class AttentionLayout:
         self.blocks = not shape.values_in_keys
         self.turned = tile.array.dataflow == "output_stationary"
         """Whether the array takes rows column by column, so that the vector unit transposes them."""
-        size = shape.precision.size
+        self.packing, self.kept_size = packing_of(shape), shape.kept.size
+        size = self.kept_size
         self.key_block = size(panel_rows(self.array, shape.head_dim) * self.block)
         if self.blocks:
             self.key_plane = -(-shape.positions // self.block) * self.key_block
@@ -189,6 +191,8 @@ class AttentionLayout:
         self.panels = -(-shape.v_head_dim // self.array.cols)
         # one panel may be narrow; of several all are whole, so that they are moved as one
         self.value_cols = shape.v_head_dim if self.panels == 1 else self.panels * self.array.cols
+        if self.packing is not None:  # what is made to operands at the array's edge comes in whole panels
+            self.value_cols = self.panels * self.array.cols
         self.value_width = line_values(self.value_cols, self.array.cols)
         self.line = size(self.value_width)
         self.value_line = self._value_line(memory)
@@ -210,7 +214,7 @@ class AttentionLayout:
 
     def _value_line(self, memory: Memory) -> int:
         """From position to position of a panel of values in main memory."""
-        own = self.shape.precision.size(self.shape.v_head_dim)
+        own = self.kept_size(self.shape.v_head_dim)
         line, bus = padded(own, memory.access_bytes), self.tile.dma.bytes_per_cycle
         begins = bus & bus - 1 or not (line | self.line) & window_of(bus, own) - 1
         return line if line < self.line and begins else self.line
@@ -260,6 +264,8 @@ class AttentionLayout:
         """A tile of keys as the array takes it."""
         if self.shape.values_in_keys:
             return self.shape.precision.size(keys * self.shape.head_dim)
+        if self.packing is not None:
+            return int(weight_bytes(self.array, self.packing, self.key_cols(keys), self.shape.head_dim))
         return self.shape.precision.size(product_values(self.tile, 1, self.key_cols(keys), self.shape.head_dim, 1).b)
 
     def key_cols(self, keys: int) -> int:
@@ -270,11 +276,11 @@ class AttentionLayout:
         """Bytes of each row of the last block that are moved, where that takes less time than the whole block; else 0.
 
         Only of a layout `of` a chip, which has a time, and none where the keys of a block share exponents, as it counts
-        there which of them there are.
+        there which of them there are; nor where keys have a format of their own, whose blocks are whole.
         """
         rest, bus, size, chip = keys % self.block, self.tile.dma.bytes_per_cycle, self.shape.precision.size, self.chip
         whole_bytes = not self.shape.precision.bits % 8 and is_power(self.block) and is_power(bus)
-        if chip is None or not rest or not self.blocks or not whole_bytes or self.tile.shares:
+        if chip is None or not rest or not self.blocks or not whole_bytes or self.tile.shares or self.packing:
             return 0
         width = size(rest) if size(rest) <= bus else padded(size(rest), bus)
         if size(self.block) % window_of(bus, width) or width > self.key_line(keys):
@@ -290,7 +296,7 @@ class AttentionLayout:
 
     def key_parts(self, keys: int) -> list[KeyPart]:
         """Transfers of so many keys: of whole blocks, and of each row of the last one the positions that are needed."""
-        width, pitch = self.key_rest(keys), self.shape.precision.size(self.block)
+        width, pitch = self.key_rest(keys), self.kept_size(self.block)
         whole = keys // self.block if width else -(-keys // self.block)
         parts = [KeyPart(0, whole, self.key_block, self.key_block, self.key_block)] if whole else []
         if width:
@@ -308,17 +314,19 @@ class AttentionLayout:
 
     def value_tile(self, keys: int) -> int:
         """A tile of values as the array takes it."""
+        if self.packing is not None:
+            return int(weight_bytes(self.array, self.packing, self.value_cols, keys))
         return self.shape.precision.size(product_values(self.tile, 1, self.value_cols, keys, narrow=1).b)
 
     def value_rows(self, keys: int) -> tuple[int, int, int, int]:
         """Rows of a transfer of a tile of values, bytes of each, and from row to row in main and in local memory."""
         if self.value_line < self.line:
-            return keys, self.shape.precision.size(self.shape.v_head_dim), self.value_line, self.line
+            return keys, self.kept_size(self.shape.v_head_dim), self.value_line, self.line
         return self.panels, self.value_panel(keys), self.positions * self.line, self.value_panel(keys)
 
     def value_panel(self, keys: int) -> int:
         """From panel to panel of a tile of values."""
-        return self.shape.precision.size(panel_rows(self.array, keys) * self.value_width)
+        return self.kept_size(panel_rows(self.array, keys) * self.value_width)
 
 
 def attention_constants(tile: NpuTile, shape: Attention) -> int:

@@ -234,5 +234,4 @@ def _cache_bytes(operator: Operator) -> int:
         return 0
     if operator.q_len > 1:
         return 0  # at prefill they were just made and may still be on chip
-    width = operator.head_dim + (0 if operator.values_in_keys else operator.v_head_dim)
-    return operator.precision.size(operator.batch * operator.kv_heads * operator.kv_read * width)
+    return operator.kv_read_bytes

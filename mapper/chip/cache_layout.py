@@ -35,7 +35,7 @@ class CacheLayout:
     """Where the results of an operator that fills a cache, or transposes an operand, go."""
 
     def __init__(self, tile: NpuTile, memory: Memory, cached: Cached | Turned) -> None:
-        self.cached, self.size, self.tile = cached, cached.owner.precision.size, tile
+        self.cached, self.size, self.tile = cached, cached.kept.size, tile
         self.block = cached.block(tile.array)
         self.line = self.size(self.block)
         """From column to column of a transposed block."""
@@ -53,7 +53,7 @@ class CacheLayout:
         """All sequences, of one layer."""
 
     def local(self, cols: int) -> int:
-        """From row to row of a tile of ``cols`` columns."""
+        """From row to row of a tile of ``cols`` columns of results."""
         return self.size(row_values(self.tile, cols, narrow=1))
 
     def at(self, position: int) -> int:

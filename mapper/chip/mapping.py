@@ -41,7 +41,7 @@ from siliconloom.mapper.chip.program import (
     lower_tasks,
 )
 from siliconloom.mapper.chip.tasks import Task, refuse_training
-from siliconloom.workloads import Attention, Gemm, Graph
+from siliconloom.workloads import Attention, Gemm, Graph, Vector
 
 IN_A_ROW = 4
 """Executions of a task that are simulated to learn what one of them takes among neighbours."""
@@ -229,7 +229,7 @@ def fit_precision(chip: Chip, graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     refuse_training(chip, graph)
     check_packing(chip, graph)
     fitted, notes = _fit_formats(chip, graph)
-    check_cache(chip, fitted)
+    fitted = fit_cache(chip, fitted)
     expands = "compressed weights are expanded on the way to the scratchpad; what that needs of energy is not counted"
     return fitted, (*notes, expands) if graph.compressions else notes
 
@@ -285,14 +285,22 @@ def _fit_elements(chip: Chip, tile: NpuTile, graph: Graph) -> tuple[Graph, tuple
     return graph.in_elements(wide, Packing(own, 0)), (*stored, *notes)
 
 
-def check_cache(chip: Chip, graph: Graph) -> None:
-    """Refuse keys and values that are kept in another format than attention has on the chip."""
+def fit_cache(chip: Chip, graph: Graph) -> Graph:
+    """A graph whose attention reads keys and values as they are kept; refuses formats that a chip has no circuit for.
+
+    A tile has them in memory alone: those of a prompt come from there, too.
+    """
+    own = chip.tile.array.cache if isinstance(chip.tile, NpuTile) and chip.pim is None else ()
     for cached in graph.cache_formats:
-        attention = next(o for o in graph.operators() if isinstance(o, Attention))
-        raise NotSupported(
-            f"keys and values in {cached} on {chip.name}, which keeps them in {attention.precision.value} as it "
-            "computes (workload.cache_precision)"
-        )
+        if cached.dtype not in own:
+            attention = next(o for o in graph.operators() if isinstance(o, Attention))
+            besides = f", or in {' or '.join(own)} (tile.array.cache)" if own else ""
+            raise NotSupported(
+                f"keys and values in {cached} on {chip.name}, which keeps them in {attention.precision.value} as it "
+                f"computes{besides} (workload.cache_precision)"
+            )
+    stated = any(isinstance(o, Vector) and o.cached is not None for o in graph.operators())
+    return graph.read_as_kept() if stated else graph
 
 
 def check_packing(chip: Chip, graph: Graph) -> None:

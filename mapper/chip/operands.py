@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.layout import line_values
 from siliconloom.arch.vector import VectorFunction
@@ -46,8 +47,16 @@ Found = Operand | str
 
 
 def key_block(array: SystolicArray, attention: Attention) -> int:
-    """Positions of a block of keys: as many as the array has columns, of fewer than half of them one that is narrow."""
-    return line_values(attention.positions, array.cols)
+    """Positions of a block of keys: as many as the array has columns, of fewer than half of them one that is narrow.
+
+    Blocks of keys in a format of their own are whole ones, as all that is made to operands at the array's edge.
+    """
+    return line_values(attention.positions, array.cols, narrow=int(attention.cached is None))
+
+
+def packing_of(attention: Attention) -> Packing | None:
+    """How keys and values enter the array, where they are kept in a format of fewer bits than elements."""
+    return Packing(attention.cached.dtype, 0) if attention.cached is not None else None
 
 
 @dataclass(frozen=True)
@@ -67,6 +76,16 @@ class Cached:
     def role(self) -> str:
         """What it is to that operator."""
         return "keys" if self.keys else "values"
+
+    @property
+    def kept(self) -> DataType:
+        """The format that it is kept in."""
+        return self.attention.kept
+
+    @property
+    def packing(self) -> Packing | None:
+        """That, where it has fewer bits than elements."""
+        return packing_of(self.attention)
 
     @property
     def units(self) -> int:
@@ -138,11 +157,18 @@ class Turned:
     units = heads = 1
     past = 0
     transposed = True
+    packing: Packing | None = None
+    """Rows are elements."""
 
     @property
     def owner(self) -> Gemm:
         """Operator that reads it."""
         return self.product
+
+    @property
+    def kept(self) -> DataType:
+        """The format of elements."""
+        return self.product.precision
 
     @property
     def sequences(self) -> int:
@@ -355,6 +381,7 @@ __all__ = [
     "is_append",
     "key_block",
     "operands",
+    "packing_of",
     "residual",
     "rows",
     "takes_all",

@@ -83,6 +83,11 @@ class VectorShape:
         return cols % width == 0 or (cols < width and (self.cached.transposed or cols % block == 0))
 
     @property
+    def kept(self) -> DataType:
+        """The format of results."""
+        return self.dtype if self.cached is None else self.cached.kept
+
+    @property
     def seconds(self) -> int:
         """Bytes that the vector unit reads as its second operand, for each of its first: of a matrix, or of a table."""
         second = self.function.spec.second
@@ -229,6 +234,7 @@ class VectorLayout:
         """What tiles of these sizes take of a slot of each ring, by the rings' names in `Layout`."""
         each = rows * self.local(cols)
         result = cols * self.local(rows) if self.shape.transposes else rows * self.local(self.shape.result(cols))
+        result = result * self.shape.kept.bits // self.shape.dtype.bits
         needs = {"vector": self.shape.firsts * each, "results": self.shape.outputs * result}
         needs["constants"] = self.shape.constants
         if self.shape.gathers:

@@ -26,7 +26,12 @@ def test_a_port_as_the_dma_has_the_fewest_rows_that_take_a_cycle_of_it(rows, col
 def test_the_port_of_an_array_whose_sums_stay_is_one_row():
     sets = [("dataflow", "output_stationary"), ("weights", "null")]
     chip = load_chip(
-        "npu-edge", [("tile.vector.format", "null"), *((f"tile.array.{key}", value) for key, value in sets)]
+        "npu-edge",
+        [
+            ("tile.vector.format", "null"),
+            ("tile.array.cache", "[]"),
+            *((f"tile.array.{key}", value) for key, value in sets),
+        ],
     )
     assert chip.tile.array.load_rows == 1
 

@@ -246,6 +246,13 @@ BASES: dict[str, Callable[[Sets], Any]] = {
     "rows": command("sim rows.yaml gemms.yaml"),
     "joined": command("sim neupims-device gemms.yaml --set workload.precision=fp16"),
     "packed": command("sim npu-edge gemms.yaml --set workload.precision=w4a16 --set workload.weight_group=16"),
+    "packed elements": command(
+        "sim npu-edge gemms.yaml --set tile.array.cache=[] "
+        "--set workload.precision=w4a16 --set workload.weight_group=16"
+    ),
+    "kept": command(
+        "sim npu-edge gpt2 --set workload.layers=1 --set workload.phase=decode --set workload.cache_precision=fp8_e4m3"
+    ),
     "compressed": command(
         "sim npu-edge-int8 gemms.yaml --set tile.dma.decompression=32 --set workload.weight_compression=0.7"
     ),

@@ -172,7 +172,7 @@ def test_random_tiles_have_every_kind_of_weights():
 @pytest.mark.parametrize("wide", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_an_edge_tile_in_small_agrees(wide):
     needs("verilator")
-    chip = small_chip() if wide else small_chip(**{"tile.vector.format": "null"})
+    chip = small_chip() if wide else small_chip(**{"tile.vector.format": "null", "tile.array.cache": "[]"})
     for parity in check_programs(chip, programs_of(chip, 1, 2), simulator="verilator"):
         assert parity.passed, "\n".join([parity.name, *parity.errors])
 
@@ -209,8 +209,16 @@ def test_words_say_how_weights_are_packed():
         ({}, Packing(DataType.INT4, 1), "whole beats of 2"),
         ({}, Packing(DataType.FP16, 0), "no circuit for weights in fp16; the array has int4, int8, bf16"),
         ({"tile.array.weights": "{formats: [int8]}"}, Packing(DataType.INT4, 32), "the array has int8, bf16"),
-        ({"tile.array.weights": "null", "tile.vector.format": "null"}, Packing(DataType.INT8, 32), "no packed ones"),
-        ({"tile.array.weights": "null", "tile.vector.format": "null"}, Packing(DataType.BF16, 0), "no packed ones"),
+        (
+            {"tile.array.weights": "null", "tile.vector.format": "null", "tile.array.cache": "[]"},
+            Packing(DataType.INT8, 32),
+            "no packed ones",
+        ),
+        (
+            {"tile.array.weights": "null", "tile.vector.format": "null", "tile.array.cache": "[]"},
+            Packing(DataType.BF16, 0),
+            "no packed ones",
+        ),
     ],
 )
 def test_weights_without_a_circuit_are_refused(changes, packing, rule):

@@ -277,6 +277,11 @@ class FloatReading(Reading):
         pair[:, 0::2] ^= SIGN
         return self._narrow(float_sum(float_product(wide, cosine), float_product(pair, sine)))
 
+    def as_kept(self, operator: Attention, x: Elements) -> Elements:
+        if operator.cached is None:
+            return x
+        return self._narrow(widened(narrowed(self._wide(x), operator.kept), operator.kept))
+
     def attend(self, at: At, operator: Attention, queries: Elements, past: Past) -> Elements:
         dim, group, made = operator.head_dim, operator.heads // operator.kv_heads, np.empty_like(queries)
         length, seen = queries.shape[1], past.keys.shape[1]

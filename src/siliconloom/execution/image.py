@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.description import TILE_FORMATS, NpuTile
 from siliconloom.arch.errors import NotSupported
+from siliconloom.arch.floats import narrowed, widened
 from siliconloom.arch.isa import WORD_BYTES, Opcode
 from siliconloom.arch.layout import INDEX_BYTES, blocks_of, packed, padded, row_values, unpacked
 from siliconloom.arch.packing import Packed, packed_weights
@@ -328,6 +329,8 @@ def fill_cache(room: Bytes, layout: AttentionLayout, past: Past, keys: bool) -> 
     shape, cols = layout.shape, layout.array.cols
     source = past.keys if keys else past.values
     heads = source.reshape(*source.shape[:2], shape.kv_heads, -1).astype(encoding_of(layout.tile).element)
+    if shape.cached is not None:
+        heads = narrowed(widened(heads, shape.precision), shape.kept)
     for sequence in range(shape.batch):
         for head in range(shape.kv_heads):
             number, own = sequence * shape.kv_heads + head, heads[sequence, :, head]
@@ -351,6 +354,8 @@ def read_cache(room: Bytes, layout: AttentionLayout, count: int, keys: bool) -> 
     """The opposite of `fill_cache`: the first ``count`` positions, shape (batch, count, heads x width)."""
     shape, cols = layout.shape, layout.array.cols
     width, element = shape.head_dim if keys else shape.v_head_dim, encoding_of(layout.tile).element
+    if shape.cached is not None:
+        element = np.dtype(f"<u{shape.kept.bits // 8}")
     made = np.zeros((shape.batch, count, shape.kv_heads, width), np.int64)
     for sequence in range(shape.batch):
         for head in range(shape.kv_heads):
@@ -371,6 +376,8 @@ def read_cache(room: Bytes, layout: AttentionLayout, count: int, keys: bool) -> 
                 lines = room[place : place + count * layout.value_line].reshape(count, layout.value_line)
                 part = min(cols, width - start)
                 made[sequence, :, head, start : start + part] = lines[:, : element.itemsize * part].view(element)
+    if shape.cached is not None:
+        made = narrowed(widened(made.astype(element), shape.kept), shape.precision).astype(np.int64)
     return made.reshape(shape.batch, count, -1)
 
 

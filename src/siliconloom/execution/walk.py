@@ -113,6 +113,10 @@ class Reading(ABC):
     def attend(self, at: At, operator: Attention, queries: Array, past: Past) -> Array:
         """Attention to keys and values, new ones among them; ``queries`` is of the shape of a `Past`'s."""
 
+    def as_kept(self, operator: Attention, x: Array) -> Array:
+        """Keys or values as they come from an attention's cache: where it keeps elements, as they were made."""
+        return x
+
     def keep(self, at: At, value: Array) -> None:  # noqa: B027
         """See a result."""
 
@@ -185,7 +189,7 @@ class GraphWalk:
         if isinstance(operator, Gemm):
             return reading.product(at, operator, self._rows(operator, read[0], batch))
         if isinstance(operator, Attention):
-            whole = self._extended(at, operator, values, batch, past.get(at))
+            whole = self._extended(reading, at, operator, values, batch, past.get(at))
             caches[at] = whole
             a = self.attended[operator.name]
             queries = values[a.queries][:, : a.query_width].reshape(batch, length, -1)
@@ -240,9 +244,10 @@ class GraphWalk:
         return values[a.keys][:, start:end], values[a.values][:, end:]
 
     def _extended(
-        self, at: At, operator: Attention, values: Mapping[str, Array], batch: int, past: Past | None
+        self, reading: Reading, at: At, operator: Attention, values: Mapping[str, Array], batch: int, past: Past | None
     ) -> Past:
-        new = Past(*(x.reshape(batch, len(x) // batch, -1) for x in self._new(self.attended[at.name], values)))
+        made = (reading.as_kept(operator, x) for x in self._new(self.attended[at.name], values))
+        new = Past(*(x.reshape(batch, len(x) // batch, -1) for x in made))
         if past is None:
             return new
         return Past(*(np.concatenate([old, x], axis=1) for old, x in zip(past, new, strict=True)))

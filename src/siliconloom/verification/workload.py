@@ -131,7 +131,11 @@ def filled(mapped: MappedWorkload, seed: int) -> LoadedProgram:
     )
     tasks = {task.task.operator.name: task for task in mapped.tasks}
     for address, item in mapped.memory.objects():
-        if item.role == "indices":
+        attention = mapped.graph.dataflow[item.operator] if item.role in ("keys", "values") else None
+        if isinstance(attention, Attention) and attention.cached is not None:
+            cache = np.random.default_rng([seed, address])  # whoever has none draws the others as ever
+            memory[address : address + item.size] = random_image(cache, attention.kept, item.size, odd)
+        elif item.role == "indices":
             operator = tasks[item.operator].task.operator
             assert isinstance(operator, Vector)
             last = table_rows(operator) - 1
