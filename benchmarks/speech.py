@@ -40,8 +40,9 @@ from siliconloom.workloads import Gemm, load_workload
 MODEL = "smollm2-135m"
 SHORT = ("bf16", "fp16", "fp8_e4m3", "fp8_e5m2", "int8")
 """Formats of elements and operands alike."""
+KEPT = "bf16, elements fp32, keys and values fp8_e4m3"
 MIXED = {
-    f"{precision}, elements fp32": (chip, precision)
+    f"{precision}, elements fp32": (chip, [("precision", precision)])
     for chip, precision in (
         ("npu-edge", "bf16"),
         ("npu-edge", "w8a16"),
@@ -53,6 +54,7 @@ MIXED = {
         ("npu-edge-w4a8", "w4a8"),
     )
 }
+MIXED[KEPT] = ("npu-edge", [("precision", "bf16"), ("cache_precision", "fp8_e4m3")])
 """Chips and precisions of an array in bf16, or int8, between elements in fp32, by what they are called."""
 FORMATS = (*MIXED, *SHORT)
 PROMPTS = (
@@ -146,7 +148,7 @@ def main() -> int:
     for name in asked.format or FORMATS:
         began = time.perf_counter()
         if name in MIXED:
-            chip, stated = load_chip(MIXED[name][0]), [("precision", MIXED[name][1])]
+            chip, stated = load_chip(MIXED[name][0]), MIXED[name][1]
         else:
             chip, stated = load_chip("npu-edge-int8", [("tile.array.operands", f"[{name}]")]), []
         tile, (fitted, _) = chip.tile, fit_precision(chip, load_workload(MODEL, [("sequence", "4"), *stated]))

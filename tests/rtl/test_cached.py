@@ -25,6 +25,8 @@ from siliconloom.verification.cached_directed import cache_programs
 from siliconloom.verification.faults import fault_cases
 from siliconloom.verification.npu import check_programs
 from siliconloom.verification.programs import random_npu, random_program
+from siliconloom.verification.workload import filled
+from tests.rtl.test_mapped import GPT2, LLAMA, graph, mapped
 
 pytestmark = pytest.mark.rtl
 TILES, CELLS = 8, 32
@@ -84,6 +86,26 @@ def test_random_tiles_agree_in_every_cycle_and_byte(number, seed):
     made = programs_of(chip, seed)
     for parity in check_programs(chip, made, simulator="icarus", stall=[0] * (len(made) - 1) + [60]):
         assert parity.passed, "\n".join([f"{chip.name}, {parity.name}", *parity.errors])
+
+
+def test_mapped_models_agree_in_every_cycle_and_byte(tmp_path):
+    """A prompt, and tokens after others whose last block of keys is full in part: bf16, and eight bits of two kinds."""
+    needs("icarus")
+    chip = small_chip(**{"tile.sequencer.program_words": 1024, "tile.accumulator.capacity": "8 KiB"})
+    works = [
+        (LLAMA, ("phase", "decode"), ("context", "19"), ("cache_precision", "fp8_e4m3")),
+        (LLAMA, ("sequence", "6"), ("cache_precision", "fp8_e5m2")),
+        (GPT2, ("phase", "decode"), ("context", "9"), ("cache_precision", "bf16")),
+    ]
+    made = [
+        (str(number), filled(mapped(chip, graph(tmp_path, {**model, "num_hidden_layers": 1}, *sets)), number))
+        for number, (model, *sets) in enumerate(works)
+    ]
+    for _, each in made:
+        kept = [i for i in each.program.instructions if i.packing is not None and i.opcode == Opcode.VECTOR]
+        assert len(kept) >= 2
+    for parity in check_programs(chip, made, simulator="icarus"):
+        assert parity.passed, "\n".join([parity.name, *parity.errors])
 
 
 def test_random_tiles_keep_every_format():
