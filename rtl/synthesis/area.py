@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from siliconloom.arch.errors import CheckFailed, LoomError
 from siliconloom.rtl.emit import Bundle
@@ -22,8 +23,7 @@ REGISTER = re.compile(r"\$_(S|A|AL)?DFF")
 LATCHES = "t:$dlatch t:$adlatch t:$dlatchsr t:$sr"
 
 
-@dataclass(frozen=True)
-class Area:
+class Area(Struct, frozen=True):
     """What Yosys made of a design.
 
     Parameters

@@ -13,10 +13,10 @@ The one kernel with events also knows chips that fall behind and links that lose
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError
@@ -49,8 +49,7 @@ Float = NDArray[np.float64]
 Short = NDArray[np.int32]
 
 
-@dataclass(frozen=True)
-class NetworkRun:
+class NetworkRun(Struct, frozen=True):
     """What came of the messages.
 
     Parameters
