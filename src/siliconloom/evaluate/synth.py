@@ -108,6 +108,18 @@ def synth(
         "dsps": area.multipliers if target == "ecp5" else None,
         "block_rams": area.block_rams if target == "ecp5" else None,
         "logic_cells": area.logic,
+        "parts": [
+            {
+                "module": "/".join(part.path),
+                "instances": part.instances,
+                "cells": part.cells,
+                "flip_flops": part.registers,
+                "luts": part.luts if target == "ecp5" else None,
+                "dsps": part.multipliers if target == "ecp5" else None,
+                "block_rams": part.block_rams if target == "ecp5" else None,
+            }
+            for part in area.parts
+        ],
         "area": None
         if area.square_units is None
         else {"liberty": liberty.name if liberty else "", "cells": area.square_units},
