@@ -46,11 +46,12 @@ def synthesis_tables(result: dict[str, Any], out: Console) -> None:
     if result["parts"]:
         out.print(_parts_table(result))
         out.print()
-    floors = [
-        (b["name"], f"{b['floor']:,}", f"{b['found']:,}", "yes" if b["holds"] else "NO") for b in result["bounds"]
-    ]
-    columns = [("what the design needs", "left"), ("at least", "right"), ("found", "right"), ("holds", "left")]
-    out.print(table("bounds", columns, floors))
+    if result["bounds"]:
+        floors = [
+            (b["name"], f"{b['floor']:,}", f"{b['found']:,}", "yes" if b["holds"] else "NO") for b in result["bounds"]
+        ]
+        columns = [("what the design needs", "left"), ("at least", "right"), ("found", "right"), ("holds", "left")]
+        out.print(table("bounds", columns, floors))
 
 
 def _parts_table(result: dict[str, Any]) -> Table:
