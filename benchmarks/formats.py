@@ -1,5 +1,9 @@
 """What number formats cost as circuits: LUTs, multipliers, flip-flops and clock of a 4 x 4 array on an ECP5.
 
+The last rows are arrays with an edge at which weights and operands are made to what the elements multiply: int4 and int8
+in groups, MX blocks, operands that share an exponent. They are the module ``array`` of a tile, between registers, and
+are compared with the same array without such an edge.
+
 Run ``python -m benchmarks.formats [--seeds N] [--only TEXT] [--write]``. Rows are formats, and of some the registers inside
 multiply and add (`multiply_stages`, `add_stages`). With ``--seeds 0`` nothing is placed, and there is no clock: a few
 minutes for all rows. Placing and routing takes minutes for each floating-point row and seed. ``--write`` keeps the rows
@@ -36,6 +40,29 @@ ROWS = (
 )
 """Format, registers at the multiplier, registers inside the adder."""
 SIDE = 4
+EDGES = (
+    ("bf16, weights as elements", "npu-edge", {"tile.array.weights": "null"}),
+    ("bf16, weights int4 or int8 in groups", "npu-edge", {}),
+    ("bf16, weights in MX blocks, too", "npu-edge-mx", {}),
+    ("int8, operands that share exponents (W8A8)", "npu-edge-w8a8", {}),
+    ("int8, the same, weights int4 in groups (W4A8)", "npu-edge-w4a8", {}),
+)
+"""What is multiplied and what the edge does; a chip of the library, and what of it is changed."""
+
+
+def edge_row(chip: str, changed: dict[str, str], seeds: int) -> dict[str, Any]:
+    """As `row`, of a tile's array with its edge."""
+    sides = {f"tile.array.{key}": str(SIDE) for key in ("rows", "cols", "load_rows")}
+    found = synth(
+        load_chip(chip, [*(sides | {"tile.vector.lanes": str(SIDE)} | changed).items()]), seeds=seeds, part="array"
+    )
+    clock = found["fmax"]["median"] if found["fmax"] else None
+    return {
+        "chip": chip,
+        **{key: found[key] for key in ("luts", "dsps", "flip_flops")},
+        "fmax_mhz": clock,
+        "seeds": seeds if clock is not None else 0,
+    }
 
 
 def row(dtype: str, multiply: int, add: int, seeds: int) -> dict[str, Any]:
@@ -73,6 +100,20 @@ def main() -> None:
         print(f"{dtype:10s} {multiply:8d} {add:4d} {cells} {clock:>6s}", flush=True)
         name = f"{dtype} {multiply} {add}"
         if found["fmax_mhz"] is None:  # a clock that is known stays
+            found |= {key: kept.get(name, found)[key] for key in ("fmax_mhz", "seeds")}
+        kept[name] = found
+        if asked.write:
+            RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
+    print(
+        f"arrays of tiles, with their edges\n{'what it multiplies':48s} {'LUT':>7s} {'DSP':>4s} {'FF':>6s} {'MHz':>6s}"
+    )
+    for name, chip, changed in EDGES:
+        if asked.only not in ("", name):
+            continue
+        found = edge_row(chip, changed, asked.seeds)
+        clock = "-" if found["fmax_mhz"] is None else f"{found['fmax_mhz']:.1f}"
+        print(f"{name:48s} {found['luts']:7,d} {found['dsps']:4d} {found['flip_flops']:6,d} {clock:>6s}", flush=True)
+        if found["fmax_mhz"] is None:
             found |= {key: kept.get(name, found)[key] for key in ("fmax_mhz", "seeds")}
         kept[name] = found
         if asked.write:
