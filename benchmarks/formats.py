@@ -50,70 +50,44 @@ EDGES = (
 """What is multiplied and what the edge does; a chip of the library, and what of it is changed."""
 
 
-def edge_row(chip: str, changed: dict[str, str], seeds: int) -> dict[str, Any]:
-    """As `row`, of a tile's array with its edge."""
-    sides = {f"tile.array.{key}": str(SIDE) for key in ("rows", "cols", "load_rows")}
-    found = synth(
-        load_chip(chip, [*(sides | {"tile.vector.lanes": str(SIDE)} | changed).items()]), seeds=seeds, part="array"
-    )
-    clock = found["fmax"]["median"] if found["fmax"] else None
-    return {
-        "chip": chip,
-        **{key: found[key] for key in ("luts", "dsps", "flip_flops")},
-        "fmax_mhz": clock,
-        "seeds": seeds if clock is not None else 0,
-    }
-
-
-def row(dtype: str, multiply: int, add: int, seeds: int) -> dict[str, Any]:
-    """Cells, and the clock's median over ``seeds`` placements, of one array."""
+def row(dtype: str, multiply: int, add: int) -> dict[str, Any]:
+    """Keys of a description: one array."""
     sets = {"operands": dtype, "rows": SIDE, "cols": SIDE, "multiply_stages": multiply, "add_stages": add}
-    chip = load_chip("systolic-ws-8", [(f"tile.array.{key}", str(value)) for key, value in sets.items()])
-    found = synth(chip, seeds=seeds)
+    return {f"tile.array.{key}": value for key, value in sets.items()}
+
+
+def edge_row(changed: dict[str, str]) -> dict[str, Any]:
+    """Keys of a description: a tile whose array is as small."""
+    return {f"tile.array.{key}": SIDE for key in ("rows", "cols", "load_rows")} | {"tile.vector.lanes": SIDE} | changed
+
+
+def measured(chip: str, sets: dict[str, Any], part: str | None, seeds: int) -> dict[str, Any]:
+    """Cells, and the clock's median over ``seeds`` placements."""
+    found = synth(load_chip(chip, [(key, str(value)) for key, value in sets.items()]), seeds=seeds, part=part)
     clock = found["fmax"]["median"] if found["fmax"] else None
-    return {
-        "format": dtype,
-        "multiply_stages": multiply,
-        "add_stages": add,
-        **{key: found[key] for key in ("luts", "dsps", "flip_flops")},
-        "fmax_mhz": clock,
-        "seeds": seeds if clock is not None else 0,
-    }
+    figures = {key: found[key] for key in ("luts", "dsps", "flip_flops")}
+    return figures | {"fmax_mhz": clock, "seeds": seeds if clock is not None else 0}
 
 
 def main() -> None:
     """Synthesize the rows that were asked for, print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--only", default="", help="rows of this format")
+    parser.add_argument("--only", default="", help="rows whose name begins so")
     parser.add_argument("--write", action="store_true")
     asked = parser.parse_args()
     kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    print(f"{SIDE} x {SIDE}, weight stationary, ECP5")
-    print(f"{'format':10s} {'multiply':>8s} {'add':>4s} {'LUT':>7s} {'DSP':>4s} {'FF':>6s} {'MHz':>6s}")
-    for dtype, multiply, add in ROWS:
-        if asked.only not in ("", dtype):
+    arrays = [(" ".join(map(str, each)), "systolic-ws-8", row(*each), None) for each in ROWS]
+    edges = [(name, chip, edge_row(changed), "array") for name, chip, changed in EDGES]
+    print(f"{SIDE} x {SIDE}, weight stationary, ECP5; after a format the registers at multipliers and inside adders")
+    print(f"{'':48s} {'LUT':>7s} {'DSP':>4s} {'FF':>6s} {'MHz':>6s}")
+    for name, chip, sets, part in arrays + edges:
+        if not name.startswith(asked.only):
             continue
-        found = row(dtype, multiply, add, asked.seeds)
-        clock = "-" if found["fmax_mhz"] is None else f"{found['fmax_mhz']:.1f}"
-        cells = f"{found['luts']:7,d} {found['dsps']:4d} {found['flip_flops']:6,d}"
-        print(f"{dtype:10s} {multiply:8d} {add:4d} {cells} {clock:>6s}", flush=True)
-        name = f"{dtype} {multiply} {add}"
-        if found["fmax_mhz"] is None:  # a clock that is known stays
-            found |= {key: kept.get(name, found)[key] for key in ("fmax_mhz", "seeds")}
-        kept[name] = found
-        if asked.write:
-            RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
-    print(
-        f"arrays of tiles, with their edges\n{'what it multiplies':48s} {'LUT':>7s} {'DSP':>4s} {'FF':>6s} {'MHz':>6s}"
-    )
-    for name, chip, changed in EDGES:
-        if asked.only not in ("", name):
-            continue
-        found = edge_row(chip, changed, asked.seeds)
+        found = measured(chip, sets, part, asked.seeds)
         clock = "-" if found["fmax_mhz"] is None else f"{found['fmax_mhz']:.1f}"
         print(f"{name:48s} {found['luts']:7,d} {found['dsps']:4d} {found['flip_flops']:6,d} {clock:>6s}", flush=True)
-        if found["fmax_mhz"] is None:
+        if found["fmax_mhz"] is None:  # a clock that is known stays
             found |= {key: kept.get(name, found)[key] for key in ("fmax_mhz", "seeds")}
         kept[name] = found
         if asked.write:
