@@ -31,10 +31,10 @@ _DTYPES = {
     "float8_e4m3fn": DataType.FP8_E4M3,
     "float8_e5m2": DataType.FP8_E5M2,
 }
-# Keys of some families that look like keys of another one, and are ignored there rather than taken for a misspelling.
 ALIKE = 0.85
 """Likeness from which on a key is taken for another one, misspelt."""
 
+# Keys of some families that look like keys of another one, and are ignored there rather than taken for a misspelling.
 _LOOKALIKES = frozenset(
     {
         "_sliding_window_pattern",
