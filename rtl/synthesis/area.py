@@ -27,7 +27,7 @@ SHARE, DEPTH = 0.02, 3
 LATCHES = "t:$dlatch t:$adlatch t:$dlatchsr t:$sr"
 
 
-class Part(Struct, frozen=True):
+class ModuleArea(Struct, frozen=True):
     """What one kind of module takes within another, all its instances there together, with all that they contain.
 
     Parameters
@@ -81,7 +81,7 @@ class Area(Struct, frozen=True):
     block_rams: int
     logic: int
     square_units: float | None
-    parts: tuple[Part, ...] = ()
+    parts: tuple[ModuleArea, ...] = ()
 
 
 def synthesize(bundle: Bundle, target: Target, liberty: Path | None, folder: Path, *, flatten: bool) -> Area:
@@ -191,7 +191,7 @@ def _statistics(path: Path) -> dict[str, Any]:
     return made
 
 
-def parts_of(statistics: Mapping[str, Any], top: str, hidden: Collection[str] = ()) -> tuple[Part, ...]:
+def parts_of(statistics: Mapping[str, Any], top: str, hidden: Collection[str] = ()) -> tuple[ModuleArea, ...]:
     """The modules, down to `DEPTH` levels below the top, that take at least a `SHARE` of any kind of cell.
 
     Parameters
@@ -225,7 +225,7 @@ def parts_of(statistics: Mapping[str, Any], top: str, hidden: Collection[str] = 
 
     all_of_it = figures(top, 1)
 
-    def walk(name: str, path: tuple[str, ...], instances: int) -> Iterator[Part]:
+    def walk(name: str, path: tuple[str, ...], instances: int) -> Iterator[ModuleArea]:
         inner = [(kind, instances * count) for kind, count in below[name].items() if kind in below]
         taken = {kind: figures(kind, count) for kind, count in inner}
         for kind, count in sorted(inner, key=lambda each: (-taken[each[0]][0], each[0])):
@@ -233,7 +233,7 @@ def parts_of(statistics: Mapping[str, Any], top: str, hidden: Collection[str] = 
                 took and took >= SHARE * whole_of_it for took, whole_of_it in zip(taken[kind], all_of_it, strict=True)
             ):
                 named = *path, kind.removeprefix(f"{top}_")
-                yield Part(named, count, *taken[kind])
+                yield ModuleArea(named, count, *taken[kind])
                 if len(named) < DEPTH:
                     yield from walk(kind, named, count)
 
