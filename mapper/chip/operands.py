@@ -7,8 +7,10 @@ with an operand of its own, and its values are not the model's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.description import SystolicArray
@@ -19,8 +21,7 @@ from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
 from siliconloom.workloads.roles import Section
 
 
-@dataclass(frozen=True)
-class Operand:
+class Operand(Struct, frozen=True):
     """Columns of an earlier result.
 
     Parameters
@@ -59,8 +60,7 @@ def packing_of(attention: Attention) -> Packing | None:
     return Packing(attention.cached.dtype, 0) if attention.cached is not None else None
 
 
-@dataclass(frozen=True)
-class Cached:
+class Cached(Struct, frozen=True):
     """What goes into a cache: the keys of an attention operator, or its values."""
 
     attention: Attention
@@ -135,8 +135,7 @@ class Cached:
         return replace(self, attention=replace(self.attention, **changes))
 
 
-@dataclass(frozen=True)
-class Turned:
+class Turned(Struct, frozen=True):
     """What rows of a product's first operand are transposed into, for an array that takes it column by column.
 
     Parameters
@@ -157,8 +156,7 @@ class Turned:
     units = heads = 1
     past = 0
     transposed = True
-    packing: Packing | None = None
-    """Rows are elements."""
+    packing = None
 
     @property
     def owner(self) -> Gemm:

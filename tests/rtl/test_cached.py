@@ -194,11 +194,10 @@ def test_kept_results_are_those_of_ml_dtypes(data, rows, cols, narrow):
 
 
 def test_words_say_what_is_kept():
-    append = Instruction(opcode=Opcode.VECTOR, function=VectorFunction.KV_APPEND, dtype=DataType.FP32, m=1, n=1)
-    for dtype in (DataType.BF16, *CACHE_CODES):
-        kept = Instruction(**{**vars(append), "packing": Packing(dtype, 0)})
-        assert decode(encode(kept)) == kept
-    assert decode(encode(append)).packing is None
+    fields = {"function": VectorFunction.KV_APPEND, "dtype": DataType.FP32, "m": 1, "n": 1}
+    for packing in (*(Packing(dtype, 0) for dtype in (DataType.BF16, *CACHE_CODES)), None):
+        made = Instruction(opcode=Opcode.VECTOR, **fields, packing=packing)
+        assert decode(encode(made)) == made
 
 
 @pytest.mark.parametrize(
