@@ -236,27 +236,23 @@ def row_bytes(tile: NpuTile, elements: int, bits: int) -> int:
     Rows are filled up as they are in local memory; long ones also to whole beats of the DMA, so that parts of them
     begin where they must.
     """
-    return _begins(tile, -(-row_values(tile, elements, narrow=1) * bits // 8))
-
-
-def _begins(tile: NpuTile, row: int) -> int:
-    """So many bytes, and if they are many all of a last beat: what follows begins where a transfer may."""
-    bus = tile.dma.bytes_per_cycle
+    row, bus = -(-row_values(tile, elements, narrow=1) * bits // 8), tile.dma.bytes_per_cycle
     return padded(row, bus) if row >= LONG_ROW * bus else row
 
 
 class BlockRows:
     """Rows in main memory that are transposed, in blocks of as many as the array has; everything in bytes.
 
-    A block of many beats begins where a transfer may, so that a tile of one of them does. The circuit reads blocks of
-    local memory back to back, so a tile of several is one transfer where nothing lies between them.
+    A block begins where a transfer may, so that a tile of one of them does, however wide the DMA is. The circuit reads
+    blocks of local memory back to back, so a tile of several is one transfer where nothing lies between them.
     """
 
     def __init__(self, tile: NpuTile, columns: int, bits: int) -> None:
         self.tile, self.rows, self.columns, self.bits = tile, tile.array.rows, columns, bits
 
     def _block(self, rows: int) -> int:
-        return _begins(self.tile, -(-line_values(rows, self.rows) * self.columns * self.bits // 8))
+        taken, bus = -(-line_values(rows, self.rows) * self.columns * self.bits // 8), self.tile.dma.bytes_per_cycle
+        return padded(taken, window_of(bus, taken)) if is_power(bus) else taken
 
     @property
     def pitch(self) -> int:
