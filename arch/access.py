@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from siliconloom.arch.faults import Cause, IllegalProgram
 
@@ -13,8 +14,7 @@ if TYPE_CHECKING:
 SUM_BYTES = 4
 
 
-@dataclass(frozen=True)
-class Access:
+class Access(Struct, frozen=True):
     """What one execution of an instruction touches in local memory.
 
     Parameters

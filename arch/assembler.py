@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from siliconloom.arch.access import Access, illegal, where
 from siliconloom.arch.description import TILE_FORMATS, Chip, NpuTile
@@ -61,8 +62,7 @@ def check_program(program: Program, chip: Chip) -> None:
         raise violation.error
 
 
-@dataclass(frozen=True)
-class Violation:
+class Violation(Struct, frozen=True):
     """A rule that a program breaks.
 
     Parameters

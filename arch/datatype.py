@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from msgspec import Struct
 
-@dataclass(frozen=True)
-class FloatLayout:
+
+class FloatLayout(Struct, frozen=True):
     """The fields of a floating-point format: a sign, an exponent, a fraction, from the high bits to the low ones.
 
     Parameters

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import unicodedata
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 MAX_MESSAGE = 480
 """Characters of an error message; of a longer one the middle is left out."""
@@ -48,8 +49,7 @@ class CheckFailed(LoomError):
     """A check that the user asked for did not hold: exit status 1 on the command line."""
 
 
-@dataclass(frozen=True)
-class Position:
+class Position(Struct, frozen=True):
     """Where a value was written: a file with one-based line and column, or a command-line override."""
 
     source: str

@@ -22,10 +22,12 @@ An address is ``base + sum(index[l] * stride[l])``, plus ``slot`` when the parit
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
 from functools import cache
 from operator import attrgetter
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import astuple, force_setattr
 
 from siliconloom.arch.datatype import MX_ELEMENTS, DataType, Packing, scale_bits
 from siliconloom.arch.errors import LoomError
@@ -58,8 +60,7 @@ UNGROUPED = (1 << GROUP_BITS) - 1
 """What the field of a group says of whole numbers that have no scales."""
 
 
-@dataclass(frozen=True)
-class BitField:
+class BitField(Struct, frozen=True):
     """A field of the instruction word."""
 
     name: str
@@ -120,8 +121,7 @@ LAYOUTS = {
 """Fields of a word by its format, from bit 0 up."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Address:
+class Address(Struct, frozen=True, kw_only=True):
     """An affine address; ``slot``, ``parity`` and ``odd`` only in local memory. Bytes."""
 
     base: int = 0
@@ -152,8 +152,7 @@ def last_seen(mask: int) -> int:
     return ((mask + half) & (2 * half - 1)) - half
 
 
-@dataclass(frozen=True, kw_only=True)
-class Instruction:
+class Instruction(Struct, frozen=True, kw_only=True, eq=False):
     """One macro-instruction.
 
     Parameters
@@ -221,22 +220,17 @@ class Instruction:
     b: Address = Address()
     c: Address = Address()
     d: Address = Address()
-    operator: int = field(default=0, compare=False)
+    operator: int = 0
 
     def __post_init__(self) -> None:
         if self.opcode != Opcode.BARRIER:
-            object.__setattr__(self, "unit", self.opcode.unit)
+            force_setattr(self, "unit", self.opcode.unit)
 
-    @classmethod
-    def made_of(cls, values: dict[str, Any]) -> Instruction:
-        """The instruction ``Instruction(**values)``, in a fifth of the time: for those that make very many."""
-        made = object.__new__(cls)
-        entries = made.__dict__
-        entries.update(_DEFAULTS)
-        entries.update(values)
-        if entries["opcode"] != Opcode.BARRIER:
-            entries["unit"] = entries["opcode"].unit
-        return made
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Instruction) and astuple(self)[:-1] == astuple(other)[:-1]
+
+    def __hash__(self) -> int:
+        return hash(astuple(self)[:-1])
 
     @property
     def weights(self) -> int:
@@ -258,11 +252,7 @@ class Instruction:
         return bool(self.accumulate) or not first
 
 
-_DEFAULTS: dict[str, Any] = {each.name: each.default for each in fields(Instruction) if each.name != "opcode"}
-
-
-@dataclass(frozen=True)
-class Semaphore:
+class Semaphore(Struct, frozen=True):
     """A counting semaphore: its name, its count at the start, and what waiting for it means in reports."""
 
     name: str
@@ -270,8 +260,7 @@ class Semaphore:
     cause: str = "operands"
 
 
-@dataclass(frozen=True)
-class Program:
+class Program(Struct, frozen=True):
     """Instructions, semaphores and the names of the operators they belong to.
 
     ``tiles`` says how many of a chip's tiles execute each instruction, each on its share, while the others are idle and
@@ -295,7 +284,7 @@ class Program:
         return b"".join(encode(i) for i in self.instructions)
 
 
-class Draft(Program):
+class Draft(Program, frozen=True):
     """A program that is only asked how long it takes, and not checked: one of many, most of which nothing will run."""
 
     def __post_init__(self) -> None:

@@ -13,12 +13,12 @@ import io
 import os
 import time
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from msgspec import Struct
 
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.files import sweep_parts, write_file
@@ -39,8 +39,7 @@ Answer = Mapping[str, Any]
 Held = TypeVar("Held")
 
 
-@dataclass
-class Answers:
+class Answers(Struct):
     """Where the answers of a memo came from."""
 
     found: int = 0

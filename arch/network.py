@@ -7,10 +7,10 @@ bandwidth.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Literal
 
+from msgspec import Struct, field
 from pydantic import Field, model_validator
 
 from siliconloom.arch.budget import require_memory
@@ -116,8 +116,7 @@ class Network(Description):
     endpoint: Endpoint = Endpoint()
 
 
-@dataclass(frozen=True)
-class Wiring:
+class Wiring(Struct, frozen=True):
     """Every directed link between nodes; the first ``chips`` nodes are chips, the others switches.
 
     Parameters

@@ -8,9 +8,10 @@ its circuit in `rtl.npu.circuits`. The sequencer is registered here: its instruc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal, TypeVar
+
+from msgspec import Struct
 
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.registry import Live, Registry
@@ -45,8 +46,7 @@ def _never(*_: Any) -> bool:
     return False
 
 
-@dataclass(frozen=True, kw_only=True)
-class OpcodeSpec:
+class OpcodeSpec(Struct, frozen=True, kw_only=True):
     """What an opcode is. Of the functions, the first argument is the `Instruction`, the second its `NpuTile`.
 
     Parameters
@@ -86,8 +86,7 @@ class OpcodeSpec:
     check: Callable[[Any, Any, int], object] = _nothing
 
 
-@dataclass(frozen=True, kw_only=True)
-class UnitSpec:
+class UnitSpec(Struct, frozen=True, kw_only=True):
     """A unit: something with a queue.
 
     Parameters

@@ -7,10 +7,10 @@ commands that keep the memory's timing. ``sim.pim.channel`` says when each comma
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Literal
 
+from msgspec import Struct
 from pydantic import Field, model_validator
 
 from siliconloom.arch.datatype import DataType
@@ -152,8 +152,7 @@ class Command(IntEnum):
     PIM_WRITE = 9
 
 
-@dataclass(frozen=True, kw_only=True)
-class Macro:
+class Macro(Struct, frozen=True, kw_only=True):
     """One macro of a channel.
 
     Parameters

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from msgspec import Struct
 
-@dataclass(frozen=True)
-class RankLink:
+
+class RankLink(Struct, frozen=True):
     """How ranks are joined.
 
     Parameters
@@ -26,8 +26,7 @@ class RankLink:
     wiring: Literal["port", "ring", "mesh"] = "port"
 
 
-@dataclass(frozen=True)
-class RankLinks:
+class RankLinks(Struct, frozen=True):
     """Links within groups of ranks and between them; one group when there is no ``outer``."""
 
     inner: RankLink

@@ -41,15 +41,15 @@ What a chip takes whether it works or not, all of it an estimate, good to a fact
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from siliconloom.arch.datatype import DataType
 
 PJ = 1e-12
 
 
-@dataclass(frozen=True)
-class Technology:
+class Technology(Struct, frozen=True):
     """Energies of a process node in joules.
 
     Parameters
@@ -177,8 +177,7 @@ def mac_transistors(dtype: DataType) -> float:
     return _MULTIPLIERS[dtype] + _ADDERS[wide] + REGISTER_TRANSISTORS * wide.bits
 
 
-@dataclass(frozen=True)
-class BankEnergy:
+class BankEnergy(Struct, frozen=True):
     """Joules per byte inside a DRAM.
 
     Parameters

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 EVENT_BYTES = 800
 """Memory of a span on its way to a file: a line of some 200 characters, joined and encoded."""
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(Struct, frozen=True):
     """Something that goes on for a time.
 
     Parameters
@@ -34,8 +34,7 @@ class Span:
     details: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True)
-class Timeline:
+class Timeline(Struct, frozen=True):
     """Spans on tracks.
 
     Parameters

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch.budget import require_memory
@@ -23,8 +23,7 @@ MESSAGE_BYTES = 64
 """Of a message that is written out with what it waits for, and of what is known of it while it is run."""
 
 
-@dataclass(frozen=True)
-class Transfers:
+class Transfers(Struct, frozen=True):
     """Messages as columns; a message's number is its place.
 
     Parameters
@@ -78,8 +77,7 @@ def join(parts: list[Transfers]) -> Transfers:
     )
 
 
-@dataclass(frozen=True)
-class Pattern:
+class Pattern(Struct, frozen=True):
     """Messages that come again, turn after turn, written down once: rounds of a ring, pieces that follow each other.
 
     The slots ``begin[g]`` to ``begin[g + 1]`` are group g, and all of them come ``turns[g]`` times. Messages are

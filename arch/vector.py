@@ -28,10 +28,11 @@ all these products over the totals of their rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import Struct
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.errors import LoomError
@@ -100,8 +101,7 @@ ONCE = {Parameters.SCALARS: SCALAR_BYTES, Parameters.TABLE: TABLE_BYTES}
 """Bytes of the groups that are read before everything."""
 
 
-@dataclass(frozen=True)
-class VectorCost:
+class VectorCost(Struct, frozen=True):
     """What a function takes of the unit.
 
     Parameters
@@ -158,8 +158,7 @@ class VectorCost:
         return lanes * (self.once_lines(lanes) + self.column_lines * -(-cols // lanes))
 
 
-@dataclass(frozen=True, kw_only=True)
-class FunctionSpec:
+class FunctionSpec(Struct, frozen=True, kw_only=True, dict=True):
     """What a vector function is, for everybody who does not compute it.
 
     Parameters

@@ -14,7 +14,8 @@ Nothing is fitted to a measured backward pass.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.gpu import Gpu
@@ -27,8 +28,7 @@ ELEMENT = 2.0
 """Bytes of bf16 and fp16; gradients of queries are summed in 4."""
 
 
-@dataclass(frozen=True)
-class Blocks:
+class Blocks(Struct, frozen=True):
     """Queries and keys of a pair of blocks, and how its warps share each product's rows and columns."""
 
     queries: int

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import DescriptionError, Position, nearest_name
@@ -20,8 +20,7 @@ MAX_HEADER = 4096
 """Most characters of the line that names the columns."""
 
 
-@dataclass(frozen=True)
-class Cells:
+class Cells(Struct, frozen=True):
     """Columns of a CSV file, as text.
 
     Parameters

@@ -9,10 +9,10 @@ of every format count; sums are those of 16-bit elements. The serving frameworks
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.baselines import tables
@@ -25,8 +25,7 @@ METHODS = (Method.SHORT_BURST, Method.PROFILER)
 """In the order in which they are preferred."""
 
 
-@dataclass(frozen=True)
-class Curve:
+class Curve(Struct, frozen=True):
     """Measured sizes of one collective, ascending, and what they took.
 
     Parameters

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from siliconloom.arch.document import Document
 from siliconloom.arch.errors import LoomError, NotSupported, nearest_name
@@ -16,8 +17,7 @@ from siliconloom.baselines.operations import ALIASES, PRECISIONS, Op, Operations
 from siliconloom.workloads.names import LIBRARY
 
 
-@dataclass(frozen=True, kw_only=True)
-class LayerKernels:
+class LayerKernels(Struct, frozen=True, kw_only=True):
     """Sizes of a Llama-like layer: grouped attention with rotary embedding, RMS norms, SwiGLU, no biases."""
 
     hidden: int
@@ -33,8 +33,7 @@ class LayerKernels:
         return (self.heads + 2 * self.kv_heads) * self.head_dim
 
 
-@dataclass(frozen=True, kw_only=True)
-class Deployment:
+class Deployment(Struct, frozen=True, kw_only=True):
     """One operation to time; the fields are the columns of `operations`, 0 where not meant.
 
     ``model``, ``layer`` and ``input_tokens`` are those of ``layer_prefill`` (tokens of each sequence) and

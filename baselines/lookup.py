@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from functools import cache
 from statistics import median
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.baselines import tables
@@ -21,8 +21,7 @@ LEAST_SPREAD = 0.02
 Key = tuple[float, ...]
 
 
-@dataclass(frozen=True)
-class MeasuredTime:
+class MeasuredTime(Struct, frozen=True):
     """Median time of an operation over those who measured it, and how far they lie apart, relative."""
 
     seconds: float

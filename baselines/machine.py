@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from siliconloom.arch import DataType, NotSupported
 from siliconloom.arch.gpu import Gpu
@@ -20,8 +22,7 @@ STREAMED = 0.9
 """Share of the memory's bandwidth that the optimizer's passes reach."""
 
 
-@dataclass(frozen=True)
-class GpuMachine:
+class GpuMachine(Struct, frozen=True):
     """Times by the GPU model; training, and what is ``sustained``, under the board's power limit.
 
     Inference has a serving stack's kernels, which take residual sums along with norms; training launches each.

@@ -7,11 +7,11 @@ without one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from statistics import median
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct, field
 
 from siliconloom.arch.errors import LoomError
 from siliconloom.baselines.jobs import Deployment
@@ -41,8 +41,7 @@ class CannotRun(Exception):
     """An operation that this machine or its software does not have; the text says why."""
 
 
-@dataclass(frozen=True)
-class Sensors:
+class Sensors(Struct, frozen=True):
     """Watts and megahertz while something ran; ``None`` when not known."""
 
     power_w: float | None = None
@@ -88,8 +87,7 @@ class Backend(Protocol):
         ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(Struct, frozen=True, kw_only=True):
     """How long everything is timed.
 
     Parameters
@@ -115,8 +113,7 @@ class Settings:
 QUICK = Settings(samples=5, sample_seconds=0.002, hold_seconds=0.02)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Measured:
+class Measured(Struct, frozen=True, kw_only=True):
     """One operation's time: the median of the samples, and how far apart nine tenths of them lie (a share of it)."""
 
     job: Deployment
@@ -128,8 +125,7 @@ class Measured:
     clock_mhz: float | None
 
 
-@dataclass
-class Measurement:
+class Measurement(Struct):
     """Everything that was timed, and what was not and why."""
 
     rows: list[Measured] = field(default_factory=list)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from siliconloom.arch.datatype import MX_ELEMENTS, DataType, Sparsity
@@ -58,8 +59,7 @@ CACHED = {"int4": "int4", "int8": "int8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
 DTYPES = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "int8": "int8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
 
 
-@dataclass(frozen=True)
-class GpuKernel:
+class GpuKernel(Struct, frozen=True):
     """One kernel of a step: the operator it is for, what it does, how often, whether another one takes it along."""
 
     operator: str
@@ -68,8 +68,7 @@ class GpuKernel:
     fused: bool = False
 
 
-@dataclass(frozen=True)
-class ModelPrediction:
+class ModelPrediction(Struct, frozen=True):
     """Kernels in program order with the seconds, joules and floor of one execution of each."""
 
     kernels: tuple[GpuKernel, ...]

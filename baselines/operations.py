@@ -22,12 +22,12 @@ bytes          of a collective: the larger of its send and receive buffer on one
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
 from siliconloom.arch.datatype import CACHE_SCALE_BYTES
@@ -173,8 +173,7 @@ ALIASES = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class Operations:
+class Operations(Struct, frozen=True, eq=False):
     """Rows as columns of one length; numbers are 0 and ``causal`` is false where a column is not meant.
 
     ``op``, ``dtype``, ``weights``, ``sparsity`` and ``cache`` are codes: places in `OPS`, `PRECISIONS`,
@@ -206,7 +205,7 @@ class Operations:
     def select(self, rows: ArrayLike) -> Operations:
         """Rows of a mask, or of a list of indices."""
         chosen = np.asarray(rows)
-        return Operations(**{f.name: getattr(self, f.name)[chosen] for f in fields(self)})
+        return Operations(**{name: getattr(self, name)[chosen] for name in self.__struct_fields__})
 
     def among(self, *ops: Op) -> Bool:
         """Mask of the rows that do one of ``ops``."""
@@ -286,7 +285,7 @@ class Operations:
         return " ".join([row["op"], *sizes, row["dtype"], *packed, *sparse, *kept])
 
 
-COLUMNS = tuple(f.name for f in fields(Operations))
+COLUMNS = Operations.__struct_fields__
 SIZES = ("m", "n", "k", "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim", "gpus", "bytes")
 
 _SHAPE = ("m", "n")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import NotSupported
@@ -53,8 +53,7 @@ RESULT_BYTES = 2.0
 """Results of 8-bit and 4-bit products are 16-bit."""
 
 
-@dataclass(frozen=True)
-class Prediction:
+class Prediction(Struct, frozen=True):
     """Columns as long as the operations.
 
     Parameters

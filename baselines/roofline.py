@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from siliconloom.baselines.operations import (
     ATTENTION,
@@ -43,8 +43,7 @@ class Roofline(Protocol):
         ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """A `Roofline` written down: FLOP/s by precision, bytes per second, bytes."""
 
     flops: dict[str, float]
@@ -126,8 +125,7 @@ def bus_bytes(operations: Operations) -> Float:
     return np.where(operations.among(*COLLECTIVES), operations.bytes * share, 0.0)
 
 
-@dataclass(frozen=True)
-class Floor:
+class Floor(Struct, frozen=True):
     """One limit: least seconds of every row, and how to name a row's rate and the limit, for messages."""
 
     seconds: Float

@@ -6,13 +6,12 @@ judged on the others'.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from siliconloom.arch.errors import LoomError, nearest_name
 
 
-@dataclass(frozen=True)
-class Stack:
+class Stack(Struct, frozen=True):
     """Seconds of the host for each step, and for each kernel that it launches; the GPU waits for the slower of both."""
 
     name: str

@@ -10,7 +10,6 @@ import gzip
 import hashlib
 import io
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import yaml
+from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 
@@ -95,8 +95,7 @@ class Provenance(Description):
     sha256: str | None = Field(None, description="of the CSV text, to refuse a file that is not the one described")
 
 
-@dataclass(frozen=True, eq=False)
-class Table:
+class Table(Struct, frozen=True, eq=False):
     """Measured rows with their provenance; all columns are of one length.
 
     Numbers that are not known are NaN (power, clock) or 0 (tokens); ``line`` is a row's line in its file.

@@ -12,8 +12,10 @@ Tiles, chunks and sums are tasks on streams: one for each multiprocessor, one fo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from math import ceil
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.gpu import Gpu
@@ -27,8 +29,7 @@ TILE = (128, 256)
 """Rows and columns of a tile: the largest of the kernel libraries (`siliconloom.baselines.gemm.TILES`)."""
 
 
-@dataclass(frozen=True)
-class Product:
+class Product(Struct, frozen=True):
     """A product of one GPU: ``groups`` of (rows, depth) by (depth, columns), side by side.
 
     Parameters
@@ -79,8 +80,7 @@ def kernel_seconds(gpu: Gpu, product: Product) -> float:
     return float(predict(gpu, make_operations([row])).seconds[0])
 
 
-@dataclass(frozen=True)
-class Overlap:
+class Overlap(Struct, frozen=True):
     """Seconds of a product with its collective.
 
     Parameters
@@ -109,8 +109,7 @@ class Overlap:
         return self.fused - self.product
 
 
-@dataclass(frozen=True)
-class Wire:
+class Wire(Struct, frozen=True):
     """A GPU's link as a fused kernel uses it: bytes per second in one direction, seconds until a flag is seen."""
 
     rate: float

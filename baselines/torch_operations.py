@@ -9,8 +9,9 @@ import importlib.util
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from siliconloom.baselines.jobs import Deployment, LayerKernels
 from siliconloom.baselines.measure import CannotRun
@@ -25,8 +26,7 @@ COLD = 4
 MOST_COPIES = 512
 
 
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
+class Prepared(Struct, frozen=True, kw_only=True):
     """One way to run an operation.
 
     Parameters
@@ -44,8 +44,7 @@ class Prepared:
     check: Callable[[], tuple[Tensor, Tensor]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class TorchDevice:
+class TorchDevice(Struct, frozen=True, kw_only=True):
     """Where operands go: the torch module, a device, its last cache and its free memory in bytes, and a seed."""
 
     torch: Any

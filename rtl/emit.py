@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from siliconloom.arch.description import Chip, PimTile
 from siliconloom.arch.errors import NotSupported
@@ -28,8 +30,7 @@ from siliconloom.rtl.npu.testbench import ProgramVectors
 from siliconloom.rtl.pim.design import pim_design
 
 
-@dataclass(frozen=True)
-class Bundle:
+class Bundle(Struct, frozen=True):
     """A generated design: text by file name (with folders), the top module, and the sidecar's content."""
 
     files: dict[str, str]

@@ -19,12 +19,12 @@ import re
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from amaranth import DomainRenamer, Module
+from msgspec import Struct, field
 
 from siliconloom.arch.errors import CheckFailed, LoomError, NotSupported
 from siliconloom.rtl.library import Circuit
@@ -67,8 +67,7 @@ class Monitor(Circuit):
         return circuit
 
 
-@dataclass(frozen=True)
-class Counterexample:
+class Counterexample(Struct, frozen=True):
     """A run that breaks assertions in its last cycle.
 
     Parameters
@@ -98,8 +97,7 @@ class Counterexample:
         return "\n".join([f"{', '.join(self.broken)} broken {start}; values are hexadecimal:", *lines])
 
 
-@dataclass(frozen=True)
-class ProofOutcome:
+class ProofOutcome(Struct, frozen=True):
     """What is known of a monitor after `check`.
 
     Parameters

@@ -8,12 +8,12 @@ those of the channels: towards the design it sets the inputs among them, and is 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from amaranth import Cat, Const, Module, Signal
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out
+from msgspec import Struct
 
 from siliconloom.rtl.flows.channels import Channel, ChannelPort, Interface, interface_of
 from siliconloom.rtl.library import Circuit, Library
@@ -22,8 +22,7 @@ BYTE = 8
 LEVELS = "levels"
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(Struct, frozen=True):
     """One kind of message.
 
     Parameters
@@ -51,8 +50,7 @@ class Message:
         return max(1, -(-self.width // BYTE))
 
 
-@dataclass(frozen=True)
-class Protocol:
+class Protocol(Struct, frozen=True):
     """The messages of an FPGA top: towards the design and from it."""
 
     inbound: tuple[Message, ...]

@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import count
 from typing import Any, Literal, get_args
 
@@ -17,6 +16,7 @@ from amaranth.back import rtlil
 from amaranth.hdl._ast import SignalSet
 from amaranth.hdl._ir import Fragment, PortDirection
 from amaranth.lib import data, wiring
+from msgspec import Struct
 
 from siliconloom.arch.budget import require_library
 from siliconloom.arch.errors import LoomError
@@ -32,8 +32,7 @@ MANY_OBJECTS = 2_000_000
 """New objects that are kept before the garbage among them is looked for."""
 
 
-@dataclass(frozen=True)
-class CircuitPort:
+class CircuitPort(Struct, frozen=True):
     """A port of a circuit as its Verilog module has it.
 
     Parameters

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.vector import VectorFunction
 
 
-@dataclass(frozen=True, kw_only=True)
-class Norm:
+class Norm(Struct, frozen=True, kw_only=True):
     """Layer norm (gamma and beta) or RMS norm (gamma); ``affine=False`` leaves the parameters out."""
 
     function: VectorFunction
@@ -28,8 +28,7 @@ LAYER_NORM = Norm(function=VectorFunction.LAYER_NORM)
 RMS_NORM = Norm(function=VectorFunction.RMS_NORM)
 
 
-@dataclass(frozen=True, kw_only=True)
-class GroupedAttention:
+class GroupedAttention(Struct, frozen=True, kw_only=True):
     """Multi-head, grouped-query (``kv_heads`` < ``heads``) or multi-query (``kv_heads`` = 1) attention.
 
     Parameters
@@ -55,8 +54,7 @@ class GroupedAttention:
     causal: bool = True
 
 
-@dataclass(frozen=True, kw_only=True)
-class LatentAttention:
+class LatentAttention(Struct, frozen=True, kw_only=True):
     """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1).
 
     Parameters
@@ -80,8 +78,7 @@ class LatentAttention:
     window: None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class FeedForward:
+class FeedForward(Struct, frozen=True, kw_only=True):
     """Two-layer perceptron, or the gated one of three matrices; ``activation`` is of the plain kind."""
 
     intermediate: int
@@ -90,8 +87,7 @@ class FeedForward:
     bias: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class MixtureOfExperts:
+class MixtureOfExperts(Struct, frozen=True, kw_only=True):
     """``top_k`` of ``experts`` gated perceptrons for each token, and a shared one that all tokens use.
 
     Parameters
@@ -124,8 +120,7 @@ class NormPlacement(Enum):
     PARALLEL = "one norm before attention and perceptron, which run side by side"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Layer:
+class Layer(Struct, frozen=True, kw_only=True):
     """One transformer layer."""
 
     attention: GroupedAttention | LatentAttention
@@ -134,8 +129,7 @@ class Layer:
     placement: NormPlacement = NormPlacement.PRE
 
 
-@dataclass(frozen=True, kw_only=True)
-class Architecture:
+class Architecture(Struct, frozen=True, kw_only=True):
     """A whole model.
 
     Parameters

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from siliconloom.arch.datatype import CacheFormat, DataType
 from siliconloom.arch.vector import VectorFunction
@@ -12,8 +12,7 @@ from siliconloom.workloads.graph import Phase
 from siliconloom.workloads.roles import Role
 
 
-@dataclass(frozen=True, kw_only=True)
-class TokenStep:
+class TokenStep(Struct, frozen=True, kw_only=True):
     """How a model is run: ``q_len`` new tokens of each of ``batch`` sequences, that see ``kv_len`` tokens.
 
     The cache has room for ``room`` positions, or for ``kv_len`` where it says nothing. It is kept in ``cache``, or in

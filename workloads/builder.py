@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.vector import VectorFunction
@@ -17,8 +19,7 @@ from siliconloom.workloads.roles import Place, Role, Section
 NORMS = (VectorFunction.LAYER_NORM, VectorFunction.RMS_NORM)
 
 
-@dataclass(frozen=True)
-class Value:
+class Value(Struct, frozen=True):
     """A result on its way to a consumer: who makes it, and how many of its elements the consumer takes."""
 
     operator: str

@@ -31,6 +31,9 @@ _DTYPES = {
     "float8_e4m3fn": DataType.FP8_E4M3,
     "float8_e5m2": DataType.FP8_E5M2,
 }
+ALIKE = 0.85
+"""Likeness from which on a key is taken for another one, misspelt."""
+
 # Keys of some families that look like keys of another one, and are ignored there rather than taken for a misspelling.
 _LOOKALIKES = frozenset(
     {
@@ -209,9 +212,9 @@ class Configuration:
 
     def refuse_misspelt(self) -> None:
         """Raise for a key that was not asked for and comes very near to one that was, and is missing."""
-        for key in self.data:
+        for key in (each for each in self.data if each not in self._asked):
             near = self._nearest_absent(str(key), self._asked)
-            if key not in self._asked and near is not None:
+            if near is not None:
                 raise self.error(f"unknown key '{key}'", str(key), nearest=near)
 
     def _value(self, key: str) -> Any:
@@ -226,6 +229,11 @@ class Configuration:
         """Name most like ``key`` among those that the configuration lacks, from 85 % similarity up."""
         if key in _LOOKALIKES:
             return None
-        likeness = {name: SequenceMatcher(None, key, name).ratio() for name in sorted(names) if name not in self.data}
+        matchers = {name: SequenceMatcher(None, key, name) for name in sorted(names) if name not in self.data}
+        likeness = {
+            name: matcher.ratio()
+            for name, matcher in matchers.items()
+            if matcher.real_quick_ratio() >= ALIKE and matcher.quick_ratio() >= ALIKE  # upper bounds, found sooner
+        }
         best = max(likeness, key=likeness.__getitem__, default=None)
-        return best if best is not None and likeness[best] >= 0.85 else None
+        return best if best is not None and likeness[best] >= ALIKE else None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from siliconloom.arch.datatype import CacheFormat, DataType, Packing, Sparsity
 from siliconloom.arch.vector import VectorFunction
@@ -33,8 +35,7 @@ class Phase(StrEnum):
     TRAINING = "training"
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Graph:
+class Graph(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     """Operators and their data dependencies.
 
     Parameters

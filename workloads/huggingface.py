@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from importlib import import_module
+
+from msgspec.structs import replace
 
 from siliconloom.arch.document import Document, Key
 from siliconloom.arch.errors import nearest_name

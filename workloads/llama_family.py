@@ -6,8 +6,10 @@ that no default fits (``hidden_size``, ``num_hidden_layers``, ``num_attention_he
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from siliconloom.workloads.architecture import (
     RMS_NORM,
@@ -25,8 +27,7 @@ NO_WINDOW = "use_sliding_window is false"
 PATTERNS = ("sliding_window_pattern", "_sliding_window_pattern")
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Defaults:
+class _Defaults(Struct, frozen=True, kw_only=True):
     """What a family takes for missing keys; ``kv_heads=None`` is as many as heads."""
 
     vocabulary: int

@@ -7,16 +7,16 @@ of packed values at the operator's ``precision``; results are written back at th
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, ClassVar
+
+from msgspec import Struct
 
 from siliconloom.arch.datatype import CacheFormat, DataType, Packing, Sparsity
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.workloads.roles import NOWHERE, Place, Role
 
 
-@dataclass(frozen=True, kw_only=True)
-class Operator:
+class Operator(Struct, frozen=True, kw_only=True):
     """One step of a workload.
 
     Parameters
@@ -113,8 +113,7 @@ class Operator:
         return {name: getattr(self, name) for name in self._dimensions}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Gemm(Operator):
+class Gemm(Operator, frozen=True, kw_only=True):
     """``batch`` independent products C[m,n] = A[m,k] B[k,n].
 
     Parameters
@@ -216,8 +215,7 @@ class Gemm(Operator):
         return matrices * (self.k * self.n * self.weight + self.n * self.bias)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Attention(Operator):
+class Attention(Operator, frozen=True, kw_only=True):
     """softmax(Q K^T / sqrt(head_dim)) V, fused: the scores never leave the chip.
 
     Parameters
@@ -343,8 +341,7 @@ class Attention(Operator):
         return self.batch * self.q_len * self.heads * self.v_head_dim
 
 
-@dataclass(frozen=True, kw_only=True)
-class SharedAttention(Attention):
+class SharedAttention(Attention, frozen=True, kw_only=True):
     """One chip's part of attention that ``ranks`` chips share by tokens; lengths are those of the whole sequences.
 
     ``scheme`` says how queries and keys of different chips meet.
@@ -376,8 +373,7 @@ class SharedAttention(Attention):
         return -(-super().output_elements // self.ranks)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Vector(Operator):
+class Vector(Operator, frozen=True, kw_only=True):
     """Element-wise or row-wise work on a matrix of ``rows`` x ``cols``.
 
     Parameters
@@ -467,8 +463,7 @@ class Vector(Operator):
         return self.outputs * self.rows * self.function.spec.result_cols(self.cols)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Collective(Operator):
+class Collective(Operator, frozen=True, kw_only=True):
     """Messages among the chips that share the operators before it, put there by a plan.
 
     Parameters

@@ -7,8 +7,9 @@ the operator of the forward pass whose gradient it makes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 
 class Role(StrEnum):
@@ -122,8 +123,7 @@ class Pass(StrEnum):
     OPTIMIZER = "optimizer"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Place:
+class Place(Struct, frozen=True, kw_only=True):
     """Where in its model an operator stands.
 
     Parameters

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from siliconloom.workloads import Attention, Collective, Graph, Operator, SharedAttention
 from siliconloom.workloads.dataflow import Dataflow

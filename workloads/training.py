@@ -7,9 +7,10 @@ forward work where keys and values are equally wide. The optimizer is Adam's wit
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import gcd
 from typing import Any
+
+from msgspec.structs import replace
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.vector import VectorFunction

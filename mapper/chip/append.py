@@ -8,7 +8,7 @@ ends where the block does that older keys begin.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from siliconloom.mapper.chip.builder import affine
 from siliconloom.mapper.chip.cache_layout import CacheLayout

@@ -16,7 +16,8 @@ a slot.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.isa import LOCAL_BITS, Address, Unit

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from math import gcd, lcm
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from siliconloom.arch.description import TILE_FORMATS, Chip, Memory, NpuTile
 from siliconloom.arch.layout import (
@@ -57,8 +57,7 @@ CAUSAL_SEGMENTS = 8
 """Parts of the query range under a mask: the share of masked pairs still computed is at most 1/16 of all pairs."""
 
 
-@dataclass(frozen=True)
-class AttentionTiling:
+class AttentionTiling(Struct, frozen=True):
     """Query and key tile sizes (in tokens), heads stacked as rows, what they move and what they should take.
 
     ``whole``: where keys take several tiles, all sums of a query are there before its softmax; otherwise peak and sum
@@ -77,8 +76,7 @@ class AttentionTiling:
     whole: bool = False
 
 
-@dataclass(frozen=True)
-class AttentionPart:
+class AttentionPart(Struct, frozen=True):
     """A range of query tokens and the range of keys that some of them may see."""
 
     query_start: int
@@ -373,8 +371,7 @@ def attention_tiling(
     return _Costs(chip, shape, held).of(queries, keys, heads, whole)
 
 
-@dataclass(frozen=True)
-class _Tile:
+class _Tile(Struct, frozen=True):
     """Cycles of one query tile against one key tile: both products, softmax, merge, and both loads of the cache."""
 
     scores: int

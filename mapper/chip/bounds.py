@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from siliconloom.arch.description import Chip, Memory, NpuTile, PimTile
 from siliconloom.arch.vector import VectorFunction
@@ -17,8 +18,7 @@ ADDED = (VectorFunction.ADD,)
 """Fused functions that read a second operand from memory."""
 
 
-@dataclass(frozen=True)
-class Bound:
+class Bound(Struct, frozen=True):
     """Cycles that work and data alone need.
 
     Parameters

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.isa import LEVELS, Address, Draft, Instruction, Opcode, Program, Semaphore
@@ -23,8 +25,7 @@ NOBODY = -1
 """Semaphore of slots that nobody waits for."""
 
 
-@dataclass(frozen=True)
-class Loop:
+class Loop(Struct, frozen=True):
     """An open hardware loop; ``level`` is ``None`` when a single iteration needed no loop."""
 
     level: int | None
@@ -50,8 +51,7 @@ def _semaphore(name: str, initial: int, cause: str) -> Semaphore:
     return Semaphore(name, initial, cause)
 
 
-@dataclass
-class _Local:
+class _Local(Struct):
     """A local address whose parity mask is completed when the loops around it close."""
 
     base: int
@@ -68,8 +68,7 @@ class _Local:
         return address(self.base, self.strides, self.slot, self.parity, self.odd)
 
 
-@dataclass
-class _Side:
+class _Side(Struct):
     """Cursor of one side of a ring."""
 
     count: int = 0
@@ -77,8 +76,7 @@ class _Side:
     """Those inside of open loops."""
 
 
-@dataclass
-class Ring:
+class Ring(Struct):
     """Two slots of local memory between a producing and a consuming unit."""
 
     name: str
@@ -125,8 +123,7 @@ class Ring:
         return local
 
 
-@dataclass(frozen=True)
-class Region:
+class Region(Struct, frozen=True):
     """One slot of local memory that a unit both fills and empties: its instructions go one after the other."""
 
     base: int
@@ -152,11 +149,10 @@ def _frozen(draft: dict[str, object] | Instruction) -> Instruction:
         value = draft.get(name)
         if isinstance(value, _Local):
             draft[name] = value.freeze()
-    return Instruction.made_of(draft)
+    return Instruction(**draft)  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True)
-class Stretch:
+class Stretch(Struct, frozen=True):
     """Instructions that stand one after the other, for programs that are only asked how long they take.
 
     Which slots of rings they use depends on what stands before and around them, so that elsewhere their addresses are

@@ -8,7 +8,7 @@ new is stored: its other columns may hold something already.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from siliconloom.arch.description import Memory, NpuTile
 from siliconloom.arch.layout import line_values, row_values
@@ -17,8 +17,7 @@ from siliconloom.mapper.chip.gemm_layout import BlockRows
 from siliconloom.mapper.chip.operands import Cached, Turned
 
 
-@dataclass(frozen=True)
-class CacheRows:
+class CacheRows(Struct, frozen=True):
     """Rows of a tile that lie in the cache at one pitch; everything in bytes.
 
     ``local`` is where they begin in the tile of results, ``offset`` where they begin behind the tile's first.

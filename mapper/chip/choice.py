@@ -7,9 +7,11 @@ not near its floor and another is not far behind, those few are lowered by thems
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from siliconloom.arch.datatype import Packing
 from siliconloom.arch.description import Chip, NpuTile
@@ -56,8 +58,7 @@ among few tasks there is time to look at more."""
 LONG = 2**62
 
 
-@dataclass(frozen=True)
-class Chosen:
+class Chosen(Struct, frozen=True):
     """What was decided for a task: each tile's part of it, how that is tiled, and what it takes.
 
     ``cycles`` are simulated where the candidate was, and else estimated.
@@ -73,8 +74,7 @@ class Chosen:
         return replace(self.tiling, cycles=self.cycles)
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(Struct, frozen=True):
     """Repetitions of a block in which every object stays in its memory level.
 
     ``levels`` names, per operator, the levels that its tiling is chosen for: those of operands and results of a

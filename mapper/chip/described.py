@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
 from math import prod
 from typing import Any
 
 import yaml
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.document import Document
@@ -60,7 +61,7 @@ def mapping_text(mapped: MappedWorkload, *, joined: bool = False) -> str:
     """
     assert mapped.mapping is not None
     parts, (layout, chosen) = mapped.mapping.parts, mapped.mapping.choice
-    sizes = {ring.name: f"{getattr(layout, ring.name)} B" for ring in fields(layout) if getattr(layout, ring.name)}
+    sizes = {ring: f"{getattr(layout, ring)} B" for ring in layout.__struct_fields__ if getattr(layout, ring)}
     data: dict[str, Any] = {"kind": "mapping"} | ({"joined": True} if joined else {})
     assert isinstance(mapped.chip.tile, NpuTile)
     if banks_of(mapped.chip.tile, layout) > mapped.chip.tile.scratchpad.banks:
@@ -200,8 +201,7 @@ def _check_banks(document: Document, described: DescribedMapping, tile: NpuTile,
         raise document.error(f"the rings take {taken} of the {banks} banks of {name}: each has its own", ("banked",))
 
 
-@dataclass
-class _Reader:
+class _Reader(Struct):
     """A description in the reading."""
 
     document: Document

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
+
+from msgspec import Struct
 
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.vector import VectorFunction, vector_cost
@@ -13,8 +14,7 @@ GATED = frozenset({VectorFunction.GATED_GELU, VectorFunction.GATED_SILU})
 """Functions of two operands that lie side by side in a product's result: the first half is gated by the second."""
 
 
-@dataclass(frozen=True)
-class EpiloguePass:
+class EpiloguePass(Struct, frozen=True):
     """One instruction on every result tile, over as many columns as are stored.
 
     Parameters

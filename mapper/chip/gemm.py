@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from siliconloom.arch.isa import Address, Unit
 from siliconloom.arch.layout import parameter_bytes
@@ -17,8 +16,7 @@ from siliconloom.mapper.chip.tiling import GemmTiling
 from siliconloom.workloads import Gemm
 
 
-@dataclass(frozen=True)
-class BlockPart(Walk):
+class BlockPart(Walk, frozen=True):
     """Rows of a part of the array, in a ``block`` of as many as it has."""
 
     block: Walk

@@ -8,10 +8,10 @@ pace, and before and behind its work come the stages that nothing hides.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch.description import Chip, Memory, NpuTile
@@ -39,8 +39,7 @@ LONGEST = 2.0**53
 """Cycles that a cost may have: slow memories give more than its numbers hold."""
 
 
-@dataclass(frozen=True)
-class GemmMemories:
+class GemmMemories(Struct, frozen=True):
     """Memory levels of the moving operand A, of B, and of results and residual."""
 
     a: Memory
@@ -48,8 +47,7 @@ class GemmMemories:
     c: Memory
 
 
-@dataclass(frozen=True)
-class GemmCosts:
+class GemmCosts(Struct, frozen=True):
     """Of each tiling: bytes moved, each unit's own cycles, and what all of it together should take."""
 
     reads: Int

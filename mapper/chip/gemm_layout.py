@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch.datatype import DataType, Packing
@@ -31,8 +31,7 @@ LONG_ROW = 8
 """Beats of the DMA from which on a row is filled up to whole ones."""
 
 
-@dataclass(frozen=True)
-class GemmShape:
+class GemmShape(Struct, frozen=True):
     """What one tile of the chip computes: ``batch`` products C[m,n] = A[m,k] B[k,n] and their epilogue.
 
     ``functions`` are the vector unit's, in order; the first of them takes the sums. With ``output_halved`` that is a

@@ -8,7 +8,9 @@ divided by bytes; the assembler refuses such a program, which can be timed only.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, fields
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.layout import INDEX_BYTES, is_power, padded, sums_lines, sums_pitch
@@ -57,8 +59,7 @@ SHARES = (
 """Divisions of the scratchpad that the mapper tries, in percent."""
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """Slot sizes in bytes; each ring has two slots, but those of `SINGLE` have one, and so have large constants.
 
     ``weights`` feed the array's B operand, ``moving`` its A operand, ``vector`` and ``second`` the vector unit's first
@@ -209,7 +210,7 @@ def bases(tile: NpuTile, layout: Layout) -> dict[str, int]:
 def banks_of(tile: NpuTile, layout: Layout) -> int:
     """Banks that the rings take when each kind of them has its own."""
     bank = tile.scratchpad.capacity // tile.scratchpad.banks
-    return sum(-(-_bytes(tile, rings, vars(layout)) // bank) for rings in BANKED)
+    return sum(-(-_bytes(tile, rings, asdict(layout)) // bank) for rings in BANKED)
 
 
 def _placed(tile: NpuTile, layout: Layout, bank: int) -> dict[str, int]:
@@ -226,8 +227,7 @@ def _placed(tile: NpuTile, layout: Layout, bank: int) -> dict[str, int]:
     return places
 
 
-@dataclass(frozen=True)
-class Rings:
+class Rings(Struct, frozen=True):
     """The rings of a program.
 
     ``indices`` lie at the end of the results: what the DMA reads the vector unit fills. They are there while rows are
@@ -251,7 +251,7 @@ class Rings:
     powers: Ring
 
 
-_DECLARED = tuple(each for each in fields(Rings) if each.name not in TURNED)
+_DECLARED = tuple(each for each in Rings.__struct_fields__ if each not in TURNED)
 
 
 def declare_rings(builder: ProgramBuilder, tile: NpuTile, layout: Layout) -> Rings:
@@ -259,14 +259,12 @@ def declare_rings(builder: ProgramBuilder, tile: NpuTile, layout: Layout) -> Rin
     places = bases(tile, layout)
     places["indices"] = places["results"] + SLOTS * layout.results - index_bytes(tile)
     made = {
-        each.name: Region(places[each.name])
-        if each.name in SINGLE
-        else builder.ring(each.name, places[each.name], index_bytes(tile), 1)
-        if each.name == "indices"
-        else builder.ring(
-            each.name, places[each.name], size := getattr(layout, each.name), slots_of(tile, each.name, size)
-        )
-        for each in _DECLARED
+        name: Region(places[name])
+        if name in SINGLE
+        else builder.ring(name, places[name], index_bytes(tile), 1)
+        if name == "indices"
+        else builder.ring(name, places[name], size := getattr(layout, name), slots_of(tile, name, size))
+        for name in _DECLARED
     }
     for name, stands in TURNED.items():
         made[name] = made[stands]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
+
+from msgspec import Struct, field
 
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.isa import Address
@@ -16,8 +17,7 @@ from siliconloom.mapper.chip.tasks import Task
 from siliconloom.workloads import Graph, Operator
 
 
-@dataclass(frozen=True)
-class Stored:
+class Stored(Struct, frozen=True):
     """A result in memory: where it begins, all its bytes, and bytes from row to row."""
 
     address: int
@@ -25,8 +25,7 @@ class Stored:
     row: int
 
 
-@dataclass
-class Context:
+class Context(Struct):
     """State of the lowering of one block."""
 
     builder: ProgramBuilder
@@ -100,8 +99,7 @@ STILL = Loop(None, 1)
 """A loop of one iteration."""
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(Struct, frozen=True):
     """Equal tiles along one dimension: ``count`` tiles of ``size`` from element ``start`` on."""
 
     start: int
@@ -132,8 +130,7 @@ def ordered(total: int, size: int, sequence: tuple[int, ...]) -> tuple[Segment, 
     )
 
 
-@dataclass(frozen=True)
-class Walk:
+class Walk(Struct, frozen=True):
     """An open loop over a segment, with what the code inside needs to know about it."""
 
     segment: Segment

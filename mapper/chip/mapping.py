@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise, product, zip_longest
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from siliconloom.arch.datatype import Packing
 from siliconloom.arch.description import Chip, NpuTile, SystolicTile
@@ -155,8 +157,7 @@ Place = tuple[int, str]
 """A task: the number of its part, and its name."""
 
 
-@dataclass
-class _Trials:
+class _Trials(Struct):
     """Whole workloads in which rivals of tasks take their place.
 
     What tasks take does not depend on where their buffers lie, so that nothing is tried again under another layout.

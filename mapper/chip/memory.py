@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from siliconloom.arch.description import Chip, Held, NpuTile
 from siliconloom.arch.errors import LoomError
@@ -26,8 +27,7 @@ Key = tuple[str, str]
 """Operator and role of an object: ``("layer.qkv", "parameters")``."""
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(Struct, frozen=True):
     """An object in main memory.
 
     Parameters
@@ -61,8 +61,7 @@ class Item:
         return self.units * self.unit_bytes
 
 
-@dataclass(frozen=True)
-class Home:
+class Home(Struct, frozen=True):
     """Consecutive units of an object in one memory level, one behind the other from ``address`` on."""
 
     level: str
@@ -82,8 +81,7 @@ class Taken(NamedTuple):
     used: int
 
 
-@dataclass(frozen=True)
-class Kept:
+class Kept(Struct, frozen=True):
     """What is in memory before a program: objects at their addresses, and tiles of the parameters among them.
 
     ``tiles`` has columns and depth of the tiles of every product with parameters: so these lie in memory.

@@ -7,8 +7,10 @@ with an operand of its own, and its values are not the model's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.layout import line_values
@@ -18,8 +20,7 @@ from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
 from siliconloom.workloads.roles import Section
 
 
-@dataclass(frozen=True)
-class Operand:
+class Operand(Struct, frozen=True):
     """Columns of an earlier result.
 
     Parameters
@@ -50,8 +51,7 @@ def key_block(array: SystolicArray, attention: Attention) -> int:
     return line_values(attention.positions, array.cols)
 
 
-@dataclass(frozen=True)
-class Cached:
+class Cached(Struct, frozen=True):
     """What goes into a cache: the keys of an attention operator, or its values."""
 
     attention: Attention
@@ -116,8 +116,7 @@ class Cached:
         return replace(self, attention=replace(self.attention, **changes))
 
 
-@dataclass(frozen=True)
-class Turned:
+class Turned(Struct, frozen=True):
     """What rows of a product's first operand are transposed into, for an array that takes it column by column.
 
     Parameters

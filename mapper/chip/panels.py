@@ -8,11 +8,11 @@ its panels up.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch.description import Chip
@@ -33,8 +33,7 @@ class PanelPart(NamedTuple):
     pitch: int
 
 
-@dataclass(frozen=True, eq=False)
-class PanelRows:
+class PanelRows(Struct, frozen=True, eq=False):
     """From row to row of a last panel, by the columns that it has: in main memory, and in local memory."""
 
     memory: Int

@@ -16,7 +16,8 @@ needs one address per level.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from siliconloom.arch.description import Chip, Memory
 from siliconloom.arch.errors import LoomError
@@ -27,8 +28,7 @@ from siliconloom.mapper.chip.memory import Home, Item, Key, MemoryMap, alignment
 from siliconloom.sim.timing.units import access_cycles, moved_bytes
 
 
-@dataclass(frozen=True)
-class Demand:
+class Demand(Struct, frozen=True):
     """What an object costs.
 
     Parameters
@@ -44,8 +44,7 @@ class Demand:
     cycles: tuple[float, ...]
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(Struct, frozen=True):
     """Where everything lies.
 
     Parameters

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping as NamedValues
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.isa import Program
@@ -33,8 +34,7 @@ from siliconloom.mapper.chip.vector_shape import vector_shape
 from siliconloom.workloads import Attention, Gemm, Graph
 
 
-@dataclass(frozen=True)
-class Mapping:
+class Mapping(Struct, frozen=True):
     """All that is decided about a workload on a chip.
 
     Parameters
@@ -52,8 +52,7 @@ class Mapping:
     placement: Placement | None = None
 
 
-@dataclass(frozen=True)
-class MappedTask:
+class MappedTask(Struct, frozen=True):
     """A task and the tiling chosen for it; cycles and bytes are for one execution on one tile.
 
     Where memory levels differ between repetitions, ``runs`` has how many of them use which tiling, in order, and
@@ -74,8 +73,7 @@ class MappedTask:
         return -(-sum(count * tiling.cycles for count, tiling in self.runs) // self.repeat)
 
 
-@dataclass(frozen=True)
-class MappedWorkload:
+class MappedWorkload(Struct, frozen=True):
     """What the mapper decided.
 
     Parameters
@@ -121,8 +119,7 @@ class MappedWorkload:
         return sum(count * tiling.cycles for task in self.tasks for count, tiling in task.runs)
 
 
-@dataclass(frozen=True)
-class Drafted:
+class Drafted(Struct, frozen=True):
     """A lowered workload that is not checked yet.
 
     One that is only ``timed`` has addresses that are not its own, and no tasks.

@@ -7,9 +7,11 @@ itself. So more tiles can mean more bytes, and one tile with all of the memory's
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from math import sqrt
 from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.vector import vector_cost
@@ -34,8 +36,7 @@ CUT_DIMENSIONS = {
 """Of operators by kind; ``pairs`` are sequences with key-value heads, ``group`` the heads that share one of these."""
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(Struct, frozen=True):
     """What each of ``tiles`` tiles computes of an operator that is cut so."""
 
     operator: Operator

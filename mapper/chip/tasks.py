@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.errors import NotSupported
@@ -28,8 +30,7 @@ from siliconloom.workloads.graph import Phase
 ACTIVATIONS = frozenset({VectorFunction.GELU, VectorFunction.SILU, VectorFunction.RELU, VectorFunction.TANH})
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(Struct, frozen=True):
     """An operator with the element-wise operators computed on its results before they leave the tile."""
 
     operator: Operator

@@ -7,11 +7,12 @@ wins.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field, fields
 from math import gcd, lcm
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import astuple
 from numpy.typing import NDArray
 
 from siliconloom.arch.description import Chip, NpuTile
@@ -36,8 +37,7 @@ HALVES = 4
 Int = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class GemmTiling:
+class GemmTiling(Struct, frozen=True):
     """Tile sizes, the order of the outer loops, what it moves and what it should take.
 
     ``resident`` says that the operand of the outer loop stays in its buffer while the inner loop runs. ``sequence`` are
@@ -55,7 +55,7 @@ class GemmTiling:
     memory_cycles: int
     vector_cycles: int
     cycles: int
-    sequence: tuple[int, ...] = field(default=(), kw_only=True)
+    sequence: tuple[int, ...] = ()
 
 
 def choose_tilings(
@@ -108,8 +108,8 @@ def choose_tilings(
             if (order, pick) not in made:
                 places = np.unravel_index(pick, whole.shape)
                 tall, wide, deep = (int(each[place]) for each, place in zip(sizes, places, strict=True))
-                costed = (int(values[pick]) for values in tables[order])
-                made[order, pick] = GemmTiling(tall, wide, deep, order, deep == shape.k, *costed)
+                costed = [int(values[pick]) for values in tables[order]]
+                made[order, pick] = _costed((tall, wide, deep), order, deep == shape.k, costed)
         alike[same] = sorted((made[pick] for pick in picks), key=lambda tiling: tiling.cycles)
     return [alike[fit.tobytes()] for fit in fits]
 
@@ -119,7 +119,13 @@ def gemm_tiling(
 ) -> GemmTiling:
     """A tiling of these sizes (m, n, k) with what it should take; that of an operand that stays where k is whole."""
     costs = gemm_costs(chip, memories, shape, *np.ix_(*(np.array([size], np.int64) for size in sizes)))[order]
-    return GemmTiling(*sizes, order, resident, *(int(np.ravel(values)[0]) for values in astuple(costs)))
+    return _costed(sizes, order, resident, [int(np.ravel(values)[0]) for values in astuple(costs)])
+
+
+def _costed(sizes: tuple[int, int, int], order: Order, resident: bool, costs: Sequence[int]) -> GemmTiling:
+    """A tiling with its costs in the order of the fields of `GemmCosts`."""
+    read, write, array, memory, vector, cycles = costs
+    return GemmTiling(*sizes, order, resident, read, write, array, memory, vector, cycles)
 
 
 def _best(costs: Sequence[Int], among: Int, kept: int) -> list[int]:
@@ -137,7 +143,7 @@ def _trimmed(
     tile: NpuTile, layouts: Sequence[Layout], shape: GemmShape, m: Int, n: Int, k: Int
 ) -> tuple[Int, Int, Int]:
     """The sizes without those that fit no layout even with the least of the other two."""
-    rooms = (max(getattr(layout, each.name) for layout in layouts) for each in fields(Layout))
+    rooms = (max(getattr(layout, each) for layout in layouts) for each in Layout.__struct_fields__)
     widest, needs = Layout(*rooms), GemmLayout(tile, shape).needs
     return (
         m[_fits(widest, shape, needs(m, n[:1], k[:1]))],

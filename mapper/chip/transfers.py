@@ -7,11 +7,11 @@ are multiples of.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch.layout import window_of
@@ -24,8 +24,7 @@ ANYWHERE = 1 << 62
 """What nothing but zeros is a multiple of."""
 
 
-@dataclass(frozen=True)
-class TransferPiece:
+class TransferPiece(Struct, frozen=True):
     """One transfer of those that an operand takes: its shape, and where it begins."""
 
     offset: int

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.errors import LoomError
@@ -18,8 +19,7 @@ from siliconloom.mapper.chip.vector_shape import VectorLayout, VectorShape, tile
 from siliconloom.sim.timing.units import access_cycles, fetch_cycles, moved_bytes, vector_cycles
 
 
-@dataclass(frozen=True)
-class VectorTiling:
+class VectorTiling(Struct, frozen=True):
     """Rows and columns per tile, what they move and what they should take."""
 
     rows: int

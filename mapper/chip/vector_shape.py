@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import lcm
 
 import numpy as np
+from msgspec import Struct
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import NpuTile
@@ -19,8 +19,7 @@ from siliconloom.mapper.chip.tasks import Task
 from siliconloom.workloads import Operator, Vector
 
 
-@dataclass(frozen=True)
-class VectorShape:
+class VectorShape(Struct, frozen=True):
     """What one tile of the chip computes; ``passes`` is how many instructions work on each tile of it.
 
     ``constants`` are the bytes of its parameters, in the order in which its instructions read them. ``held`` are the

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.mapper.context.tokens import Shard, pairs_of, shard_tokens
@@ -33,8 +33,7 @@ RESULTS = (Kind.OUT, Kind.DQ, Kind.DKV)
 """Partial sums: the target adds them to its own, the source forgets them."""
 
 
-@dataclass(frozen=True)
-class ContextBlock:
+class ContextBlock(Struct, frozen=True):
     """Attention of some queries to some keys, on one rank in one step.
 
     Parameters
@@ -53,8 +52,7 @@ class ContextBlock:
     pairs: int
 
 
-@dataclass(frozen=True)
-class ScheduleMessage:
+class ScheduleMessage(Struct, frozen=True):
     """What one rank sends another; it may leave when its step begins, and is there for the next one.
 
     An input leaves as soon as the source has it. A partial result leaves when the source has done its blocks of the
@@ -77,8 +75,7 @@ class ScheduleMessage:
     elements: int
 
 
-@dataclass(frozen=True)
-class Sizes:
+class Sizes(Struct, frozen=True):
     """Heads and their width, and how many numbers of each kind a token has."""
 
     heads: int
@@ -98,8 +95,7 @@ class Sizes:
         return len(heads) * (self.head_dim + more)
 
 
-@dataclass(frozen=True)
-class Schedule:
+class Schedule(Struct, frozen=True):
     """Steps of all ranks.
 
     Parameters

@@ -5,9 +5,8 @@ An expert's tokens are split evenly over its copies, unless they already are whe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError
@@ -18,8 +17,7 @@ Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, eq=False)
-class Copies:
+class Copies(Struct, frozen=True, eq=False):
     """Which GPU holds which experts, [layers, experts, GPUs]."""
 
     holds: Bool

@@ -7,9 +7,8 @@ MoETuner (Go and Mahajan, 2025) weighs that against even loads.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError
@@ -21,8 +20,7 @@ Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 
 
-@dataclass(frozen=True, eq=False)
-class ExpertPlacement:
+class ExpertPlacement(Struct, frozen=True, eq=False):
     """A placement and what it costs.
 
     Parameters

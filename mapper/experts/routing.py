@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
 from siliconloom.arch.errors import LoomError
@@ -14,8 +14,7 @@ Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 
 
-@dataclass(frozen=True, eq=False)
-class Routing:
+class Routing(Struct, frozen=True, eq=False):
     """Counts of a trace, of one token on average.
 
     Parameters

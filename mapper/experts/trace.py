@@ -7,9 +7,9 @@ import io
 import math
 import re
 from array import array
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch.budget import require_memory
@@ -27,8 +27,7 @@ _LINE = re.compile(r"\s*\d{1,9}(?:(?:\s*,\s*|\s+)\d{1,9})*\s*", re.ASCII)
 _CELL = re.compile(r"[^\s,]+")
 
 
-@dataclass(frozen=True)
-class ModelRouting:
+class ModelRouting(Struct, frozen=True):
     """What a trace must be of.
 
     Parameters
@@ -55,8 +54,7 @@ class ModelRouting:
         return f"{self.layers} layer{'s' * (self.layers > 1)} with {each} of a token"
 
 
-@dataclass(frozen=True, eq=False)
-class RoutingTrace:
+class RoutingTrace(Struct, frozen=True, eq=False):
     """Experts of every token.
 
     Parameters

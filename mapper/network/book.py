@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from siliconloom.arch.budget import require_memory
@@ -18,8 +18,7 @@ ENTRY_BYTES = 16
 """Memory of a message, twice, and of one that it waits for, until all are columns."""
 
 
-@dataclass
-class Book:
+class Book(Struct):
     """Messages written down block by block; a block is one step, or several at once.
 
     Blocks stand in groups, and a group may come several times: see `arch.transfers.Pattern`.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import NotSupported
@@ -21,8 +21,7 @@ Choose = Callable[[str, str, Wiring, Callable[[Transfers], Transfers], Size], st
 """Operation, wanted algorithm, the group's wiring, how its messages look in the whole one, bytes: the algorithm."""
 
 
-@dataclass(frozen=True)
-class ProgramOperator:
+class ProgramOperator(Struct, frozen=True):
     """One operator in the table: for each of its calls the entry after which it began (or `NONE`) and its last one."""
 
     meeting: Meeting
@@ -31,8 +30,7 @@ class ProgramOperator:
     ended: tuple[int, ...]
 
 
-@dataclass
-class _Table:
+class _Table(Struct):
     """Blocks of entries with ragged waits; collectives that come again are made once."""
 
     known: dict[tuple[object, ...], tuple[str, Transfers]] = field(default_factory=dict)
@@ -76,8 +74,7 @@ class _Table:
         )
 
 
-@dataclass
-class _Front:
+class _Front(Struct):
     """Where a stream is: what its current step waits for, and what of that step is done."""
 
     position: int = 0

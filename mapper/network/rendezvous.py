@@ -11,9 +11,11 @@ anybody wait, whether a program gets through does not depend on times, and is de
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from siliconloom.arch.communication import CALLS_MOST, Communication, ProgramStep, Single, read_matrix
 from siliconloom.arch.document import Document
@@ -28,8 +30,7 @@ Groups = dict[str, dict[int, tuple[str, tuple[int, ...]]]]
 SHOWN = 4
 
 
-@dataclass(frozen=True, eq=False)
-class Call:
+class Call(Struct, frozen=True, eq=False):
     """One operator as one rank calls it.
 
     ``group`` are a collective's ranks, ``where`` names them, ``path`` is the place in the file. ``position`` is the
@@ -60,8 +61,7 @@ class Call:
         return self.kind, self.bytes, self.algorithm, self.root
 
 
-@dataclass(frozen=True)
-class Meeting:
+class Meeting(Struct, frozen=True):
     """An operator that all who take part have called: the sender and the receiver, or the members in group order."""
 
     calls: tuple[Call, ...]
@@ -71,8 +71,7 @@ class Meeting:
         return self.calls[0].kind
 
 
-@dataclass
-class _Stream:
+class _Stream(Struct):
     steps: list[tuple[Call, ...]]
     at: int = 0
     open: set[Call] = field(default_factory=set)

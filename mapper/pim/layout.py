@@ -8,9 +8,10 @@ than the global buffer is cut into parts, whose sums are added outside.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from siliconloom.arch.datatype import DataType
@@ -21,8 +22,7 @@ Bytes = NDArray[np.uint8]
 Rows = dict[tuple[int, int], Bytes]
 
 
-@dataclass(frozen=True, kw_only=True)
-class RowPart:
+class RowPart(Struct, frozen=True, kw_only=True):
     """One GEMV of a layout.
 
     Parameters
@@ -42,8 +42,7 @@ class RowPart:
     macro: Macro
 
 
-@dataclass(frozen=True, kw_only=True)
-class GemvLayout:
+class GemvLayout(Struct, frozen=True, kw_only=True):
     """A matrix in the rows of a channel; for ``heads`` > 1 one matrix per head, each with a vector of its own.
 
     Parameters
@@ -75,7 +74,7 @@ class GemvLayout:
             bursts = self._bursts(part) * part.heads
             made += [
                 Macro(kind=MacroKind.GWRITE, columns=bursts, arrival=arrival),
-                Macro(**{**part.macro.__dict__, "arrival": arrival}),
+                replace(part.macro, arrival=arrival),
             ]
         return made
 

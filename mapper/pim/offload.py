@@ -14,8 +14,9 @@ the vector unit adds.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.errors import LoomError, NotSupported
@@ -27,8 +28,7 @@ Values = Literal["packed", "row"]
 Balance = Literal["greedy", "round_robin"]
 
 
-@dataclass(frozen=True)
-class Head:
+class Head(Struct, frozen=True):
     """What attention in memory looks like for every sequence.
 
     Parameters
@@ -62,8 +62,7 @@ class Head:
         )
 
 
-@dataclass(frozen=True)
-class CacheShape:
+class CacheShape(Struct, frozen=True):
     """Rows and rounds of one sequence in one channel.
 
     Parameters

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
+
+from msgspec.structs import replace
 
 from siliconloom.mapper.context import context_schedule
 from siliconloom.mapper.system.context import ContextTime, time_context

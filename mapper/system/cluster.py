@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, replace
 from itertools import accumulate
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from siliconloom.arch.network import Wiring
 from siliconloom.mapper.system.contracts import Fabric, Machine
 
 
-@dataclass(frozen=True)
-class Cluster:
+class Cluster(Struct, frozen=True):
     """Chips, what joins them, and which rank each one takes.
 
     Parameters

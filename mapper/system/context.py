@@ -8,10 +8,10 @@ the source's blocks of the steps before are done. Links take messages in the ord
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
 
 from siliconloom.arch.rank_links import RankLink, RankLinks
 from siliconloom.mapper.context import ContextBlock, Kind, Schedule, ScheduleMessage, context_schedule, shard_tokens
@@ -29,8 +29,7 @@ LASP-2's blocks have no queries where they make states, and no keys where they a
 """
 
 
-@dataclass(frozen=True)
-class ContextTime:
+class ContextTime(Struct, frozen=True):
     """One pass of one layer's attention.
 
     Parameters
@@ -55,8 +54,7 @@ class ContextTime:
     starts: tuple[float, ...]
 
 
-@dataclass(frozen=True)
-class ContextCost:
+class ContextCost(Struct, frozen=True):
     """Forward and backward pass of one layer's attention."""
 
     forward: ContextTime

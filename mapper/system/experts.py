@@ -13,10 +13,10 @@ changes nothing which experts of different layers, or of a token, lie on one chi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.mapper.experts import Copies, ModelRouting, Placement, RoutingTrace, place_loads, read_trace
@@ -40,8 +40,7 @@ def routing_of_model(graph: Graph) -> ModelRouting:
     return ModelRouting(graph.name, sum(o.repeat for o in found), first.stored or first.batch, first.chosen or 1)
 
 
-@dataclass(frozen=True, eq=False)
-class PlacedExperts:
+class PlacedExperts(Struct, frozen=True, eq=False):
     """Experts on the chips of a plan.
 
     Parameters

@@ -8,9 +8,9 @@ its share of the tokens. What a chip needs and has already stays; of the rest ev
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.mapper.system.contracts import Fabric
@@ -19,8 +19,7 @@ from siliconloom.mapper.system.plan import Plan
 Float = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class CacheShare:
+class CacheShare(Struct, frozen=True):
     """Chips' parts of a cache: from and to, as shares of the whole, in each of four dimensions; arrays over ranks."""
 
     sequences: Float
@@ -29,8 +28,7 @@ class CacheShare:
     tokens: Float
 
 
-@dataclass(frozen=True)
-class Transferred:
+class Transferred(Struct, frozen=True):
     """Bytes that each chip sends each other, and seconds until the last one has its part."""
 
     sent: Float

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from siliconloom.mapper.system.attention import shared_seconds
 from siliconloom.mapper.system.cluster import Cluster
@@ -26,8 +28,7 @@ MASK_BYTES = 1.0
 """Of each value that dropout passes, at the end of attention and of the feed-forward network."""
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(Struct, frozen=True):
     """One execution of a block of operators, on one chip, for one microbatch.
 
     Parameters

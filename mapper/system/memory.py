@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from siliconloom.mapper.system.layers import Block
 from siliconloom.mapper.system.plan import Plan
@@ -15,8 +16,7 @@ STATE = 12.0
 """Bytes of Adam's fp32 parameter, momentum and variance (ZeRO's K)."""
 
 
-@dataclass(frozen=True)
-class MemoryUse:
+class MemoryUse(Struct, frozen=True):
     """Bytes of one chip at its fullest."""
 
     weights: float
@@ -42,8 +42,7 @@ def states(parameters: float, element: float, data: int, zero: int) -> tuple[flo
     return weights, gradients, optimizer
 
 
-@dataclass(frozen=True)
-class Held:
+class Held(Struct, frozen=True):
     """What the blocks of a device add up to; see `Block`."""
 
     parameters: float

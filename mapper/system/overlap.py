@@ -29,7 +29,9 @@ one memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from siliconloom.arch import NotSupported
 from siliconloom.mapper.system.contracts import Machine
@@ -54,8 +56,7 @@ Seconds = Callable[[Graph, Machine], Mapping[str, float]]
 """Seconds of every operator of a part, messages among them."""
 
 
-@dataclass(frozen=True)
-class OverlapSegment:
+class OverlapSegment(Struct, frozen=True):
     """Work of a stream, then a message; what comes after it in the layer needs the message."""
 
     name: str
@@ -63,8 +64,7 @@ class OverlapSegment:
     seconds: float
 
 
-@dataclass(frozen=True)
-class BlockPass:
+class BlockPass(Struct, frozen=True):
     """A block's pass forward, or its pass backward; ``block`` names the block of the forward pass."""
 
     block: str

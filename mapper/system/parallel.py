@@ -12,10 +12,12 @@ The messages become operators of the graph, `Collective`, between those that mak
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil, gcd
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.workloads import Attention, Collective, Gemm, Graph, Operator, Phase, SharedAttention, Vector
@@ -42,8 +44,7 @@ SIZES = {Pass.FORWARD: ("m", "n", "k"), Pass.INPUT_GRADIENT: ("m", "k", "n"), Pa
 """Rows, columns and sums of C[m,n] = A[m,k] B[k,n], and where they are in C' B^T [m,k,n] and in A^T C' [k,n,m]."""
 
 
-@dataclass(frozen=True)
-class Split:
+class Split(Struct, frozen=True):
     """Chips that share a replica of the model.
 
     Parameters

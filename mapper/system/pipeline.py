@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from siliconloom.arch.errors import LoomError
 
@@ -26,8 +27,7 @@ class PassKind(StrEnum):
     WEIGHT = "W"
 
 
-@dataclass(frozen=True)
-class StagePass:
+class StagePass(Struct, frozen=True):
     """One pass of one device."""
 
     kind: PassKind
@@ -39,8 +39,7 @@ Schedule = list[list[StagePass]]
 """Passes of each device, in order."""
 
 
-@dataclass(frozen=True)
-class StagePlacement:
+class StagePlacement(Struct, frozen=True):
     """Which device holds which stage: in turn (chunk c of device d is stage c p + d), or as a V for two chunks."""
 
     devices: int

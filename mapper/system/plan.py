@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import gcd
 from typing import Any, Literal, get_args
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from siliconloom.arch import LoomError
 from siliconloom.arch.errors import nearest_name
@@ -22,8 +24,7 @@ ContextScheme = Literal[
 Overlap = Literal["none", "tokens", "tiles", "nano", "ladder", "shortcut"]
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """Degrees of parallelism and how a step is run.
 
     Parameters
@@ -131,7 +132,7 @@ class Plan:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return asdict(self)
 
     def text(self, *, training: bool = True) -> str:
         """``data 8, tensor 4, pipeline 2, microbatch 1, 1f1b``."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from siliconloom.arch import LoomError
 from siliconloom.mapper.system.cluster import Cluster
@@ -18,8 +20,7 @@ from siliconloom.workloads import Attention, Gemm, Graph, Phase
 from siliconloom.workloads.roles import Pass, Role
 
 
-@dataclass(frozen=True)
-class StepTime:
+class StepTime(Struct, frozen=True):
     """Seconds of a step and its parts.
 
     Parameters

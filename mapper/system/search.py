@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from siliconloom.arch import LoomError
 from siliconloom.arch.quantity import format_bytes
@@ -32,16 +34,14 @@ LONG = 8192
 """Tokens of a sequence that a chip has at least where the search tries context parallelism."""
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(Struct, frozen=True):
     """A plan with its step."""
 
     plan: Plan
     step: StepTime
 
 
-@dataclass(frozen=True)
-class Search:
+class Search(Struct, frozen=True):
     """The best plans, fastest first, and how many were looked at.
 
     Parameters

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.mapper.system.parallel import EXPERTS, SIZES, Split, first_expert, share, summed

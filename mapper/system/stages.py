@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
+
+from msgspec import Struct
 
 from siliconloom.arch import LoomError
 from siliconloom.mapper.system.layers import Block
@@ -14,8 +15,7 @@ from siliconloom.workloads.roles import Section
 ENDS = (Section.EMBEDDING, Section.HEAD)
 
 
-@dataclass(frozen=True)
-class StageModel:
+class StageModel(Struct, frozen=True):
     """Blocks as one chip executes them: what comes first and last, and the layers between in order.
 
     ``layers`` are places in ``blocks``, one for each execution.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from siliconloom.arch import LoomError
 from siliconloom.arch.budget import require_memory
@@ -28,8 +29,7 @@ GREEDY = {"zero_bubble": lambda p: p, "zero_bubble_2": lambda p: 2 * p, "v_half"
 """Schedules with weight passes of their own: microbatch-chunks that a device of ``p`` holds at most."""
 
 
-@dataclass(frozen=True)
-class Slowdown:
+class Slowdown(Struct, frozen=True):
     """From ``at`` seconds on a device's passes, or a link's messages, take ``factor`` times as long.
 
     Link k joins stages k and k + 1. An infinite factor stops it until its next change.
@@ -41,8 +41,7 @@ class Slowdown:
     link: int | None = None
 
 
-@dataclass(frozen=True)
-class PipelineRun:
+class PipelineRun(Struct, frozen=True):
     """A pipeline's passes in time.
 
     Parameters

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from siliconloom.arch import LoomError
 from siliconloom.mapper.system.cluster import Cluster
@@ -20,8 +21,7 @@ GRADIENT_SUM = 4.0
 """Bytes of a gradient when it is summed over replicas: fp32, as Megatron-LM accumulates it."""
 
 
-@dataclass(frozen=True)
-class _Stages:
+class _Stages(Struct, frozen=True):
     """Seconds of every stage's passes for a microbatch, and of messages within them."""
 
     counts: list[int]
@@ -32,8 +32,7 @@ class _Stages:
     blocks: list[list[list[Block]]]
 
 
-@dataclass(frozen=True)
-class _Sums:
+class _Sums(Struct, frozen=True):
     """Seconds of scattering gradients, of sums over groups, of gathering parameters."""
 
     scatter: float

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from siliconloom.arch.datatype import DataType
@@ -18,8 +18,7 @@ from siliconloom.rtl.array.arithmetic import arithmetic_of
 Matrix = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class ArrayProduct:
+class ArrayProduct(Struct, frozen=True):
     """C[m,n] = A[m,k] B[k,n] with random operands."""
 
     m: int
@@ -27,16 +26,14 @@ class ArrayProduct:
     k: int
 
 
-@dataclass(frozen=True)
-class FoldTime:
+class FoldTime(Struct, frozen=True):
     """First and last output cycle of a fold, cycle 0 being the first with a valid operand."""
 
     first_output: int
     last_output: int
 
 
-@dataclass(frozen=True)
-class FoldCase:
+class FoldCase(Struct, frozen=True):
     """GEMMs that run back to back on one tile.
 
     Parameters
@@ -60,8 +57,7 @@ class FoldCase:
     schedule: tuple[FoldTime, ...] = ()
 
 
-@dataclass(frozen=True)
-class CaseResult:
+class CaseResult(Struct, frozen=True):
     """What the RTL did with a case.
 
     Parameters
@@ -83,8 +79,7 @@ class CaseResult:
     cycles: int
 
 
-@dataclass
-class FoldBeats:
+class FoldBeats(Struct):
     """Streams of one fold and its golden result, one row of C sums per due output beat."""
 
     streams: dict[str, list[tuple[Matrix, int]]]

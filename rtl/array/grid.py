@@ -7,19 +7,18 @@ row and a grid have the same port names, so any of them can be the half of a lar
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from amaranth import Cat, Module, Signal
 from amaranth.lib.wiring import In, Out
+from msgspec import Struct
 
 from siliconloom.rtl.array.arithmetic import Arithmetic
 from siliconloom.rtl.array.element import CONTROLS, OutputElement, StationaryElement, stationary_controls
 from siliconloom.rtl.library import Circuit, Library
 
 
-@dataclass(frozen=True)
-class GridFabric:
+class GridFabric(Struct, frozen=True):
     """What an array is made of.
 
     Parameters

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, Template
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError
@@ -25,8 +25,7 @@ SETTLE = 600
 """Cycles after the last delivery for which the bench looks out for more."""
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """Wrong bits that arrive in ``cycle``: masks of the symbol, the flit and the control word."""
 
     cycle: int
@@ -35,8 +34,7 @@ class Fault:
     control: int = 0
 
 
-@dataclass(frozen=True)
-class LinkBenchCase:
+class LinkBenchCase(Struct, frozen=True):
     """Flits to send, who waits when, and what goes wrong.
 
     Parameters
@@ -55,8 +53,7 @@ class LinkBenchCase:
     faults: Sequence[Fault] = ()
 
 
-@dataclass
-class LinkOutcome:
+class LinkOutcome(Struct):
     """What the RTL did: cycles of taking and delivering, what was delivered, and its counters by name."""
 
     ended: bool

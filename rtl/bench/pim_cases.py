@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from siliconloom.arch.datatype import DataType
@@ -20,8 +20,7 @@ Bytes = NDArray[np.uint8]
 Rows = dict[tuple[int, int], Bytes]
 
 
-@dataclass(frozen=True, kw_only=True)
-class PimBenchCase:
+class PimBenchCase(Struct, frozen=True, kw_only=True):
     """Macros with the data that they find and bring.
 
     Parameters
@@ -46,8 +45,7 @@ class PimBenchCase:
     limit: int = 100_000
 
 
-@dataclass
-class PimOutcome:
+class PimOutcome(Struct):
     """What a tile did.
 
     Parameters

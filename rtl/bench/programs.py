@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from siliconloom.arch.description import Chip
@@ -25,8 +26,7 @@ from siliconloom.rtl.npu.testbench import memory_parameters
 Bytes = NDArray[np.uint8]
 
 
-@dataclass(frozen=True)
-class ProgramCase:
+class ProgramCase(Struct, frozen=True):
     """A program with the memory that it starts from.
 
     Parameters
@@ -112,8 +112,7 @@ EACH = 0xFFFFFFFF
 """Every beat is an error."""
 
 
-@dataclass
-class ProgramOutcome:
+class ProgramOutcome(Struct):
     """What a tile did.
 
     Parameters

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from siliconloom.arch.link import CONTROL_BITS, LinkProtocol
@@ -24,8 +24,7 @@ SETTLE = 400
 NEVER = 0xFFFFFFFF
 
 
-@dataclass(frozen=True)
-class RingCase:
+class RingCase(Struct, frozen=True):
     """A buffer to be summed over a ring.
 
     Parameters
@@ -52,8 +51,7 @@ class RingCase:
     faults: Sequence[Sequence[Fault]] = ()
 
 
-@dataclass
-class ChipOutcome:
+class ChipOutcome(Struct):
     """What one chip did.
 
     Parameters

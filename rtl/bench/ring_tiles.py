@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from siliconloom.arch.description import Chip
 from siliconloom.arch.isa import Program
@@ -24,8 +25,7 @@ SET_UP = 400
 """Cycles in which the bench's host has written a tile's registers, ten cycles each, before it starts the tile."""
 
 
-@dataclass(frozen=True)
-class TileCase:
+class TileCase(Struct, frozen=True):
     """A ring case whose chips compute what they sum: the tiles' programs, addresses and earliest starts."""
 
     ring: RingCase

@@ -12,12 +12,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.errors import CheckFailed, LoomError, nearest_name
@@ -141,8 +141,7 @@ def run_cases(
     ]
 
 
-@dataclass
-class Spent:
+class Spent(Struct):
     """Wall time of benches, in seconds, of building them and of running them; and who is told while they run.
 
     Parameters

@@ -6,16 +6,14 @@ another class with these members.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from amaranth import Const, Mux
 from amaranth.hdl import Shape, Value, signed
+from msgspec import Struct
 
 SUM_BITS = 32
 
 
-@dataclass(frozen=True)
-class Integers:
+class Integers(Struct, frozen=True):
     """Two's-complement operands of ``bits`` bits and sums that wrap.
 
     Parameters

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from siliconloom.rtl.library import Circuit
 
 
-@dataclass(frozen=True)
-class ChannelPort:
+class ChannelPort(Struct, frozen=True):
     """A port of a circuit: name, bits, and whether it is an input."""
 
     name: str
@@ -16,8 +15,7 @@ class ChannelPort:
     is_input: bool
 
 
-@dataclass(frozen=True)
-class Channel:
+class Channel(Struct, frozen=True):
     """A valid/ready handshake: a stream, or one of the five channels of an AXI port.
 
     Parameters
@@ -72,8 +70,7 @@ class Channel:
         return values
 
 
-@dataclass(frozen=True)
-class Interface:
+class Interface(Struct, frozen=True):
     """The ports of a circuit beside clock and reset.
 
     Parameters

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from siliconloom.rtl.flows.registers import RegisterMap
 from siliconloom.rtl.library import Circuit
 
 
-@dataclass(frozen=True, kw_only=True)
-class Design:
+class Design(Struct, frozen=True, kw_only=True):
     """A top circuit and what is said about it in the sidecar and in the files that go with it.
 
     Parameters

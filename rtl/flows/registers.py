@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from msgspec import Struct
+
 Access = Literal["rw", "ro", "wo", "w1c"]
 """Software may read and write; only read; only write; read, and clear a bit by writing one to it."""
 
@@ -20,8 +22,7 @@ ACCESS_MEANINGS: dict[Access, str] = {
 SCHEMA = "siliconloom.registers/1"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Field:
+class Field(Struct, frozen=True, kw_only=True):
     """Bits of a register that mean one thing.
 
     Parameters
@@ -74,8 +75,7 @@ class Field:
         return str(self.low) if self.width == 1 else f"{self.low + self.width - 1}:{self.low}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Register:
+class Register(Struct, frozen=True, kw_only=True):
     """A word of the register map.
 
     Parameters

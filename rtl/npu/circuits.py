@@ -15,8 +15,9 @@ then comes in order, see `rtl.npu.sharing`. What is registered elsewhere before 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import cache
+
+from msgspec import Struct, field
 
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.opcodes import Unit, built_units, memory_units
@@ -25,8 +26,7 @@ from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.geometry import Geometry
 
 
-@dataclass(frozen=True)
-class Port:
+class Port(Struct, frozen=True):
     """A port of the scratchpad that a unit has to itself.
 
     Parameters
@@ -47,8 +47,7 @@ class Port:
     order: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class UnitCircuit:
+class UnitCircuit(Struct, frozen=True, kw_only=True):
     """A unit's row.
 
     Parameters

@@ -11,13 +11,13 @@ shorter one lies within one such window of both.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.hdl import Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
+from msgspec import Struct
 
 from siliconloom.arch import timing
 from siliconloom.arch.description import INTERVAL_ONE
@@ -200,8 +200,7 @@ class Bursts(NamedTuple):
     length: Signal
 
 
-@dataclass(frozen=True)
-class StoreQueues:
+class StoreQueues(Struct, frozen=True):
     """The queues of a store engine.
 
     Parameters

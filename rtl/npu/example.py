@@ -10,11 +10,11 @@ store of each tile of results. All operands are in double buffers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch.description import Chip, NpuTile
@@ -61,8 +61,7 @@ MOST_K = 65_536
 """Depth whose sums fit 32 bits for any operands: 2^31 over 2^14, halved."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExampleRun:
+class ExampleRun(Struct, frozen=True, kw_only=True):
     """A product on the tile.
 
     Parameters

@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import lcm
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import WORD_BYTES
@@ -30,16 +31,14 @@ class ProductShape(NamedTuple):
     k: int
 
 
-@dataclass(frozen=True)
-class TwoSlots:
+class TwoSlots(Struct, frozen=True):
     """Where in the scratchpad a buffer of two slots begins, and the bytes of a slot."""
 
     base: int
     slot: int
 
 
-@dataclass(frozen=True)
-class ExampleTile:
+class ExampleTile(Struct, frozen=True):
     """The tile as the example needs it, and what its layouts make of sizes."""
 
     tile: NpuTile

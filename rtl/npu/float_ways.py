@@ -9,10 +9,10 @@ stage, the one that comes first among the ways has its will.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from amaranth import Const, Module
 from amaranth.hdl import Value
+from msgspec import Struct
 
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.registry import Registry, discover
@@ -22,8 +22,7 @@ UNIT, MINUS_ZERO = Const(0x3F800000, 32), Const(1 << 31, 32)
 """What changes no number that is multiplied by it, or that it is added to."""
 
 
-@dataclass(frozen=True)
-class FloatStage:
+class FloatStage(Struct, frozen=True):
     """Numbers in fp32 that the hooks of one stage may read.
 
     Parameters
@@ -55,8 +54,7 @@ FloatHook = Callable[[Module, FloatStage], dict[str, Value]]
 """From what a stage sees to what it assigns while its way holds; circuits go into the module."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FloatWay:
+class FloatWay(Struct, frozen=True, kw_only=True):
     """What the stages of a lane do while a bit is set; a hook that is left out changes nothing.
 
     Parameters

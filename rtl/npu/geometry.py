@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import gcd
+
+from msgspec import Struct
 
 from siliconloom.arch import isa, timing
 from siliconloom.arch.datatype import DataType
@@ -33,8 +34,7 @@ def log2(value: int) -> int:
     return value.bit_length() - 1
 
 
-@dataclass(frozen=True)
-class Geometry:
+class Geometry(Struct, frozen=True):
     """What the circuits of one tile agree on; sizes in bytes unless a name says otherwise.
 
     Parameters

@@ -7,15 +7,14 @@ functions; a test holds every formula against them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.layout import padded, row_unit, sums_pitch
 from siliconloom.arch.vector import SCALAR_BYTES
 
 
-@dataclass(frozen=True)
-class ValuePlace:
+class ValuePlace(Struct, frozen=True):
     """Where a value lies.
 
     Parameters

@@ -6,11 +6,11 @@ It needs nothing but a Verilog simulator, so that the evidence travels with the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch.isa import WORD_BYTES, Program
@@ -29,8 +29,7 @@ LIMIT_FACTOR = 40
 """How many times longer than predicted a run may take: a memory that hesitates is slow."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProgramVectors:
+class ProgramVectors(Struct, frozen=True, kw_only=True):
     """A run of a program as the simulator predicts it.
 
     Parameters

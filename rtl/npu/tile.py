@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from amaranth import Cat, Module, Mux, Signal
 from amaranth.hdl import Value
 from amaranth.lib import data
 from amaranth.lib.wiring import In, Out, connect, flipped
+from msgspec import Struct
 
 from siliconloom.arch import timing
 from siliconloom.arch.isa import SEMAPHORES, WORD_BITS
@@ -42,8 +42,7 @@ PATIENCE = 8
 """Cycles without any progress after which a tile in which nothing is under way is stuck."""
 
 
-@dataclass(frozen=True)
-class RunState:
+class RunState(Struct, frozen=True):
     """State of the run, as the registers show it.
 
     Parameters
@@ -66,8 +65,7 @@ class RunState:
     cycles: Signal
 
 
-@dataclass(frozen=True)
-class Front:
+class Front(Struct, frozen=True):
     """A unit, its queue, and the track of what the unit has begun.
 
     Parameters
@@ -129,8 +127,7 @@ class FirstFault(NamedTuple):
     number: Signal
 
 
-@dataclass(frozen=True)
-class Parts:
+class Parts(Struct, frozen=True):
     """The tile's parts, for what looks at all of them; ``fronts`` by the units' names."""
 
     control: Placed

@@ -10,10 +10,10 @@ Where two ways of a function want the same stage, the one that comes first among
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from amaranth.hdl import Value
+from msgspec import Struct
 
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.registry import Registry, discover
@@ -29,8 +29,7 @@ The first condition that holds counts. Names are those of the stage, see `Way`.
 """
 
 
-@dataclass(frozen=True)
-class Stage:
+class Stage(Struct, frozen=True):
     """Signals of a lane that hooks may read, all of them bit vectors: signs are the reader's.
 
     Parameters
@@ -62,8 +61,7 @@ class Stage:
     more: dict[str, Value]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Way:
+class Way(Struct, frozen=True, kw_only=True):
     """What the stages of a lane do while a bit is set; a hook that is left out changes nothing.
 
     Parameters
@@ -106,8 +104,7 @@ def when(**assigned: Callable[[Stage], Any]) -> Hook:
     return hook
 
 
-@dataclass(frozen=True)
-class FunctionCircuit:
+class FunctionCircuit(Struct, frozen=True):
     """The ways that make a function, by name, and whether a norm takes the mean away."""
 
     ways: tuple[str, ...] = ()

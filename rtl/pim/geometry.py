@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import Chip
@@ -19,8 +19,7 @@ def width(values: int) -> int:
     return max((values - 1).bit_length(), 1)
 
 
-@dataclass(frozen=True)
-class PimGeometry:
+class PimGeometry(Struct, frozen=True):
     """A tile and the widths that follow from it.
 
     Parameters

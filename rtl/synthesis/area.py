@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from siliconloom.arch.errors import CheckFailed, LoomError
 from siliconloom.rtl.emit import Bundle
@@ -19,11 +22,34 @@ ECP5_LUTS = {"LUT4": 1, "CCU2C": 2, "TRELLIS_DPR16X4": 4}
 """LUTs behind a cell: a carry cell holds two, a distributed memory four, as nextpnr counts them."""
 
 REGISTER = re.compile(r"\$_(S|A|AL)?DFF")
+SHARE, DEPTH = 0.02, 3
+"""Of a design's cells, those of a module that is told of; how far below the top it may be."""
 LATCHES = "t:$dlatch t:$adlatch t:$dlatchsr t:$sr"
 
 
-@dataclass(frozen=True)
-class Area:
+class ModuleArea(Struct, frozen=True):
+    """What one kind of module takes within another, all its instances there together, with all that they contain.
+
+    Parameters
+    ----------
+    path
+        Names of the modules from the top's child down to this one, without the prefix that all share.
+    instances
+        How many of them the module above holds, times how many there are of that.
+    cells, registers, luts, multipliers, block_rams
+        As of an `Area`, of all instances.
+    """
+
+    path: tuple[str, ...]
+    instances: int
+    cells: int
+    registers: int
+    luts: int
+    multipliers: int
+    block_rams: int
+
+
+class Area(Struct, frozen=True):
     """What Yosys made of a design.
 
     Parameters
@@ -42,6 +68,8 @@ class Area:
         Cells that are none of those, of wrapped memories neither: LUTs on an ECP5, gates elsewhere.
     square_units
         Area in the liberty file's unit, without memories; ``None`` without such a file.
+    parts
+        The modules that take a good part of the whole, each before what it contains; none of a flattened design.
     """
 
     yosys: str
@@ -53,6 +81,7 @@ class Area:
     block_rams: int
     logic: int
     square_units: float | None
+    parts: tuple[ModuleArea, ...] = ()
 
 
 def synthesize(bundle: Bundle, target: Target, liberty: Path | None, folder: Path, *, flatten: bool) -> Area:
@@ -117,6 +146,7 @@ def synthesize(bundle: Bundle, target: Target, liberty: Path | None, folder: Pat
         block_rams=cells.get("DP16KD", 0),
         logic=luts_of(cells) if target == "ecp5" else sum(cells.values()) - registers,
         square_units=area,
+        parts=() if flatten else parts_of(found, top, hidden),
     )
 
 
@@ -159,6 +189,55 @@ def _reading(bundle: Bundle, folder: Path, more: list[str] | None = None) -> lis
 def _statistics(path: Path) -> dict[str, Any]:
     made: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return made
+
+
+def parts_of(statistics: Mapping[str, Any], top: str, hidden: Collection[str] = ()) -> tuple[ModuleArea, ...]:
+    """The modules, down to `DEPTH` levels below the top, that take at least a `SHARE` of any kind of cell.
+
+    Parameters
+    ----------
+    statistics
+        What Yosys' ``stat -json`` says of a design that was not flattened.
+    top, hidden
+        Its top module, and those whose instances are no cells.
+    """
+    modules = {name.removeprefix("\\"): each["num_cells_by_type"] for name, each in statistics["modules"].items()}
+    below = {
+        name: {kind.removeprefix("\\"): count for kind, count in counts.items()} for name, counts in modules.items()
+    }
+
+    @cache
+    def whole(name: str) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for kind, count in below[name].items():
+            if kind in below:
+                found.update({each: count * many for each, many in whole(kind).items()})
+            elif kind not in hidden:
+                found[kind] += count
+        return found
+
+    def figures(name: str, instances: int) -> tuple[int, int, int, int, int]:
+        found = whole(name)
+        registers = sum(n for kind, n in found.items() if kind == "TRELLIS_FF" or REGISTER.match(kind))
+        counts = found.total(), registers, luts_of(found), found["MULT18X18D"], found["DP16KD"]
+        cells, registers, luts, multipliers, rams = (instances * count for count in counts)
+        return cells, registers, luts, multipliers, rams
+
+    all_of_it = figures(top, 1)
+
+    def walk(name: str, path: tuple[str, ...], instances: int) -> Iterator[ModuleArea]:
+        inner = [(kind, instances * count) for kind, count in below[name].items() if kind in below]
+        taken = {kind: figures(kind, count) for kind, count in inner}
+        for kind, count in sorted(inner, key=lambda each: (-taken[each[0]][0], each[0])):
+            if any(
+                took and took >= SHARE * whole_of_it for took, whole_of_it in zip(taken[kind], all_of_it, strict=True)
+            ):
+                named = *path, kind.removeprefix(f"{top}_")
+                yield ModuleArea(named, count, *taken[kind])
+                if len(named) < DEPTH:
+                    yield from walk(kind, named, count)
+
+    return tuple(walk(top, (), 1))
 
 
 def cells_of(statistics: Mapping[str, Any], hidden: Collection[str] = ()) -> dict[str, int]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
+
+from msgspec.structs import asdict
 
 from siliconloom.arch.description import Chip
 from siliconloom.arch.isa import Opcode, Program

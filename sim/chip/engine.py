@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError
@@ -51,8 +51,7 @@ FOLD_LIMIT = 5_000
 """Most jumps to list in a trace."""
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(Struct, frozen=True):
     """Outcome of one run of one tile, in cycles of its clock.
 
     Parameters

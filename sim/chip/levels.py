@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError
@@ -16,8 +15,7 @@ NO_LEVEL = -1
 """Level of an instruction that moves nothing."""
 
 
-@dataclass(frozen=True)
-class Reach:
+class Reach(Struct, frozen=True):
     """First and last byte that an instruction's transfer touches in all its executions."""
 
     first: int

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from siliconloom.arch.description import Chip, NpuTile, PimTile, SystolicTile
 from siliconloom.arch.errors import LoomError, NotSupported
@@ -83,8 +83,7 @@ class UnitConstants(NamedTuple):
     """A bit per unit: it reads main memory, so what it does is counted with the work that it is for."""
 
 
-@dataclass(frozen=True)
-class Tables:
+class Tables(Struct, frozen=True):
     """What the kernel reads.
 
     Parameters

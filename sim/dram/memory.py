@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
+
+from msgspec import Struct
 
 from siliconloom.arch.description import Chip, Memory
 from siliconloom.arch.dram import Dram
@@ -12,8 +13,7 @@ PROBE = 1 << 17
 """Requests of the stream that measures a channel: tens of refreshes, hundreds of rows."""
 
 
-@dataclass(frozen=True)
-class Delivered:
+class Delivered(Struct, frozen=True):
     """Of one channel.
 
     Parameters

@@ -13,10 +13,10 @@ The last block is always run: only there does the controller see that nothing el
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from siliconloom.arch.kernels import UNCOUNTED, kernel, part
 from siliconloom.sim.dram.kernel import advance
@@ -65,8 +65,7 @@ _QUIET = -1
 REQUESTS, BLOCKS, SNAPSHOTS = range(3)
 
 
-@dataclass(frozen=True)
-class Collapse:
+class Collapse(Struct, frozen=True):
     """Requests and blocks whose outcome was known from before, and states that were kept."""
 
     requests: int

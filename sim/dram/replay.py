@@ -9,10 +9,10 @@ share its answer; a read of an address that waits to be written is answered at o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch.dram import Dram
@@ -42,8 +42,7 @@ LOG_MORE = 1_000_000
 NO_COLLAPSE = Collapse(0, 0, 0)
 
 
-@dataclass(frozen=True)
-class Replay:
+class Replay(Struct, frozen=True):
     """What became of every request, in cycles of the command clock.
 
     Parameters
@@ -167,7 +166,7 @@ def _joined(requests: int, parts: list[tuple[int, Int, Replay]]) -> Replay:
         sum(r.bursts for r in runs),
         max((r.finish for r in runs), default=0),
         commands[np.argsort(commands[:, 0], kind="stable")],
-        Collapse(*(sum(getattr(r.collapse, f.name) for r in runs) for f in fields(Collapse))),
+        Collapse(*(sum(getattr(r.collapse, name) for r in runs) for name in Collapse.__struct_fields__)),
     )
 
 

@@ -7,9 +7,9 @@ number, which is rounded to the short format where it is written. All numbers ar
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch.datatype import DataType
@@ -20,8 +20,7 @@ from siliconloom.arch.vector import VectorFunction, column_lines
 from siliconloom.sim.golden.vector import Bytes, Operands, window
 
 
-@dataclass(frozen=True)
-class FloatOperands:
+class FloatOperands(Struct, frozen=True):
     """What one execution of a vector instruction finds, in fp32 patterns; see `sim.golden.vector.Operands`."""
 
     held: Operands

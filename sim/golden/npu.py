@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch.datatype import DataType
@@ -30,8 +30,7 @@ Words = NDArray[np.uint32]
 Integers = NDArray[np.int64]
 
 
-@dataclass
-class LoadedProgram:
+class LoadedProgram(Struct):
     """A legal program, the memory it starts from, and the address it is loaded at."""
 
     program: Program

@@ -10,10 +10,11 @@ one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from siliconloom.arch.network import Endpoint, Wiring
@@ -25,8 +26,7 @@ Int = NDArray[np.int64]
 FOREVER = 2**62
 
 
-@dataclass(frozen=True)
-class Disturbance:
+class Disturbance(Struct, frozen=True):
     """One change from ``at`` on (picoseconds): of a chip's or a link's factor, or a link's failure or return.
 
     ``link`` is the number of one directed link.

@@ -13,9 +13,9 @@ import heapq
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError
@@ -67,8 +67,7 @@ class ErrorPattern:
         return turn * self.size + self.ones[found] if found < len(self.ones) else (turn + 1) * self.size + self.ones[0]
 
 
-@dataclass(frozen=True)
-class Faults:
+class Faults(Struct, frozen=True):
     """Wrong bits on the wires, by the cycle in which they arrive.
 
     Parameters
@@ -86,8 +85,7 @@ class Faults:
     controls: Sequence[int] = ()
 
 
-@dataclass
-class _Packet:
+class _Packet(Struct):
     number: int
     lasts: list[bool]
     head: int = 0
@@ -95,8 +93,7 @@ class _Packet:
     spoilt: bool = False
 
 
-@dataclass
-class Counts:
+class Counts(Struct):
     """The error counters of a link's two ends, and what it sent."""
 
     retries: int = 0
@@ -259,8 +256,7 @@ class Link:
         return taken
 
 
-@dataclass
-class LinkRun:
+class LinkRun(Struct):
     """When flits were taken from the source and by the sink, and what went wrong on the way."""
 
     taken: list[int] = field(default_factory=list)

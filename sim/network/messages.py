@@ -13,10 +13,10 @@ The one kernel with events also knows chips that fall behind and links that lose
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError
@@ -49,8 +49,7 @@ Float = NDArray[np.float64]
 Short = NDArray[np.int32]
 
 
-@dataclass(frozen=True)
-class NetworkRun:
+class NetworkRun(Struct, frozen=True):
     """What came of the messages.
 
     Parameters
@@ -295,25 +294,28 @@ def run_in_order(
     size, adds, work, pair = messages.size, messages.adds, messages.work, messages.pair
     done, busy, carried = outcome.done, outcome.busy, outcome.carried
     per_byte, latency, whole = links.per_byte, links.latency, links.whole
+    delay, add_per_byte, previous = links.delay, links.add_per_byte, turns.previous
     free = np.zeros(per_byte.size, np.int64)
     latest = np.zeros(per_byte.size, np.int64)
-    then = np.zeros(size.size, np.int64)  # each message's turn before the present one
+    # each message's turn before the present one; where there is none, zeroing it takes as long as half of all the rest
+    then = np.zeros(size.size if turns.turns.max() > 1 else 0, np.int64)
     finish: Any = 0
     for group in range(turns.turns.size):
         a, b = turns.begin[group], turns.begin[group + 1]
         for turn in range(turns.turns[group]):
+            every = turn == 0 or turns.always[group]
             if turn > 0:
                 for message in range(a, b):
                     then[message] = done[message]
             for message in range(a, b):
                 head = np.int64(0)
-                if turn > 0 and turns.previous[message] >= 0:
-                    head = then[turns.previous[message]]
+                if turn > 0 and previous[message] >= 0:
+                    head = then[previous[message]]
                 for at in range(first[message], first[message + 1]):
                     before = waits[at]
                     if before >= message:
                         return -1
-                    if before >= a or turn == 0 or turns.always[group]:
+                    if every or before >= a:
                         head = max(head, done[before])
                 route = pair[message]
                 tail = head
@@ -335,9 +337,9 @@ def run_in_order(
                         carried[link] += size[message]
                         tail = end + latency[link]
                         head = tail if whole else start + latency[link]
-                    tail += links.delay
+                    tail += delay
                     if adds[message]:
-                        tail += np.int64(np.ceil(size[message] * links.add_per_byte))
+                        tail += np.int64(np.ceil(size[message] * add_per_byte))
                 done[message] = tail
                 finish = max(finish, tail)
     return finish

@@ -9,10 +9,10 @@ is written out after all, if there is the memory for it, and run with a queue of
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch.budget import require_memory
@@ -38,8 +38,7 @@ SLOT_BYTES = 320
 """Memory of a slot while classes are looked for."""
 
 
-@dataclass(frozen=True)
-class PatternRun:
+class PatternRun(Struct, frozen=True):
     """What came of a pattern's messages.
 
     Parameters

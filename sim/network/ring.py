@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.link import LinkProtocol
@@ -16,8 +17,7 @@ from siliconloom.arch.ring import READ_AHEAD, RingEngine
 from siliconloom.sim.network.link import Agenda, Counts, Faults, Link
 
 
-@dataclass(frozen=True)
-class Produced:
+class Produced(Struct, frozen=True):
     """In ``cycle`` the chip reports ``words`` flits of ``chunk``."""
 
     cycle: int
@@ -25,8 +25,7 @@ class Produced:
     words: int
 
 
-@dataclass
-class ChipRun:
+class ChipRun(Struct):
     """What one chip of the ring did.
 
     Parameters

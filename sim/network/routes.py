@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch.budget import memory_limit, own_memory, require_memory
@@ -22,8 +22,7 @@ HOP_BYTES = 24
 """Memory of one link of one path, until all are found."""
 
 
-@dataclass(frozen=True)
-class Routes:
+class Routes(Struct, frozen=True):
     """Links that each message crosses: message i takes ``links[first[pair[i]]:first[pair[i] + 1]]``."""
 
     pair: Short

@@ -23,10 +23,11 @@ so that no collision of hashes can pass. No topology and no algorithm has a name
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from siliconloom.arch.kernels import kernel
@@ -41,8 +42,7 @@ WORTH = 2
 """Slots of a class on average, from which on classes are worth it."""
 
 
-@dataclass(frozen=True)
-class FoldedNetwork:
+class FoldedNetwork(Struct, frozen=True):
     """One slot of each class, over one link of each class.
 
     Parameters

@@ -34,9 +34,9 @@ use, transfers the others.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError, NotSupported
@@ -74,8 +74,7 @@ MACRO_FIELDS = (
 )
 
 
-@dataclass(frozen=True)
-class ChannelRun:
+class ChannelRun(Struct, frozen=True):
     """What became of a channel's macros, in cycles of the DRAM's clock.
 
     Parameters

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import exp, expm1, inf, isfinite, sqrt
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
 from siliconloom.arch.errors import LoomError
 
@@ -29,8 +29,7 @@ DRAWN = 1024
 EventKind = Literal["failure", "waited", "restarted", "checkpoint", "finished"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainingRun:
+class TrainingRun(Struct, frozen=True, kw_only=True):
     """What a run has to do, and what goes wrong.
 
     Parameters
@@ -95,8 +94,7 @@ class TrainingRun:
         return min(max(round(best_interval(self.checkpoint_s, self.mtbf) / self.step_s), 1), max(self.steps, 1))
 
 
-@dataclass(frozen=True)
-class RunEvent:
+class RunEvent(Struct, frozen=True):
     """Something that happened at a time: after it ``saved`` steps are in a checkpoint, or done for good.
 
     Of checkpoints that follow each other without a failure the last one stands for all.
@@ -107,8 +105,7 @@ class RunEvent:
     saved: int
 
 
-@dataclass(frozen=True)
-class RunResult:
+class RunResult(Struct, frozen=True):
     """How long a run took and what for; the five parts add up to ``seconds``.
 
     Parameters

@@ -7,10 +7,10 @@ times. Times are picoseconds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError
@@ -20,8 +20,7 @@ from siliconloom.sim.timing.changes import Changes, read_changes, work_end
 Int = NDArray[np.int64]
 
 
-@dataclass
-class Tasks:
+class Tasks(Struct):
     """Tasks written down in the order in which each stream does them.
 
     `add` gives a task's number; what it waits for may be added later (`wait`).
@@ -47,8 +46,7 @@ class Tasks:
         return len(self.stream)
 
 
-@dataclass(frozen=True)
-class StreamRun:
+class StreamRun(Struct, frozen=True):
     """Start and end of every task."""
 
     start: Int

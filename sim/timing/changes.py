@@ -6,11 +6,11 @@ Used for chips that fall behind, links that lose bandwidth, streams of a schedul
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import isinf
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError
@@ -19,8 +19,7 @@ from siliconloom.arch.kernels import kernel
 Int = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Changes:
+class Changes(Struct, frozen=True):
     """For thing i, from ``at[k]`` on work takes ``factor[k]`` times as long, for k from ``first[i]`` to the next's.
 
     Before its first change a thing's factor is 1.

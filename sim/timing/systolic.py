@@ -19,7 +19,7 @@ So a run of full folds advances by max(T, R/p), or max(T, R), per fold and fills
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from siliconloom.arch.datatype import Packing
 from siliconloom.arch.description import SystolicArray
@@ -27,8 +27,7 @@ from siliconloom.arch.packing import fold_loads, loads, worked_rows
 from siliconloom.arch.timing import INPUT_SLICE
 
 
-@dataclass(frozen=True)
-class Fold:
+class Fold(Struct, frozen=True):
     """One pass of the array.
 
     Parameters
@@ -46,8 +45,7 @@ class Fold:
     output_beats: int
 
 
-@dataclass(frozen=True)
-class FoldTimes:
+class FoldTimes(Struct, frozen=True):
     """Cycles of one fold at the array's edge."""
 
     first_fire: int
@@ -101,8 +99,7 @@ class ArrayTimeline:
         return FoldTimes(first, last, first + self.output_latency, last + self.output_latency)
 
 
-@dataclass(frozen=True)
-class FoldRun:
+class FoldRun(Struct, frozen=True):
     """A whole GEMM as a run of folds, in closed form.
 
     Parameters

@@ -1,11 +1,11 @@
 """The measuring harness on a machine that is made up: its clock is a number, its GPU a table of times."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.baselines import torch_backend

@@ -1,9 +1,9 @@
 """PyTorch's operations on the CPU: every operation's result against float32, where PyTorch is installed."""
 
 import importlib.util
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from siliconloom.baselines.jobs import Deployment, LayerKernels
 from siliconloom.baselines.measure import TOLERANCE, CannotRun, Sensors, Settings, measure, to_table

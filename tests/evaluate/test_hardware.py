@@ -1,11 +1,11 @@
 """Whether the Verilog runs what was timed: the assembler's word on the very program."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from siliconloom.arch import DataType, NotSupported, load_chip
 from siliconloom.arch.assembler import check_program, violations

@@ -7,8 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from siliconloom.arch import LoomError
+from siliconloom.arch import LoomError, load_chip
 from siliconloom.cli import main
+from siliconloom.rtl.emit import build_rtl
+from siliconloom.rtl.synthesis.area import fpga_netlist
+from siliconloom.rtl.synthesis.part import module_ports, part_of
 from siliconloom.rtl.synthesis.place import CAPACITY, excess, frequencies, nextpnr_command
 
 LIBERTY = Path(__file__).parent / "tiny.lib"
@@ -39,6 +42,26 @@ def test_cells_of_an_fpga(capsys):
     floors = {bound["name"]: bound for bound in found["bounds"]}
     assert floors["operand flip-flops"]["floor"] == 2 * 8 * 4
     assert all(bound["holds"] for bound in found["bounds"])
+
+
+@pytest.mark.usefixtures("yosys")
+def test_a_part_is_synthesized_alone(capsys):
+    whole, part = (synth(capsys, *SMALL, "--seeds", "0", *extra) for extra in ([], ["--part", "row2_chained"]))
+    assert (part["top"], part["synthesized"]) == ("systolic_ws_8_row2_chained", "the module row2_chained alone")
+    assert (part["dsps"], part["bounds"]) == (2, [])
+    assert 0 < part["flip_flops"] < whole["flip_flops"]
+
+
+@pytest.mark.usefixtures("yosys")
+def test_a_part_has_a_netlist_between_registers(tmp_path):
+    bundle = part_of(
+        build_rtl(load_chip("systolic-ws-8", [("tile.array.rows", "2"), ("tile.array.cols", "2")])), "row2_chained"
+    )
+    ports = module_ports(bundle.files[f"{bundle.top}.v"])
+    cells = fpga_netlist(bundle, tmp_path)
+    assert cells["MULT18X18D"] == 2
+    fed = sum(port.width for port in ports if port.is_input and port.name != "clk")
+    assert cells["TRELLIS_FF"] >= fed + sum(port.width for port in ports if not port.is_input), "nothing was left out"
 
 
 @pytest.mark.usefixtures("yosys")
@@ -125,6 +148,10 @@ def test_nextpnr_that_stops_is_quoted(tmp_path):
         ([*SMALL, "--liberty", "{folder}"], "{folder}: is a folder, a liberty file was expected"),
         ([*SMALL, "--seeds", "-1"], "Invalid value for '--seeds'"),
         ([*SMALL, "--set", "tile.array.operands=fp32"], "not supported: RTL for fp32 operands"),
+        (
+            [*SMALL, "--part", "row2_chaned"],
+            "--part: systolic_ws_8 has no module 'row2_chaned'; did you mean 'row2_chained'?",
+        ),
         (["no-such-chip"], "no-such-chip: no such file"),
     ],
 )

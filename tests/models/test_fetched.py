@@ -4,10 +4,10 @@ import hashlib
 import json
 import subprocess
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from siliconloom.cli import main
 from siliconloom.models import fetched

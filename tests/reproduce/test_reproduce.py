@@ -2,11 +2,11 @@
 
 import json
 import signal
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from siliconloom.arch.gpu import load_gpu
 from siliconloom.cli import main

@@ -1,12 +1,12 @@
 """Units that only tests know and that use what units share: the accumulator, and the port to main memory."""
 
-import dataclasses
 from contextlib import contextmanager
 
 import numpy as np
 from amaranth import Mux, Signal
 from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out, connect, flipped
+from msgspec import Struct
 
 from siliconloom.arch.access import SUM_BYTES, Access
 from siliconloom.arch.isa import Opcode, Unit, transfer_operands
@@ -246,8 +246,7 @@ def engine_circuit(make, **ports):
     return UnitCircuit(make=make, read="read", busy="held", counts_issue=False, **ports)
 
 
-@dataclasses.dataclass
-class Plug:
+class Plug(Struct):
     """A unit with its halves."""
 
     spec: UnitSpec

@@ -1,10 +1,10 @@
 """The program that ``loom sim`` times, on the RTL: mapped workloads on small tiles, every cycle and every byte."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from siliconloom.arch import NotSupported, load_chip
 from siliconloom.arch.isa import Opcode, Program

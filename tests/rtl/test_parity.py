@@ -3,9 +3,9 @@
 import json
 import random
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from siliconloom.arch import LoomError, load_chip
 from siliconloom.arch.verified import read_verified

@@ -1,12 +1,12 @@
 """Units that only tests know share the accumulator and the port to main memory, in every model to the cycle."""
 
-import dataclasses
 import random
 
 import numpy as np
 import pytest
 from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out
+from msgspec import structs
 
 from siliconloom.arch import LoomError
 from siliconloom.arch.access import SUM_BYTES
@@ -211,7 +211,7 @@ def test_a_plugged_unit_shares_what_units_share_to_the_cycle(plug, seed, tmp_pat
             assert found[-1].cause == Cause.BANK_CONFLICT
         TIMINGS.remove(opcode)
         right = PLUGS[plug].timing
-        late = dataclasses.replace(right, times=lambda work: {**right.times(work), "duration": longer(right, work)})
+        late = structs.replace(right, times=lambda work: {**right.times(work), "duration": longer(right, work)})
         TIMINGS.add(opcode, late)
         assert not compare("late", chip, made[0], found[0]).passed, "cycles are compared"
 
@@ -243,7 +243,7 @@ def colliding(chip):
 )
 def test_an_engine_that_moves_no_rows_is_refused(memory, change, rule):
     spec = engine_spec("fill", memory, rows("fill", True))
-    spec = dataclasses.replace(spec, opcodes=(dataclasses.replace(spec.opcodes[0], **change),))
+    spec = structs.replace(spec, opcodes=(structs.replace(spec.opcodes[0], **change),))
     with pytest.raises(LoomError, match=rule):
         register_unit(spec)
 
@@ -262,6 +262,6 @@ class WithoutAnAnswer(InvertingLoad):
 
 def test_a_circuit_without_what_its_row_names_is_refused():
     plug = PLUGS["fill"]
-    mute = dataclasses.replace(plug, circuit=dataclasses.replace(plug.circuit, make=WithoutAnAnswer))
+    mute = structs.replace(plug, circuit=structs.replace(plug.circuit, make=WithoutAnAnswer))
     with mute.in_place(), pytest.raises(LoomError, match="the circuit of the unit fill has no member failed"):
         build_rtl(random_npu(1))

@@ -1,6 +1,5 @@
 """A unit that only this file knows: assembled, timed, computed and run in the generated RTL."""
 
-import dataclasses
 from contextlib import contextmanager
 
 import numpy as np
@@ -10,6 +9,7 @@ from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from siliconloom.arch import LoomError
 from siliconloom.arch.access import Access
@@ -225,7 +225,7 @@ def test_a_unit_that_only_a_test_knows_runs_in_every_model(tile, seed, tmp_path)
         ramps = [outcome.counters["ramp"]["completed"] for outcome in found]
         assert ramps == [3, 2, 4, 0, 0]
         TIMINGS.remove(Opcode.RAMP)
-        TIMINGS.add(Opcode.RAMP, dataclasses.replace(TIMING, times=lambda work: {"duration": work.instruction.m}))
+        TIMINGS.add(Opcode.RAMP, structs.replace(TIMING, times=lambda work: {"duration": work.instruction.m}))
         assert not compare("early", chip, made[0], found[0]).passed, "cycles are compared"
     assert build_rtl(chip).files == before, "what was taken back is not built"
 
@@ -248,7 +248,7 @@ def test_a_duration_of_somebody_else_is_not_remembered_when_it_changes():
         with registered(RAMP):
             TIMINGS.add(
                 Opcode.RAMP,
-                dataclasses.replace(TIMING, times=lambda work, more=more: {"duration": work.instruction.m + more}),
+                structs.replace(TIMING, times=lambda work, more=more: {"duration": work.instruction.m + more}),
             )
             keys.add(cost_key(made_for(chip, 64, 0, 1, 1, False).program, chip))
             TIMINGS.remove(Opcode.RAMP)

@@ -1,6 +1,5 @@
 """Whole programs: RTL, simulator and golden model agree in every cycle and every byte, or say where they part."""
 
-import dataclasses
 import json
 import shutil
 from contextlib import nullcontext
@@ -10,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from siliconloom.arch import CheckFailed, load_chip
 from siliconloom.arch.assembler import check_program
@@ -164,17 +164,17 @@ def test_a_mismatch_ends_the_command_with_status_one(monkeypatch, capsys, tmp_pa
 
 
 LOAD = Instruction(opcode=Opcode.LOAD, m=1, n=8)
-FILL = dataclasses.replace(LOAD, n=512, post=6)
+FILL = structs.replace(LOAD, n=512, post=6)
 """Weights that were never written would stay in the array, unknown."""
 FAULTS = {
     "misaligned": (
-        (LOAD, dataclasses.replace(LOAD, memory=Address(base=5)), END),
+        (LOAD, structs.replace(LOAD, memory=Address(base=5)), END),
         Cause.MISALIGNED_TRANSFER,
         1,
         r"instruction 1 \(load\): misaligned transfer",
     ),
     "outside": (
-        (dataclasses.replace(LOAD, a=Address(base=1 << 20)), END),
+        (structs.replace(LOAD, a=Address(base=1 << 20)), END),
         Cause.LOCAL_ADDRESS,
         0,
         r"instruction 0 \(load\): local address: touches local bytes .* tile.scratchpad.capacity",
@@ -216,7 +216,7 @@ FAULTS = {
         r"instruction 1 \(matmul\): misaligned operand: its addresses c must be multiples of",
     ),
     "deadlock": (
-        (LOAD, dataclasses.replace(LOAD, wait=1), END),
+        (LOAD, structs.replace(LOAD, wait=1), END),
         Cause.DEADLOCK,
         0,
         r"instruction 1 \(load\): deadlock: never is waited for 1 times and posted 0 times",
@@ -257,7 +257,7 @@ def raw_program(words, semaphores=1):
 def transfers_over_pages():
     """A program that reads and writes over the edges of 4 KiB pages."""
     load = Instruction(opcode=Opcode.LOAD, m=2, n=512, pitch=4096, local_pitch=512, memory=Address(base=3840), post=1)
-    store = dataclasses.replace(load, opcode=Opcode.STORE, memory=Address(base=16384 - 256), post=0, wait=1)
+    store = structs.replace(load, opcode=Opcode.STORE, memory=Address(base=16384 - 256), post=0, wait=1)
     program = Program((load, store, END), (Semaphore("loaded"),))
     return ProgramCase(program, np.arange(1 << 17, dtype=np.uint8), PROGRAM_BASE)
 
@@ -293,7 +293,7 @@ def test_a_tile_that_breaks_the_axi_protocol_fails_whatever_it_computes(
         assert bench.count(f".{name}({name})") == bench.count(f"    {bundle.top} dut (") == 1
         bench = bench.replace(f".{name}({name})", f".{name}(planted)").replace(f"    {bundle.top} dut (", planted)
         monkeypatch.setattr("siliconloom.rtl.bench.programs.bench_verilog", lambda *_: bench)
-    cases = [dataclasses.replace(transfers_over_pages(), limit=3000)]
+    cases = [structs.replace(transfers_over_pages(), limit=3000)]
     refused = pytest.raises(CheckFailed, match=rf"the bench printed \d+ errors, the first: ERROR: .*{error}")
     with nullcontext() if error is None else refused:
         (outcome,) = run_programs(chip, sources, bundle.top, cases, folder=tmp_path / "bench", simulator="icarus")
@@ -338,7 +338,7 @@ def test_what_the_assembler_refuses_stops_the_tile_with_a_cause_and_the_tile_goe
     for name, (program, cause, number) in broken.items():
         cases.append(ProgramCase(program, memory, PROGRAM_BASE, limit=20_000))
         wanted.append((name, cause, number))
-    for kind, instruction in (("read", LOAD), ("write", dataclasses.replace(LOAD, opcode=Opcode.STORE))):
+    for kind, instruction in (("read", LOAD), ("write", structs.replace(LOAD, opcode=Opcode.STORE))):
         fail = {kind: EACH}
         cases.append(ProgramCase(Program((instruction, END)), memory, PROGRAM_BASE, fail=fail, limit=20_000))
         wanted.append((f"{kind} error", Cause.BUS_ERROR, 0))

@@ -2,9 +2,9 @@
 
 import shutil
 import subprocess
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from siliconloom.arch import NotSupported
 from siliconloom.arch.chip_ring import load_ring, ring_parts

@@ -1,8 +1,7 @@
 """Random legal programs and small random tiles, for hypothesis."""
 
-from dataclasses import replace
-
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from siliconloom.arch import Chip
 from siliconloom.arch.isa import Address, Instruction, Opcode, Program, Semaphore, Unit

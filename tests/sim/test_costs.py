@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -31,7 +30,7 @@ def product(m):
 
 
 def equal(a, b):
-    return all(np.array_equal(getattr(a, f.name), getattr(b, f.name)) for f in fields(Run) if f.name != "wall_s")
+    return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in Run.__struct_fields__ if name != "wall_s")
 
 
 def outcome(work):
@@ -172,7 +171,7 @@ def test_a_process_that_is_killed_leaves_no_half_entry(tmp_path):
         written = list(folder.rglob("*.memo"))
         assert written
         for path in written:
-            assert set(CostService(path.parents[1])._read(path.stem)) == {f.name for f in fields(Run)}
+            assert set(CostService(path.parents[1])._read(path.stem)) == set(Run.__struct_fields__)
 
 
 def test_simulations_share_costs(tmp_path):

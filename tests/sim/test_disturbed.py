@@ -1,11 +1,10 @@
 """Chips that fall behind and links that fail while messages run: closed forms, retries, ways around."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from siliconloom.arch import LoomError
 from siliconloom.arch.network import Endpoint, LinkPort, Topology, wire

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import asdict
 
 from siliconloom.arch import LoomError
 from siliconloom.sim.system.failures import (
@@ -45,7 +46,7 @@ def test_a_failure_during_a_checkpoint_undoes_it_and_one_during_a_restart_begins
 
 
 def test_without_spares_the_run_waits_for_a_mended_chip():
-    kept = {**RUN.__dict__, "spares": 1, "repair_s": 20.0}
+    kept = {**asdict(RUN), "spares": 1, "repair_s": 20.0}
     result = run_training(TrainingRun(**kept), failures=[5.0, 15.0])
     # the second failure finds no spare: the first chip is back at 25
     assert (result.waiting_s, result.lost_s, result.restart_s) == (10, 5 + 5, 10)
@@ -98,7 +99,7 @@ def test_the_mean_of_many_runs_is_dalys(chips, stretch):
 def test_the_best_interval_is_the_best():
     """Daly's interval, in whole steps, is at most a thousandth slower than the best of all."""
     run = TrainingRun(steps=5000, step_s=2.0, chips=64, mtbf_s=1e6, checkpoint_s=30.0, restart_s=60.0)
-    every = {n: expected_seconds(TrainingRun(**{**run.__dict__, "checkpoint_steps": n})) for n in range(50, 5000, 10)}
+    every = {n: expected_seconds(TrainingRun(**{**asdict(run), "checkpoint_steps": n})) for n in range(50, 5000, 10)}
     assert expected_seconds(run) <= min(every.values()) * 1.001
     young = sqrt(2 * 30 * 1e6 / 64)
     assert best_interval(30.0, 1e6 / 64) == pytest.approx(young, rel=0.05)
@@ -114,7 +115,7 @@ def test_a_run_that_gets_nowhere_says_so(monkeypatch):
 @pytest.mark.parametrize(("name", "value"), [("mtbf_s", 0.0), ("steps", -1), ("checkpoint_steps", 0), ("chips", 0)])
 def test_nonsense_is_refused(name, value):
     with pytest.raises(LoomError, match=f"run.{name}: must be"):
-        TrainingRun(**{**RUN.__dict__, name: value})
+        TrainingRun(**{**asdict(RUN), name: value})
 
 
 @pytest.mark.parametrize(("hours", "minutes"), [(24, 117), (6, 57), (0.25, 9.1)])
@@ -128,7 +129,7 @@ def test_a_run_without_a_record_is_the_same_run():
     kept, bare = run_training(run, seed=3), run_training(run, seed=3, record=False)
     assert kept.events
     assert not bare.events
-    assert {**kept.__dict__, "events": ()} == bare.__dict__
+    assert {**asdict(kept), "events": ()} == asdict(bare)
 
 
 def test_expected_failures_are_the_mean_of_many_runs():

@@ -1,11 +1,10 @@
 """Messages over links: bounds, known formulas, two engines, what every chip learns."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from siliconloom.arch import LoomError
 from siliconloom.arch.names import network_names

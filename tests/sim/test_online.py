@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import asdict
 
 from siliconloom.arch import LoomError, load_chip
 from siliconloom.arch.assembler import check_program
@@ -139,13 +140,13 @@ RESCALE = Instruction(opcode=Opcode.MATMUL, m=2, n=3, k=4, accumulate=1, rescale
     ("code", "why"),
     [
         ([CLOSE], "requantize_rows of 2 rows; slot 0 of the row memory has peaks and totals of 0"),
-        ([Instruction(**(vars(ONLINE) | {"accumulate": 1}))], "softmax_online of 2 rows"),
-        ([ONLINE, Instruction(**(vars(CLOSE) | {"m": 3}))], "requantize_rows of 3 rows; slot 0 .* of 2"),
-        ([ONLINE, Instruction(**(vars(ONLINE) | {"function": VectorFunction.SOFTMAX})), CLOSE], "of 0"),
-        ([ONLINE, Instruction(**(vars(CLOSE) | {"b": Address(odd=1)}))], "slot 1 of the row memory .* of 0"),
-        ([ONLINE, Instruction(**(vars(ONLINE) | {"accumulate": 1}))], "slot 1 of the row memory .* of 0"),
+        ([Instruction(**(asdict(ONLINE) | {"accumulate": 1}))], "softmax_online of 2 rows"),
+        ([ONLINE, Instruction(**(asdict(CLOSE) | {"m": 3}))], "requantize_rows of 3 rows; slot 0 .* of 2"),
+        ([ONLINE, Instruction(**(asdict(ONLINE) | {"function": VectorFunction.SOFTMAX})), CLOSE], "of 0"),
+        ([ONLINE, Instruction(**(asdict(CLOSE) | {"b": Address(odd=1)}))], "slot 1 of the row memory .* of 0"),
+        ([ONLINE, Instruction(**(asdict(ONLINE) | {"accumulate": 1}))], "slot 1 of the row memory .* of 0"),
         ([RESCALE], "sums of 2 rows are rescaled; slot 0 says of 0"),
-        ([ONLINE, Instruction(**(vars(RESCALE) | {"a": Address(odd=1)}))], "slot 1 says of 0"),
+        ([ONLINE, Instruction(**(asdict(RESCALE) | {"a": Address(odd=1)}))], "slot 1 says of 0"),
     ],
 )
 def test_what_no_function_has_left_is_not_carried(code, why):
@@ -162,7 +163,7 @@ def test_what_no_function_has_left_is_not_carried(code, why):
     ],
 )
 def test_sums_that_no_circuit_rescales_are_refused(sets, instruction, why):
-    wrong = Instruction(**(vars(RESCALE) | instruction))
+    wrong = Instruction(**(asdict(RESCALE) | instruction))
     with pytest.raises(IllegalProgram, match=why):
         check_program(Program((wrong, Instruction(opcode=Opcode.END))), load_chip("npu-edge-int8", sets))
 
@@ -172,7 +173,7 @@ def test_sums_that_no_circuit_rescales_are_refused(sets, instruction, why):
     [
         (ONLINE, {"rescale": 1}, "rescaled by a matmul that adds to them, and by nothing else .got softmax_online"),
         (
-            Instruction(**(vars(RESCALE) | {"b": Address(base=1 << 16)})),
+            Instruction(**(asdict(RESCALE) | {"b": Address(base=1 << 16)})),
             {"accumulate": 0},
             "rescaled by a matmul that adds to them; this one has no accumulate",
         ),
@@ -187,4 +188,4 @@ def test_flags_that_an_instruction_does_not_know_are_refused(instruction, change
     chip, end = load_chip("npu-edge-int8"), Instruction(opcode=Opcode.END)
     check_program(Program((instruction, end)), chip)
     with pytest.raises(IllegalProgram, match=why):
-        check_program(Program((Instruction(**(vars(instruction) | change)), end)), chip)
+        check_program(Program((Instruction(**(asdict(instruction) | change)), end)), chip)

@@ -1,11 +1,10 @@
 """The command sequencer of a PIM channel: every log keeps JEDEC's rules, and a log that does not is found out."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from siliconloom.arch import LoomError, NotSupported, load_chip
 from siliconloom.arch.pim import Command, Macro, MacroKind
@@ -184,7 +183,7 @@ def test_a_macro_that_does_not_fit_is_refused_with_its_field():
 def test_per_bank_refresh_is_not_built():
     banked = load_chip("pim-hbm", [("tile.dram.controller.refresh", "bank")]).tile
     with pytest.raises(NotSupported, match="per-bank refresh"):
-        run_channel(banked, [dataclasses.replace(Macro(kind=MacroKind.READ))])
+        run_channel(banked, [structs.replace(Macro(kind=MacroKind.READ))])
 
 
 @pytest.mark.parametrize(

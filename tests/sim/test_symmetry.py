@@ -1,11 +1,10 @@
 """Equal messages run once: the same as all of them, one by one, to the picosecond and the byte."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from siliconloom.arch.network import Edge, Endpoint, LinkPort, Topology, wire
 from siliconloom.mapper.network.collectives import algorithms, candidates, pattern

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import asdict
 
 from siliconloom.arch import DataType, LoomError
 from siliconloom.arch.document import Document
@@ -35,7 +36,7 @@ def build(config: dict[str, Any], phase: Phase, batch: int, q_len: int, kv_len: 
     )
     if phase is not Phase.TRAINING:
         return graph
-    return Graph(**{**vars(graph), "dataflow": training_graph(dataflow, graph.blocks(), model.hidden)})
+    return Graph(**{**asdict(graph), "dataflow": training_graph(dataflow, graph.blocks(), model.hidden)})
 
 
 @st.composite

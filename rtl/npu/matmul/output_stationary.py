@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from amaranth import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
+from msgspec import Struct
 
 from siliconloom.arch.vector import SPLIT_BITS
 from siliconloom.rtl.library import Circuit
@@ -35,8 +35,7 @@ def output_stationary(m: Module, unit: MatmulUnitCircuit, tile: Circuit) -> None
     write_panels(m, unit, entry, placed.output)
 
 
-@dataclass(frozen=True)
-class Pairs:
+class Pairs(Struct, frozen=True):
     """Reads of both operands in step.
 
     Parameters

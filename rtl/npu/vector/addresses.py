@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.hdl import Value
+from msgspec import Struct
 
 from siliconloom.arch.vector import COLUMN_LINES, column_lines
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, log2
@@ -23,8 +23,7 @@ class BlockWalk(NamedTuple):
     outer: Signal
 
 
-@dataclass(frozen=True)
-class Addresses:
+class Addresses(Struct, frozen=True):
     """Addresses of the slots, and what they move by.
 
     Parameters

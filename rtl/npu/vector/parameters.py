@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from amaranth import Module, Mux, Signal
+from msgspec import Struct
 
 from siliconloom.arch.vector import COLUMN_LINES, SCALAR_BYTES, Parameters
 from siliconloom.rtl.npu.vector.conditions import VectorConditions
@@ -12,8 +11,7 @@ from siliconloom.rtl.npu.vector.phases import VectorPhase
 from siliconloom.rtl.npu.vector.unit import VectorUnitCircuit
 
 
-@dataclass(frozen=True)
-class Arriving:
+class Arriving(Struct, frozen=True):
     """Parameters on their way into the lanes, see `Lane`: planes, the table, the scalars."""
 
     planes: Signal

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from amaranth import Const, Module, Mux, Signal
 from amaranth.hdl import Value
+from msgspec import Struct
 
 from siliconloom.arch.vector import COLUMN_LINES, INPUT_LIMIT
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, SIZE_BITS
@@ -14,8 +14,7 @@ from siliconloom.rtl.npu.vector.conditions import VectorConditions
 from siliconloom.rtl.npu.vector.unit import VectorUnitCircuit
 
 
-@dataclass(frozen=True)
-class VectorPhase:
+class VectorPhase(Struct, frozen=True):
     """What the unit does in this cycle.
 
     Parameters
@@ -52,8 +51,7 @@ class VectorPhase:
     indexing: Signal
 
 
-@dataclass(frozen=True)
-class BlockPlace:
+class BlockPlace(Struct, frozen=True):
     """Where in the operand a slot is: ``row``, first ``column`` of its block, ``beat`` of what it takes there.
 
     ``row_last``, ``block_last`` and ``beat_last`` say that it is the last one; ``inner_last`` and ``outer_last`` the

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 
 from amaranth import Cat, Module, Mux, Signal, signed
 from amaranth.hdl import Value
+from msgspec import Struct
 
 from siliconloom.arch.vector import RISE_LIMIT, ROW_LIMIT
 from siliconloom.rtl.cells.sram import SramWrapper
@@ -19,8 +19,7 @@ from siliconloom.rtl.npu.vector.slots import LAST_STAGE, Slot
 from siliconloom.rtl.npu.vector.unit import VectorUnitCircuit
 
 
-@dataclass(frozen=True)
-class Rows:
+class Rows(Struct, frozen=True):
     """The row memory: what becomes of a row's sums, and the row's state by the stage that reads it.
 
     Parameters

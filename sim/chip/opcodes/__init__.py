@@ -9,10 +9,10 @@ What is registered elsewhere is found in the same way.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch.description import Chip, Memory, NpuTile, SystolicTile
@@ -38,8 +38,7 @@ class Counter(IntEnum):
     VECTOR_SLOTS = 9
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(Struct, frozen=True):
     """One instruction on one tile.
 
     Parameters
@@ -71,8 +70,7 @@ class Work:
         return list(self.chip.memory.values())[self.level]
 
 
-@dataclass(frozen=True)
-class Timing:
+class Timing(Struct, frozen=True):
     """An opcode's row.
 
     Parameters

@@ -7,10 +7,10 @@ lies beyond the instruction's columns is dropped. One that is registered elsewhe
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch.description import NpuTile
@@ -58,8 +58,7 @@ class RowMemory:
         return found[:rows]
 
 
-@dataclass(frozen=True)
-class Operands:
+class Operands(Struct, frozen=True):
     """What one execution of a vector instruction finds.
 
     Parameters

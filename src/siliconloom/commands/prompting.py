@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from siliconloom.arch.errors import CheckFailed, LoomError
 from siliconloom.arch.progress import NOBODY, Watcher
@@ -17,8 +19,7 @@ MOST_TOKENS = 32
 """Tokens of an answer, where nothing is said."""
 
 
-@dataclass(frozen=True)
-class PromptAsked:
+class PromptAsked(Struct, frozen=True):
     """What was asked for on the command line."""
 
     chip: str
@@ -95,7 +96,7 @@ def run_prompt(asked: PromptAsked) -> None:
         prompt_text=text,
         real=spoken,
         weights=weights,
-        figures=[vars(figures) for _, figures in made],
+        figures=[asdict(figures) for _, figures in made],
     )
     record |= {
         "asked": asked.prompt,

@@ -22,6 +22,9 @@ def command(
     liberty: Annotated[
         Path | None, typer.Option("--liberty", metavar="FILE", help="Cell library to map to, for the area.")
     ] = None,
+    part: Annotated[
+        str | None, typer.Option("--part", metavar="MODULE", help="One module of the design alone, such as array.")
+    ] = None,
     json_file: Json = None,
 ) -> None:
     """Synthesize a chip's RTL with Yosys, and with nextpnr for its clock frequency on an FPGA."""
@@ -36,7 +39,8 @@ def command(
     chosen = check_request(target, liberty)
     check_outputs({"--json": json_file}, (chip, liberty))
     described = load_chip(chip, parse_assignments(sets or []))
-    result = run_synthesis(described, target=chosen, liberty=liberty, seeds=seeds, watcher=Terminal(json_file != "-"))
+    watcher = Terminal(json_file != "-")
+    result = run_synthesis(described, target=chosen, liberty=liberty, seeds=seeds, part=part, watcher=watcher)
     if json_file != "-":
         synthesis_tables(result, console())
     if json_file is not None:

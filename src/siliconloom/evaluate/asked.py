@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 from typing import Any
+
+from msgspec.structs import asdict
 
 from siliconloom.workloads import Attention, Graph, Phase
 
@@ -45,7 +46,7 @@ def workload_digest(graph: Graph) -> str:
     """SHA-256 of a workload: every operator with its sizes, and what passes from one to the next."""
     digest = hashlib.sha256(f"{graph.phase.value} {graph.precision.value} {graph.batch} {graph.tokens}\n".encode())
     for operator in graph.operators():
-        sizes = [(field.name, str(getattr(operator, field.name))) for field in fields(operator)]
+        sizes = [(name, str(value)) for name, value in asdict(operator).items()]
         digest.update(f"{operator.kind} {sizes}\n".encode())
     for edge in graph.dataflow.edges():
         digest.update(f"{edge}\n".encode())

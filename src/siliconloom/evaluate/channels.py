@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import numpy as np
+from msgspec.structs import asdict
 
 from siliconloom.arch import DataType
 from siliconloom.arch.memo import QUICK, key_of, shared_memo

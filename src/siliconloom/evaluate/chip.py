@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from siliconloom import __version__
 from siliconloom.arch import Chip, LoomError, load_chip
@@ -31,8 +32,7 @@ from siliconloom.sim.dram.memory import effective
 from siliconloom.workloads import Attention, Graph, load_workload
 
 
-@dataclass(frozen=True)
-class Simulation:
+class Simulation(Struct, frozen=True):
     """A finished simulation: what was asked, how it was mapped, what happened."""
 
     chip: Chip

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from siliconloom.arch import Chip, DataType, LoomError, NotSupported
 from siliconloom.arch.memo import key_of, shared_memo

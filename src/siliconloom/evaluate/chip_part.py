@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from siliconloom.arch import Chip
 from siliconloom.arch.pim import Command
@@ -25,8 +26,7 @@ ADDED = ("seconds", "cycles", "overlap_cycles", "macs", "bound_cycles", "read_by
 """What an operator's executions add up."""
 
 
-@dataclass(frozen=True)
-class ChipPart:
+class ChipPart(Struct, frozen=True):
     """A chip's part of all layers, in all passes of a step; the chips of a pipeline's stages share it.
 
     Parameters
@@ -200,8 +200,7 @@ class ChipPart:
         return [_window(each, self.passes) for each in shown] + waiting
 
 
-@dataclass(frozen=True)
-class PartBound:
+class PartBound(Struct, frozen=True):
     """Cycles that no mapping of a part can beat, what binds, and the key path of what does."""
 
     lower_bound_cycles: int

@@ -5,10 +5,12 @@ The step is `mapper.system`'s, operators take what the chip simulator says, and 
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from siliconloom.arch import LoomError, NotSupported
 from siliconloom.arch.system import Policy
@@ -114,7 +116,7 @@ def _asked_machine(machine: ChipMachine, graph: Graph, contexts: Sequence[int], 
     if contexts and len(contexts) != graph.batch:
         raise LoomError(f"contexts: one for each of the {graph.batch} sequences (got {len(contexts)})")
     if isinstance(machine, PimMachine):
-        return replace(machine, exact=exact, contexts=tuple(contexts))
+        return dataclasses.replace(machine, exact=exact, contexts=tuple(contexts))
     return ChipMachine(machine.chip, exact)
 
 

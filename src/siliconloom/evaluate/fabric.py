@@ -6,12 +6,15 @@ Chips are numbered with the tensor dimension innermost, then context, data and p
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from siliconloom.arch.budget import require_memory
@@ -113,7 +116,7 @@ class NetworkFabric:
 
     def placed(self, places: tuple[int, ...]) -> NetworkFabric:
         """The same links with each rank on the chip that ``places`` says."""
-        return replace(self, places=places)
+        return dataclasses.replace(self, places=places)
 
     def exchange(self, sent: Float, places: Sequence[int]) -> float:
         source, target = np.nonzero(sent)
@@ -123,8 +126,7 @@ class NetworkFabric:
         return self._run([_message(places[a], places[b], float(sent[a, b])) for a, b in ends])
 
 
-@dataclass(frozen=True)
-class SilentFabric:
+class SilentFabric(Struct, frozen=True):
     """Messages that take no time, for what is asked without them (``policy.communicate``)."""
 
     inner: NetworkFabric

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from msgspec import Struct
+
 from siliconloom.arch import Chip, load_chip
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.errors import LoomError, NotSupported
@@ -34,8 +36,7 @@ OWN = {
 """Keys of a workload that a text decides."""
 
 
-@dataclass(frozen=True)
-class StepFigures:
+class StepFigures(Struct, frozen=True):
     """What one program takes on the described chip.
 
     ``array`` is the share of the array's multiply-accumulates that the model needs, ``bandwidth`` the share of the time

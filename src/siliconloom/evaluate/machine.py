@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from siliconloom.arch import Chip, LoomError, NotSupported, load_chip
 from siliconloom.arch.document import Document
@@ -26,8 +27,7 @@ DEGREES = ("tensor", "pipeline")
 """Keys of a plan that a system's policy has, too."""
 
 
-@dataclass(frozen=True)
-class DescribedMachine:
+class DescribedMachine(Struct, frozen=True):
     """A machine as it was described: one of our chips, a cluster of GPUs, or a system of our chips.
 
     Parameters
@@ -52,8 +52,7 @@ class DescribedMachine:
     stack: Stack = NO_STACK
 
 
-@dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Struct, frozen=True):
     """What a machine takes for a workload.
 
     Parameters

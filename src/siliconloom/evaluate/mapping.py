@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import asdict
+
 from siliconloom.arch import load_chip
 from siliconloom.arch.document import Document
 from siliconloom.arch.overrides import split_overrides
@@ -59,7 +61,7 @@ def plan_summary(plan: MappedWorkload) -> dict[str, Any]:
             "name": plan.bound.name,
         },
         "program": {"instructions": len(plan.program.instructions), "bytes": len(plan.program.encode())},
-        "layout": None if plan.layout is None else vars(plan.layout),
+        "layout": None if plan.layout is None else asdict(plan.layout),
         "memory_bytes": plan.memory_bytes,
         "placement": placement_rows(plan),
         "tasks": [_task(plan, mapped) for mapped in plan.tasks],
@@ -78,7 +80,7 @@ def _task(plan: MappedWorkload, mapped: MappedTask) -> dict[str, Any]:
         "cut": {name: parts for name, parts in zip(CUT_DIMENSIONS[operator.kind], mapped.cut, strict=True) if name},
         "shape": operator.shape,
         "fused": [v.name for v in mapped.task.fused],
-        "tiling": None if tiling is None else {name: value for name, value in vars(tiling).items() if value != ()},
+        "tiling": None if tiling is None else {name: value for name, value in asdict(tiling).items() if value != ()},
         "estimated_cycles": mapped.estimated_cycles,
         "bound": bound.as_dict(),
     }

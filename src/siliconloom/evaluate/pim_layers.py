@@ -13,10 +13,10 @@ turns; with it, two halves of the sequences swap places in every half layer.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import ceil
 
 import numpy as np
+from msgspec.structs import replace
 
 from siliconloom.arch import Chip
 from siliconloom.arch.description import NpuTile

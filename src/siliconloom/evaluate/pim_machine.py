@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from siliconloom.arch import Chip, LoomError, NotSupported
 from siliconloom.arch.gpu import refuse_idle
@@ -26,8 +27,7 @@ from siliconloom.workloads import Attention, Graph, Phase
 from siliconloom.workloads.subgraph import without_messages
 
 
-@dataclass(frozen=True)
-class KnownRow:
+class KnownRow(Struct, frozen=True):
     """A `mapper.system.contracts.LayerRow` in figures."""
 
     seconds: float

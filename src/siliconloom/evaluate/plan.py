@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from siliconloom import __version__
 from siliconloom.arch import LoomError, load_system
@@ -65,16 +66,14 @@ def read_plan_input(
     return cluster, graph, fixed, troubles, decoding
 
 
-@dataclass(frozen=True)
-class Troubles:
+class Troubles(Struct, frozen=True):
     """Failures of a whole run, and a stage or link that falls behind in a step; none unless asked for."""
 
     run: DescribedRun | None = None
     slow: Straggler | None = None
 
 
-@dataclass(frozen=True)
-class Decoding:
+class Decoding(Struct, frozen=True):
     """Next tokens after the prompts, under a plan of their own: their workload, and the values of ``decode.`` given."""
 
     graph: Graph

@@ -5,9 +5,8 @@ The time of a token grows evenly with what it looks at, so a few contexts are pr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from siliconloom.arch.gpu import Gpu
 from siliconloom.arch.system import Policy
@@ -22,8 +21,7 @@ ROOM = 1 << 50
 """Bytes of each GPU: whether a run fits, and in how many parts, is asked by whoever has its figures."""
 
 
-@dataclass(frozen=True)
-class StepKernels:
+class StepKernels(Struct, frozen=True):
     """Seconds of a step's kernels together, how many are launched, and the time below which they cannot be."""
 
     kernels_s: float
@@ -35,8 +33,7 @@ class StepKernels:
         return stack.seconds(self.kernels_s, self.kernels)
 
 
-@dataclass(frozen=True)
-class ServingRun:
+class ServingRun(Struct, frozen=True):
     """The prompts of a batch and the tokens that follow.
 
     Parameters

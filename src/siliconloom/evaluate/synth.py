@@ -19,6 +19,7 @@ from siliconloom.rtl.emit import Bundle, build_rtl
 from siliconloom.rtl.pim.bank import LANE_BITS, RESULT_BITS
 from siliconloom.rtl.pim.geometry import pim_geometry
 from siliconloom.rtl.synthesis.area import Area, Target, fpga_netlist, luts_of, synthesize
+from siliconloom.rtl.synthesis.part import part_of
 from siliconloom.rtl.synthesis.place import DEVICE, excess, frequencies, nextpnr_command, version_of
 from siliconloom.rtl.synthesis.yosys import INSTALL, require_yosys
 from siliconloom.sim.dram.memory import effective
@@ -47,7 +48,13 @@ def check_request(target: str | None, liberty: Path | None) -> Target:
 
 
 def synth(
-    chip: Chip, *, target: Target = "ecp5", liberty: Path | None = None, seeds: int = 1, watcher: Watcher = NOBODY
+    chip: Chip,
+    *,
+    target: Target = "ecp5",
+    liberty: Path | None = None,
+    seeds: int = 1,
+    part: str | None = None,
+    watcher: Watcher = NOBODY,
 ) -> dict[str, Any]:
     """Synthesize the RTL of ``chip``; the result follows the schema ``siliconloom.synthesis/1``.
 
@@ -61,13 +68,15 @@ def synth(
         Cell library to map gates to, for their area.
     seeds
         Placements to try for the frequency; 0 for none.
+    part
+        A module of the design, to be synthesized alone; without the prefix of its name.
     watcher
         Is told what is under way.
 
     Raises
     ------
     LoomError
-        When a tool is missing or refuses its input, or the description has no RTL.
+        When a tool is missing or refuses its input, the description has no RTL, or no such part.
     CheckFailed
         When the Verilog has latches, combinational loops or drivers in conflict.
     """
@@ -78,9 +87,11 @@ def synth(
     notes: list[str] = []
     with watcher.stage(f"generating {chip.name} ...") as say, working_folder("synth") as folder:
         bundle = build_rtl(chip)
+        if part is not None:
+            bundle = part_of(bundle, part)
         say(f"Yosys: {bundle.top} for {liberty.name if liberty else target} ...")
         small = array is not None and array.rows * array.cols <= FLATTENED_ELEMENTS
-        flatten = small and "program_words" not in bundle.sidecar["parameters"]
+        flatten = small and ("program_words" not in bundle.sidecar["parameters"] or part is not None)
         area = synthesize(bundle, target, liberty, folder, flatten=flatten)
         placed = None
         if target == "ecp5" and seeds:
@@ -108,13 +119,25 @@ def synth(
         "dsps": area.multipliers if target == "ecp5" else None,
         "block_rams": area.block_rams if target == "ecp5" else None,
         "logic_cells": area.logic,
+        "parts": [
+            {
+                "module": "/".join(part.path),
+                "instances": part.instances,
+                "cells": part.cells,
+                "flip_flops": part.registers,
+                "luts": part.luts if target == "ecp5" else None,
+                "dsps": part.multipliers if target == "ecp5" else None,
+                "block_rams": part.block_rams if target == "ecp5" else None,
+            }
+            for part in area.parts
+        ],
         "area": None
         if area.square_units is None
         else {"liberty": liberty.name if liberty else "", "cells": area.square_units},
         "fmax_mhz": mhz,
         "fmax": {"min": min(mhz), "median": median(mhz), "max": max(mhz)} if mhz else None,
         "place_and_route": {k: v for k, v in placed.items() if k != "mhz"} if placed else None,
-        "bounds": pim_bounds(chip, area) if array is None else bounds(array, area),
+        "bounds": [] if part is not None else pim_bounds(chip, area) if array is None else bounds(array, area),
         "notes": notes,
         "seconds": time.perf_counter() - began,
     }

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from siliconloom.arch.pim import PimTile
 from siliconloom.evaluate.chip import Simulation
 from siliconloom.sim.pim.channel import ChannelRun
 
 
-@dataclass(frozen=True)
-class Arrays:
+class Arrays(Struct, frozen=True):
     """What the arrays do for one layer of some sequences, in cycles.
 
     Parameters
@@ -38,8 +38,7 @@ class Arrays:
         return self.before + self.after
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(Struct, frozen=True):
     """A stretch in which arrays and memory work side by side: what each needs, and how often it comes.
 
     Parameters
@@ -58,8 +57,7 @@ class Window:
         return max(self.arrays, self.memory)
 
 
-@dataclass
-class Channels:
+class Channels(Struct):
     """All channels' outcome for one layer's attention, and for what was read beside it."""
 
     attention: int
@@ -68,8 +66,7 @@ class Channels:
     busy: list[int] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class PimRow:
+class PimRow(Struct, frozen=True):
     """A row of layers on a chip whose memory does their attention: a `mapper.system.contracts.LayerRow`.
 
     Parameters

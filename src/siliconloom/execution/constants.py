@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.errors import LoomError, NotSupported
@@ -14,8 +15,7 @@ from siliconloom.workloads.architecture import EPSILON
 from siliconloom.workloads.load import workload_document
 
 
-@dataclass(frozen=True)
-class ModelConstants:
+class ModelConstants(Struct, frozen=True):
     """Base of rotary angles, and what norms add to a variance."""
 
     base: float = ROPE_BASE

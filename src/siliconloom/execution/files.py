@@ -6,11 +6,11 @@ import json
 import re
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError, nearest_name
@@ -35,8 +35,7 @@ SMALLEST, LARGEST = 1e-30, 1e30
 """The largest absolute value of a tensor lies between, so that scales and sums of it are numbers."""
 
 
-@dataclass(frozen=True)
-class StoredTensor:
+class StoredTensor(Struct, frozen=True):
     """A tensor in a file, that is read when it is asked for."""
 
     shape: tuple[int, ...]
@@ -185,8 +184,7 @@ def _entry(path: str, name: str, entry: Any, start: int, size: int) -> StoredTen
 # Names ---------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ParameterSource:
+class ParameterSource(Struct, frozen=True):
     """Where a parameter comes from: tensors by name, of these shapes, and what is made of them."""
 
     names: tuple[str, ...]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch.description import NpuTile
@@ -95,8 +96,7 @@ def perplexity(graph: Graph, weights: Weights, constants: ModelConstants, tokens
     return math.exp(-float(chances.mean()))
 
 
-@dataclass
-class GeneratedStep:
+class GeneratedStep(Struct):
     """What one program has made.
 
     Parameters

@@ -6,10 +6,10 @@ What is written is elements of the tile's format, see `execution.encoding`.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
@@ -79,8 +79,7 @@ def room_of(mapped: MappedWorkload) -> tuple[int, int]:
     return base, padded(base + WORD_BYTES * len(mapped.program.instructions), bus)
 
 
-@dataclass(frozen=True)
-class _Product:
+class _Product(Struct, frozen=True):
     """One execution of a product, with what is computed with it."""
 
     task: Task

@@ -8,9 +8,9 @@ reading is told of the mapping.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch.vector import VectorFunction
@@ -32,8 +32,7 @@ def saturated(values: Integers) -> Integers:
     return np.clip(values, -128, 127)
 
 
-@dataclass(frozen=True)
-class CarriedRows:
+class CarriedRows(Struct, frozen=True):
     """Queries ``start`` to ``start`` + ``count`` - 1 of an attention, whose keys come in tiles of ``keys``."""
 
     start: int

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError
@@ -33,8 +34,7 @@ SHIFT_LIMIT = 54
 """Of a result of 53 bits any larger shift leaves nothing."""
 
 
-@dataclass(frozen=True)
-class Columns:
+class Columns(Struct, frozen=True):
     """Bias, multiplier and shift of every column: int64 (columns,) each.
 
     In floating point bias and multiplier are float64, and there is no shift: zeros.
@@ -53,8 +53,7 @@ Scalars = tuple[float, float, int]
 """Two multipliers and a shift; in floating point there is none, and it is 0."""
 
 
-@dataclass(frozen=True)
-class Quantized:
+class Quantized(Struct, frozen=True):
     """What one execution of an operator needs of numbers as the tile has them.
 
     Parameters

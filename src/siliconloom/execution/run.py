@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from siliconloom.arch.description import NpuTile
@@ -39,8 +39,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class OperatorValues:
+class OperatorValues(Struct, frozen=True):
     """What one execution of a task has made.
 
     Parameters
@@ -71,8 +70,7 @@ class OperatorValues:
     differing: int
 
 
-@dataclass
-class ModelRun:
+class ModelRun(Struct):
     """What a run has shown.
 
     Members

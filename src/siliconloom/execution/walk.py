@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import NotSupported
@@ -48,8 +48,7 @@ Cache = Mapping[At, Past]
 """Of every execution of an attention operator."""
 
 
-@dataclass(frozen=True)
-class Attended:
+class Attended(Struct, frozen=True):
     """Makers of what an attention operator reads, and the columns of its queries and of its keys in all heads."""
 
     queries: str

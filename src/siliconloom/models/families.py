@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from siliconloom.arch.errors import LoomError, NotSupported, nearest_name
 from siliconloom.models.gguf import GgufFile, GgufTensor
@@ -36,8 +37,7 @@ FLIPPED = ("attn_qkv", "attn_output", "ffn_up", "ffn_down")
 BLOCK = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 
 
-@dataclass(frozen=True)
-class GgufFamily:
+class GgufFamily(Struct, frozen=True):
     """Names of a family: of its layers' tensors, of others, and how its layers are called.
 
     ``paired``: rows of queries and keys lie as neighbours that turn against each other, not as the halves of a head.
@@ -169,8 +169,7 @@ def _refuse_others(file: GgufFile, name: str, width: int) -> None:
             raise NotSupported(f"models with {name}.{key} of {shown} ({file.path})")
 
 
-@dataclass(frozen=True)
-class _Keys:
+class _Keys(Struct, frozen=True):
     """Numbers of a file's metadata under the name of its architecture."""
 
     file: GgufFile

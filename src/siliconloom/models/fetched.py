@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from siliconloom.arch.errors import LoomError, nearest_name
 from siliconloom.arch.files import write_file
 
 
-@dataclass(frozen=True, kw_only=True)
-class FetchedModel:
+class FetchedModel(Struct, frozen=True, kw_only=True):
     """A model in a package of the Python Package Index.
 
     Parameters

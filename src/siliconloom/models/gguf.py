@@ -9,12 +9,12 @@ import mmap
 import os
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError
@@ -61,8 +61,7 @@ SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "
 STRING, ARRAY = 8, 9
 
 
-@dataclass(frozen=True)
-class GgufTensor:
+class GgufTensor(Struct, frozen=True):
     """A tensor in a file; its shape has the dimension that is contiguous last, as in NumPy."""
 
     name: str
@@ -71,8 +70,7 @@ class GgufTensor:
     read: Callable[[], NDArray[Any]]
 
 
-@dataclass(frozen=True)
-class GgufFile:
+class GgufFile(Struct, frozen=True):
     """Metadata by key, and tensors by name."""
 
     path: str

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from siliconloom.arch.document import Document
 from siliconloom.arch.errors import LoomError, Position, nearest_name
@@ -18,8 +19,7 @@ MOST_JSON = 2**26
 CONFIG, INDEX, WEIGHTS = "config.json", "model.safetensors.index.json", "model.safetensors"
 
 
-@dataclass(frozen=True)
-class ModelSource:
+class ModelSource(Struct, frozen=True):
     """A model with its weights: a GGUF file or a folder."""
 
     path: Path

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from siliconloom.arch.errors import LoomError, NotSupported, nearest_name
 from siliconloom.models.gguf import GgufFile, missing, read_gguf
@@ -22,8 +23,7 @@ SPLITS = {"gpt-2": None, "smollm": None, "qwen2": QWEN2, "llama-bpe": LLAMA3}
 """By ``tokenizer.ggml.pre``: the pattern that cuts a text into pieces, where it is not GPT-2's."""
 
 
-@dataclass(frozen=True)
-class Tokenizer:
+class Tokenizer(Struct, frozen=True):
     """A model's tokenizer.
 
     Parameters

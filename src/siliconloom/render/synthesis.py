@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
 from siliconloom.render.tables import bold, table
 
@@ -42,8 +43,25 @@ def synthesis_tables(result: dict[str, Any], out: Console) -> None:
     cells = [(name, f"{count:,}") for name, count in sorted(result["cells"].items(), key=lambda item: -item[1])]
     out.print(table("cells", [("type", "left"), ("number", "right")], cells))
     out.print()
-    floors = [
-        (b["name"], f"{b['floor']:,}", f"{b['found']:,}", "yes" if b["holds"] else "NO") for b in result["bounds"]
-    ]
-    columns = [("what the design needs", "left"), ("at least", "right"), ("found", "right"), ("holds", "left")]
-    out.print(table("bounds", columns, floors))
+    if result["parts"]:
+        out.print(_parts_table(result))
+        out.print()
+    if result["bounds"]:
+        floors = [
+            (b["name"], f"{b['floor']:,}", f"{b['found']:,}", "yes" if b["holds"] else "NO") for b in result["bounds"]
+        ]
+        columns = [("what the design needs", "left"), ("at least", "right"), ("found", "right"), ("holds", "left")]
+        out.print(table("bounds", columns, floors))
+
+
+def _parts_table(result: dict[str, Any]) -> Table:
+    """Modules, each indented under the one that contains it, with all that they contain."""
+    kinds = {"luts": "LUT", "flip_flops": "FF", "dsps": "DSP", "block_rams": "BRAM"}
+    if result["luts"] is None:
+        kinds = {"cells": "cells", "flip_flops": "FF"}
+    rows = []
+    for part in result["parts"]:
+        depth, name = part["module"].count("/"), part["module"].rpartition("/")[2]
+        rows.append((f"{'  ' * depth}{name}", f"{part['instances']:,}", *(f"{part[kind]:,}" for kind in kinds)))
+    columns = [("module", "left"), ("instances", "right"), *((name, "right") for name in kinds.values())]
+    return table("parts, each with what it contains", columns, rows)

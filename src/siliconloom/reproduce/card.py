@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 Sense = Literal["equal", "at least", "at most"]
 Verdict = Literal["inside", "explained", "bound", "not modelled", "moved", "outside"]
@@ -11,8 +12,7 @@ DRIFT = 0.02
 """How far our figure may move, relatively, where only `CardRow.expected` holds it."""
 
 
-@dataclass(frozen=True)
-class CardRow:
+class CardRow(Struct, frozen=True):
     """One published figure and ours.
 
     Parameters
@@ -91,8 +91,7 @@ class CardRow:
         return self.name.partition(" [")[0]
 
 
-@dataclass(frozen=True)
-class Card:
+class Card(Struct, frozen=True):
     """A publication: short name, title, where it appeared, the rows."""
 
     name: str

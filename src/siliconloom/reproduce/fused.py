@@ -9,7 +9,7 @@ first and the product waits for them; with it they fill the product's gaps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from siliconloom.sim.system.streams import Tasks, run_tasks
 
@@ -19,8 +19,7 @@ UPDATE = 3.0
 """Memory accesses of a byte that arrives and is passed on: read and written where it is added, read to be sent."""
 
 
-@dataclass(frozen=True)
-class Fused:
+class Fused(Struct, frozen=True):
     """Seconds of a product and the all-reduce of its result, by how they are joined.
 
     Parameters

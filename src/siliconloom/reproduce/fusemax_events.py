@@ -8,7 +8,7 @@ overlaps between them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from siliconloom.reproduce.fusemax_model import (
     CLOCK,
@@ -29,8 +29,7 @@ BLOCKS = 4
 """Blocks of queries that are run; the time between the last two is that of all others."""
 
 
-@dataclass
-class Array:
+class Array(Struct):
     """One array: until when it is taken."""
 
     free: float = 0.0

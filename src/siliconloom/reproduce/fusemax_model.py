@@ -16,7 +16,7 @@ array has FuseMax's buffer, as it has there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from siliconloom.reproduce.fusemax_tables import BATCH, FlatMapping, Model, flat_mapping
 
@@ -33,8 +33,7 @@ RUNNING_MAX, CORRECTION, SCALE, DENOMINATOR, DIVIDE = 1, EXP, 1, 1, 1
 division of a result."""
 
 
-@dataclass(frozen=True)
-class FusemaxOutcome:
+class FusemaxOutcome(Struct, frozen=True):
     """Seconds, bytes from and to memory, and the shares of the time that the 2D and the 1D array work."""
 
     latency: float

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from msgspec import Struct
 
 DATA = Path(__file__).parent / "data" / "fusemax"
 BATCH = 64
@@ -14,8 +15,7 @@ LENGTHS = {"1K": 1 << 10, "4K": 1 << 12, "16K": 1 << 14, "64K": 1 << 16, "256K":
 """Sequence lengths of the tables; queries and keys are as many."""
 
 
-@dataclass(frozen=True)
-class Model:
+class Model(Struct, frozen=True):
     """An encoder layer: width D, head width E (keys) = F (values), heads H, hidden width S of the feed-forward."""
 
     name: str
@@ -34,8 +34,7 @@ MODELS = (
 """BERT and T5 have rows in the tables; TrXL (Transformer-XL) and XLM belong to the published means."""
 
 
-@dataclass(frozen=True)
-class Published:
+class Published(Struct, frozen=True):
     """A row of a table: seconds, bytes, and the shares of the latency that the arrays work (0 where not given)."""
 
     model: Model
@@ -63,8 +62,7 @@ def published(name: str) -> Iterator[Published]:
             )
 
 
-@dataclass(frozen=True)
-class FlatMapping:
+class FlatMapping(Struct, frozen=True):
     """Where FLAT keeps its tensors: on chip or not; ``rows`` are the queries whose scores are held at a time."""
 
     q: bool

@@ -8,7 +8,7 @@ results cross the host link (a few bytes per key-value page).
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from siliconloom.arch import load_chip
 from siliconloom.evaluate.chip import simulate

@@ -7,7 +7,7 @@ table. The paper's FLOPs count the recomputation.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from siliconloom.arch import load_system
 from siliconloom.evaluate.cluster import cluster_of
@@ -29,8 +29,7 @@ SLOW = (
 )
 
 
-@dataclass(frozen=True)
-class PublishedRun:
+class PublishedRun(Struct, frozen=True):
     """One row of table 1."""
 
     billions: float

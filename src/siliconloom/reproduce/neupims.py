@@ -13,11 +13,11 @@ exchange between chips costs nothing, because it simulates one.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from itertools import product
 
 import numpy as np
+from msgspec import Struct
 
 from siliconloom.arch import Chip, System, load_chip, load_system
 from siliconloom.arch.result import Result
@@ -70,8 +70,7 @@ FRACTION = (
 )
 
 
-@dataclass(frozen=True)
-class Data:
+class Data(Struct, frozen=True):
     """Mean tokens of prompts and answers, and the answers' coefficient of variation (of the published statistics)."""
 
     prompt: float

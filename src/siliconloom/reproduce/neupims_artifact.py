@@ -26,8 +26,9 @@ What it charges, and a bank, a channel or an array need not:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import ceil
+
+from msgspec import Struct
 
 from siliconloom.mapper.pim.offload import balance
 
@@ -43,8 +44,7 @@ OPEN = 1 + (BANKS // 4 // RANKS - 1) * tFAW + 1 + tRCD + BANKS + SHUT
 """A row of computation without its multiplications: header, groups of four banks, precharges, one each cycle."""
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(Struct, frozen=True):
     """A layer on one chip."""
 
     width: int
@@ -186,8 +186,7 @@ def holding(sequences: int, shape: Shape) -> float:
     return float(ceil(sequences / ARRAY) * sum(block_cycles(k, n) for k, n in shape.weights))
 
 
-@dataclass(frozen=True)
-class Charged:
+class Charged(Struct, frozen=True):
     """A layer's cycles in each of the published systems."""
 
     npu_only: float

@@ -8,8 +8,9 @@ go along the path in reverse. A node holds a microbatch's activations from its f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from siliconloom.arch.errors import LoomError
 
@@ -22,8 +23,7 @@ class Visit(StrEnum):
     BACKWARD = "B"
 
 
-@dataclass(frozen=True)
-class Stop:
+class Stop(Struct, frozen=True):
     """One visit of a microbatch."""
 
     node: int

@@ -13,15 +13,14 @@ end's bandwidth. A chunk shorter than a stripe of a level is served by fewer of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from siliconloom.arch.description import Memory
 from siliconloom.arch.errors import LoomError
 from siliconloom.sim.timing.units import striped_bytes
 
 
-@dataclass(frozen=True)
-class Copy:
+class Copy(Struct, frozen=True):
     """Outcome of a copy.
 
     Parameters

@@ -10,8 +10,10 @@ parts tiles become ready, is what is fastest of some.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from math import ceil
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from siliconloom.arch.gpu import Gpu
 from siliconloom.baselines.efficiency import load_efficiency
@@ -32,8 +34,7 @@ SUMMING = (8, 16, 24, 32, 48, 64)
 SLABS = (1, 2, 4, 8, 16, 32)
 
 
-@dataclass(frozen=True)
-class Experts:
+class Experts(Struct, frozen=True):
     """Experts of one GPU and the tokens that all GPUs have.
 
     Parameters

@@ -7,7 +7,7 @@ licence).
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from siliconloom.arch import load_system
 from siliconloom.baselines.machine import GpuMachine

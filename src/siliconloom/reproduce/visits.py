@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError
@@ -22,8 +22,7 @@ Int = NDArray[np.int64]
 SHOWN = 4
 
 
-@dataclass(frozen=True)
-class Stay:
+class Stay(Struct, frozen=True):
     """One visit: how long it takes, how long the node rests after it, the room that it takes (1) or gives back (-1).
 
     Room is taken at the visit's start and given back at its end.
@@ -35,8 +34,7 @@ class Stay:
     room: int = 0
 
 
-@dataclass(frozen=True)
-class ExpertJob:
+class ExpertJob(Struct, frozen=True):
     """Visits in order, from when on the first one may be, and the job that must be done before it."""
 
     name: str
@@ -45,8 +43,7 @@ class ExpertJob:
     after: int | None = None
 
 
-@dataclass(frozen=True)
-class VisitRun:
+class VisitRun(Struct, frozen=True):
     """Start and end of every visit of each job, and the most jobs that held room at each node."""
 
     start: tuple[tuple[int, ...], ...]
@@ -63,8 +60,7 @@ FREE, ARRIVAL = 0, 1
 """Kinds of events, in the order in which those of one moment are looked at."""
 
 
-@dataclass
-class _Node:
+class _Node(Struct):
     room: int
     busy: bool = False
     held: int = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 
 from siliconloom.arch import Chip, SystolicArray
 from siliconloom.arch.datatype import DataType
@@ -26,8 +25,7 @@ MOST_CYCLES, MOST_PRODUCTS = 300_000, 10_000
 """What a bench of streams carries of a workload: every beat of it lies in a file."""
 
 
-@dataclass(kw_only=True)
-class ArrayParity(Parity):
+class ArrayParity(Parity, kw_only=True):
     """What comparing one sequence of products showed."""
 
     result: CaseResult

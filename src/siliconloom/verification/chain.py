@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import NpuTile
@@ -18,8 +19,7 @@ from siliconloom.verification.programs import PROGRAM_BASE
 Image = np.ndarray[Any, np.dtype[np.uint8]]
 
 
-@dataclass
-class Chain:
+class Chain(Struct):
     """Instructions one after the other: where the unit changes, the next one waits until the one before is complete.
 
     ``weak`` says that an instruction is executed in loops of its own, so that it waits in the first round and posts in
@@ -58,8 +58,7 @@ class Chain:
         return LoadedProgram(Program((*self.instructions, end), tuple(names)), memory, PROGRAM_BASE)
 
 
-@dataclass(frozen=True)
-class Places:
+class Places(Struct, frozen=True):
     """Where the banks of a tile's scratchpad begin, which units use them, and what its transfers are made of."""
 
     tile: NpuTile

@@ -7,11 +7,11 @@ point are in `verification.float_directed`, those of narrow lines in `verificati
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from siliconloom.arch import Chip
 from siliconloom.arch.description import NpuTile

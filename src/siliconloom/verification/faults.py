@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from siliconloom.arch import Chip
 from siliconloom.arch.datatype import DataType, Packing, scale_bits
@@ -38,8 +39,7 @@ LIMIT = 20_000
 END = Instruction(opcode=Opcode.END)
 
 
-@dataclass(frozen=True)
-class Faulty:
+class Faulty(Struct, frozen=True):
     """A case that ends with ``cause``, at instruction ``number`` where the tile says which."""
 
     name: str
@@ -48,8 +48,7 @@ class Faulty:
     number: int | None = None
 
 
-@dataclass
-class _Faults:
+class _Faults(Struct):
     """Collects the cases of a tile."""
 
     chip: Chip

@@ -10,10 +10,10 @@ The keys and values that a token finds in memory are those of the exact reading 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from zlib import crc32
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch import Chip
@@ -39,8 +39,7 @@ LARGEST = 127
 """Of int8."""
 
 
-@dataclass(frozen=True)
-class SmallModel:
+class SmallModel(Struct, frozen=True):
     """A transformer of one layer.
 
     Parameters
@@ -104,8 +103,7 @@ class LayerWeights(Weights):
         return chance.normal(mean, deviation, shape)
 
 
-@dataclass
-class LayerRun:
+class LayerRun(Struct):
     """A program with the memory it starts from, and what it has made.
 
     Parameters

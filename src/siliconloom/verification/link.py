@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch import Chip, System
@@ -46,8 +46,7 @@ TOKENS, HIDDEN, INNER = 32, 32, 128
 """Shape of the block: tokens, columns of its result, hidden units of all chips."""
 
 
-@dataclass(kw_only=True)
-class LinkParity(Parity):
+class LinkParity(Parity, kw_only=True):
     """What comparing one case showed.
 
     Parameters
@@ -226,8 +225,7 @@ def _chunk(event: tuple[int, int]) -> Seen:
 # A block on whole chips ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class RingBlock:
+class RingBlock(Struct, frozen=True):
     """A tensor-parallel MLP block: what every chip runs, and the case of the bench."""
 
     name: str

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
+
+from msgspec.structs import replace
 
 from siliconloom.arch import Chip, LoomError
 from siliconloom.arch.budget import require_memory
@@ -40,8 +41,7 @@ SURROUNDINGS = 8
 """Kinds of `surrounded` runs, taken in turn."""
 
 
-@dataclass(kw_only=True)
-class ProgramParity(Parity):
+class ProgramParity(Parity, kw_only=True):
     """What comparing one program showed."""
 
     program: Program

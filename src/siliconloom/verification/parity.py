@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from siliconloom.arch.verified import Case, Divergence, Moment, Seen, Verified
@@ -38,8 +38,7 @@ def instant(event: int) -> Seen:
     return Seen(cycle=event)
 
 
-@dataclass(frozen=True)
-class ParityStream(Generic[Event]):
+class ParityStream(Struct, Generic[Event], frozen=True):
     """Events of one kind in order, on both sides.
 
     Parameters
@@ -87,8 +86,7 @@ class ParityStream(Generic[Event]):
         )
 
 
-@dataclass
-class Parity:
+class Parity(Struct):
     """What comparing one case showed; the kinds of machines add to it.
 
     Parameters
@@ -201,8 +199,7 @@ def _first(errors: Sequence[str]) -> tuple[str, ...]:
     return (*errors[:ERRORS], *([f"... and {rest} more"] if rest > 0 else []))
 
 
-@dataclass
-class Findings:
+class Findings(Struct):
     """What the verification of a machine of one kind found: its cases, and what its record has beside the common keys.
 
     Parameters

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,8 +26,7 @@ RULES = 5
 Logged = tuple[int, int, int, int, int]
 
 
-@dataclass(kw_only=True)
-class PimParity(Parity):
+class PimParity(Parity, kw_only=True):
     """What comparing one case showed."""
 
     work: bench.PimBenchCase

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from siliconloom.arch.datatype import DataType
@@ -126,7 +126,7 @@ def _arrivals(tile: PimTile, chance: random.Random, macros: Sequence[Macro]) -> 
     spread = chance.choice([0, 0, 20, 200])
     made = []
     for macro in macros:
-        made.append(dataclasses.replace(macro, arrival=now))
+        made.append(structs.replace(macro, arrival=now))
         now += chance.randint(0, spread)
     return made
 

@@ -9,10 +9,10 @@ order in which the ring sends them: the collective begins when the first chunk i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import yaml
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from siliconloom.arch import Chip, NotSupported
@@ -47,8 +47,7 @@ FIRST, BETWEEN, SECOND = "mlp.up", "mlp.activation", "mlp.down"
 """Operators of a shard."""
 
 
-@dataclass
-class ShardRun:
+class ShardRun(Struct):
     """One chip's part of the block.
 
     Parameters

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import LOCAL_BITS, Address, Unit
@@ -53,8 +54,7 @@ class SegmentWriter(Protocol):
     def written(self, cols: int) -> int: ...
 
 
-@dataclass(frozen=True)
-class CarriedSizes:
+class CarriedSizes(Struct, frozen=True):
     """Tiles, rows, keys of a tile, depth of a score, columns of the result; bytes of operands, powers and results."""
 
     turns: int

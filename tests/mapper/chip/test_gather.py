@@ -1,12 +1,12 @@
 """Gathers: rows of tables arrive by index, whatever their width, the chunks of indices and the bus."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from siliconloom.arch import LoomError, load_chip
 from siliconloom.arch.assembler import check_program

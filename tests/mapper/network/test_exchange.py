@@ -1,11 +1,10 @@
 """All-to-all of any sizes: every chip gets all it should, along every algorithm's way."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from siliconloom.arch import NotSupported
 from siliconloom.arch.network import Endpoint, LinkPort, Topology, wire

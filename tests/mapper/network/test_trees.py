@@ -1,11 +1,10 @@
 """Double binary trees: every chip's data in every sum, load evenly spread, latency of a tree, leaves of any sizes."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from siliconloom.arch.network import Endpoint, LinkPort, Topology, wire
 from siliconloom.mapper.network.collectives import collective

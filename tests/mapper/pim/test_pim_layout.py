@@ -1,11 +1,10 @@
 """Matrices in the rows of a PIM channel: what the macros compute from them is the product."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from siliconloom.arch import LoomError, NotSupported, load_chip
 from siliconloom.arch.datatype import DataType
@@ -111,4 +110,4 @@ def test_a_layout_that_ends_beyond_the_last_row_is_refused():
     assert plan_gemv(HBM, 16, 512, DataType.BF16, row=last).rows == 1
     with pytest.raises(LoomError, match="gemv: row must be in"):
         plan_gemv(HBM, 17, 512, DataType.BF16, row=last)
-    assert dataclasses.asdict(plan_gemv(HBM, 17, 512, DataType.BF16, row=last - 1).parts[0])["first"] == 0
+    assert structs.asdict(plan_gemv(HBM, 17, 512, DataType.BF16, row=last - 1).parts[0])["first"] == 0

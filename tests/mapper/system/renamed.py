@@ -2,7 +2,8 @@
 
 import random
 import re
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from siliconloom.workloads.dataflow import Dataflow
 

@@ -1,0 +1,55 @@
+"""Parts of a design, of which Yosys counts the cells."""
+
+from collections import Counter
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from siliconloom.rtl.synthesis.area import DEPTH, SHARE, luts_of, parts_of
+
+CELLS = ("LUT4", "TRELLIS_FF", "CCU2C", "MULT18X18D", "DP16KD", "$_DFF_P_", "INV", "top_blackbox")
+HIDDEN = ("top_blackbox",)
+
+
+@st.composite
+def hierarchies(draw):
+    """Cells and instances of modules; each contains modules that come after it alone."""
+    names = ["top", *(f"top_m{number}" for number in range(draw(st.integers(0, 6))))]
+    counts = {}
+    for number, name in enumerate(names):
+        inside = st.sampled_from([*CELLS, *names[number + 1 :]])
+        counts[name] = draw(st.dictionaries(inside, st.integers(1, 9), max_size=5))
+    return counts
+
+
+def expanded(counts, name):
+    """All cells below a module, instance by instance."""
+    found = []
+    for kind, count in counts[name].items():
+        found += (expanded(counts, kind) if kind in counts else [kind] * (kind not in HIDDEN)) * count
+    return found
+
+
+@given(hierarchies())
+def test_parts_are_what_counting_every_instance_gives(counts):
+    statistics = {"modules": {f"\\{name}": {"num_cells_by_type": found} for name, found in counts.items()}}
+    parts = parts_of(statistics, "top", HIDDEN)
+    everything = Counter(expanded(counts, "top"))
+    assert len({part.path for part in parts}) == len(parts)
+    shown = {part.path: part for part in parts}
+    for part in parts:
+        chain = ["top", *(f"top_{name}" for name in part.path)]
+        instances = 1
+        for above, below in pairwise(chain):
+            instances *= counts[above][below]
+        cells = Counter(expanded(counts, chain[-1]) * instances)
+        assert part.instances == instances
+        assert (part.cells, part.luts) == (cells.total(), luts_of(cells))
+        assert part.registers == cells["TRELLIS_FF"] + cells["$_DFF_P_"]
+        assert (part.multipliers, part.block_rams) == (cells["MULT18X18D"], cells["DP16KD"])
+        assert len(part.path) <= DEPTH
+        assert len(part.path) == 1 or part.path[:-1] in shown
+    for name, count in counts["top"].items():
+        if name in counts and len(expanded(counts, name)) * count >= max(SHARE * everything.total(), 1):
+            assert (name.removeprefix("top_"),) in shown, "one that is large is told"
