@@ -242,7 +242,9 @@ def test_phases_store_the_same_parameters(name: str, phase: str) -> None:
     assert other.active_parameters == prefill.active_parameters
 
 
-@pytest.mark.parametrize(("name", "billions"), [("mixtral-8x7b", 12.88), ("mixtral-8x22b", 39.15), ("deepseek-v3", 37.55)])
+@pytest.mark.parametrize(
+    ("name", "billions"), [("mixtral-8x7b", 12.88), ("mixtral-8x22b", 39.15), ("deepseek-v3", 37.55)]
+)
 def test_active_parameters_are_those_that_one_token_uses(name: str, billions: float) -> None:
     assert load_workload(name).active_parameters / 1e9 == pytest.approx(billions, rel=1e-3)
 
