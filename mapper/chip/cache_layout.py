@@ -11,8 +11,9 @@ from __future__ import annotations
 from msgspec import Struct
 
 from siliconloom.arch.description import Memory, NpuTile
-from siliconloom.arch.layout import filled_values, line_values, row_values
+from siliconloom.arch.layout import line_values, row_values
 from siliconloom.mapper.chip.attention_cost import AttentionLayout
+from siliconloom.mapper.chip.gemm_layout import BlockRows
 from siliconloom.mapper.chip.operands import Cached, Turned
 
 
@@ -42,7 +43,8 @@ class CacheLayout:
         """One block."""
         # from head to head of a sequence
         if isinstance(cached, Turned):
-            self.plane = self.size(filled_values(cached.tokens, self.block) * cached.width)
+            blocks = BlockRows(tile, cached.width, cached.owner.precision.bits)
+            self.columns_block, self.plane = blocks.pitch, blocks.plane(cached.tokens)
         else:
             layout = AttentionLayout(tile, memory, cached.attention)
             self.columns_block = layout.key_block

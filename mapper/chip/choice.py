@@ -16,21 +16,16 @@ from msgspec.structs import replace
 from siliconloom.arch.datatype import Packing
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.errors import NotSupported
-from siliconloom.mapper.chip.attention_cost import (
-    AttentionTiling,
-    attention_constants,
-    attention_needs,
-    choose_attention_tilings,
-)
+from siliconloom.mapper.chip.attention_cost import AttentionTiling, choose_attention_tilings
 from siliconloom.mapper.chip.bounds import operator_bound
+from siliconloom.mapper.chip.divisions import divisions_of
 from siliconloom.mapper.chip.gemm_cost import GemmMemories
-from siliconloom.mapper.chip.gemm_layout import GemmLayout
-from siliconloom.mapper.chip.layout import Layout, layouts
+from siliconloom.mapper.chip.layout import Layout
 from siliconloom.mapper.chip.sharing import Share, shares
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
-from siliconloom.mapper.chip.tiling import SLACK, GemmTiling, candidates, choose_tilings
+from siliconloom.mapper.chip.tiling import SLACK, GemmTiling, choose_tilings
 from siliconloom.mapper.chip.vector_cost import VectorTiling, choose_vector_tilings, too_small
-from siliconloom.mapper.chip.vector_shape import VectorLayout, vector_shape
+from siliconloom.mapper.chip.vector_shape import vector_shape
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
 from siliconloom.workloads.roles import NOWHERE
 
@@ -57,8 +52,6 @@ FEW = 3
 """So few executions of tasks have no neighbours like themselves on both sides: what one takes in a row says little."""
 FEW_FINALISTS, FEW_CLOSE = 12, 1.25
 """The same two where there are at most `FEW`."""
-CONSTANT_SHARES = (32, 256)
-"""A slot of what requantises takes at most this part of the scratchpad."""
 HOPE, ATTENTION_HOPE, FEW_HOPE = 0.95, 0.8, 0.7
 """A candidate may take only this part of its estimate, beside others; attention's pipelines are hard to estimate, and
 among few tasks there is time to look at more."""
@@ -125,12 +118,7 @@ def choose_layouts(
         When there is none.
     """
     tasks = [task for part in parts for task in part.tasks]
-    constants = _constant_bytes(tile, tasks)
-    # where tiles for the whole array fit, rings that hold one need not have been divided for less
-    undivided, least = (_least(tasks, chip, tile, parts) for parts in (False, True))
-    divisions = layouts(tile, constants, undivided)
-    if least != undivided:
-        divisions = list(dict.fromkeys([*divisions, *layouts(tile, constants, least)]))
+    divisions = divisions_of(chip, tile, tasks)
     pools: dict[tuple[str, tuple[str, ...]], _Pool] = {}
     alike: dict[_Shape, _Pool] = {}
     shapes = [
@@ -227,45 +215,6 @@ def _total(parts: Sequence[Part], choice: Choice) -> int:
     return sum(
         part.count * chosen.cycles for part, made in zip(parts, choice[1], strict=True) for chosen in made.values()
     )
-
-
-def _constant_bytes(tile: NpuTile, tasks: Sequence[Task]) -> set[int]:
-    """Room for the largest norm's parameters, and for what requantises the columns of a result tile: more or less."""
-    most, widest = [0], 0
-    for task in tasks:
-        if isinstance(task.operator, Gemm):
-            shape = gemm_shape(task.operator, task)
-            layout = GemmLayout(tile, shape)
-            taken = [
-                int(layout.functions_at(cols)) + layout.function_bytes
-                for cols in (shape.stored_n, min(shape.stored_n, tile.array.cols))
-            ]
-            widest = max(widest, taken[0])
-            most.append(taken[1])
-        elif isinstance(task.operator, Attention):
-            most.append(attention_constants(tile, task.operator))
-        else:
-            most.append(vector_shape(tile, task.operator, task).constants)
-    shares = (tile.scratchpad.capacity // share for share in CONSTANT_SHARES)
-    return {max(*most, min(widest, share)) for share in shares}
-
-
-def _least(tasks: Sequence[Task], chip: Chip, tile: NpuTile, parts: bool) -> dict[str, int]:
-    """Bytes of a slot of every ring that the smallest tiles of the tasks take, also those of ``parts`` of the array."""
-    least: dict[str, int] = {}
-    for task in tasks:
-        operator = task.operator
-        if isinstance(operator, Gemm):
-            shape = gemm_shape(operator, task)
-            m, n, k = (int(sizes[0]) for sizes in candidates(tile, shape, parts=parts))
-            needs = GemmLayout(tile, shape).needs(m, n, k)
-        elif isinstance(operator, Attention):
-            needs = attention_needs(chip, operator, 1, min(tile.array.cols, operator.kv_len), 1, False, operator.kv_len)
-        else:
-            needs = VectorLayout(tile, vector_shape(tile, operator, task)).least()
-        for ring, need in needs.items():
-            least[ring] = max(least.get(ring, 0), int(need))
-    return least
 
 
 Kind = tuple[int, int, int]

@@ -189,7 +189,7 @@ class GemmLowering:
     def _load_blocks(self, batch: Walk, m: Walk, k: Walk | None) -> None:
         """A tile of rows that lie in blocks, each transposed: whole ones, then the last, or a part of one."""
         layout, rows, ring, size = self.layout, self.layout.array.rows, self.context.rings.moving, self.shape.dtype.size
-        plane, deep, start = int(layout.a_block(self.shape.k)), self.shape.k if k is None else k.size, _start(m)
+        plane, deep, start = layout.a_pitch, self.shape.k if k is None else k.size, _start(m)
         whole, rest = divmod(m.size, rows)
         terms, base = [(batch.loop, self.a_bytes)], self.a_base + start // rows * plane
 

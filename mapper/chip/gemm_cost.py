@@ -196,7 +196,7 @@ def _operands(
     if layout.blocks:
         line, within = layout.a_line(np.minimum(m, shape.m)), layout.a_line(min(shape.m, layout.array.rows))
         part = m < min(shape.m, layout.array.rows)  # of a block, whose lines are not all its own
-        a_places = np.where(m_tiles > 1, np.where(part, layout.size(m), layout.a_block(shape.k)), 0)
+        a_places = np.where(m_tiles > 1, np.where(part, layout.size(m), layout.a_pitch), 0)
         a_places = a_places | np.where(k_tiles > 1, np.where(part, within, line) * k, 0)
         a: _Transfers = _Blocks(chip, memories.a, layout, a_places)
     else:
@@ -304,8 +304,7 @@ class _Blocks(_Transfers):
     """Transfers of the tiles of a first operand in blocks of rows, each transposed."""
 
     def __init__(self, chip: Chip, memory: Memory, layout: GemmLayout, places: Int) -> None:
-        pitch = int(layout.a_block(layout.shape.k))
-        super().__init__(chip, memory, layout.shape.dtype.bits, pitch, lambda width: width, places)
+        super().__init__(chip, memory, layout.shape.dtype.bits, layout.a_pitch, lambda width: width, places)
         self.layout, self.within = layout, layout.a_line(min(layout.shape.m, layout.array.rows))
 
     def _both(self, rows: Int, cols: Int) -> tuple[Int, Int]:

@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.description import NpuTile, SystolicArray
 from siliconloom.arch.layout import (
-    filled_values,
     is_power,
     line_values,
     padded,
@@ -113,8 +113,13 @@ class GemmLayout:
         return -(-elements * self.shape.dtype.bits // 8)
 
     def a_block(self, k: Count) -> Count:
-        """A block of ``k`` columns of rows that are transposed: as many as the array has."""
+        """A block of ``k`` columns of rows that are transposed, in local memory: as many as the array has."""
         return self.size(k * self.array.rows)
+
+    @property
+    def a_pitch(self) -> int:
+        """From block to block of rows that are transposed, in main memory."""
+        return BlockRows(self.tile, self.shape.k, self.shape.dtype.bits).pitch
 
     def a_line(self, m: Count) -> Count:
         """From column to column of a block of ``m`` rows that are transposed."""
@@ -124,7 +129,7 @@ class GemmLayout:
         """All ``m`` rows of one product's first operand."""
         if not self.blocks:
             return m * self.a_row
-        return int(self.size(filled_values(m, self.array.rows) * self.shape.k))
+        return BlockRows(self.tile, self.shape.k, self.shape.dtype.bits).plane(m)
 
     def a_local(self, k: Count) -> Count:
         """From row to row of a moving tile of ``k`` columns."""
@@ -234,4 +239,39 @@ def row_bytes(tile: NpuTile, elements: int, bits: int) -> int:
     return padded(row, bus) if row >= LONG_ROW * bus else row
 
 
-__all__ = ["GemmLayout", "GemmShape", "padded_lines", "row_bytes"]
+class BlockRows:
+    """Rows in main memory that are transposed, in blocks of as many as the array has; everything in bytes.
+
+    A block begins where a transfer may, so that a tile of one of them does, however wide the DMA is. The circuit reads
+    blocks of local memory back to back, so a tile of several is one transfer where nothing lies between them.
+    """
+
+    def __init__(self, tile: NpuTile, columns: int, bits: int) -> None:
+        self.tile, self.rows, self.columns, self.bits = tile, tile.array.rows, columns, bits
+
+    def _block(self, rows: int) -> int:
+        taken, bus = -(-line_values(rows, self.rows) * self.columns * self.bits // 8), self.tile.dma.bytes_per_cycle
+        return padded(taken, window_of(bus, taken)) if is_power(bus) else taken
+
+    @property
+    def pitch(self) -> int:
+        """From block to block."""
+        return self._block(self.rows)
+
+    def plane(self, rows: int) -> int:
+        """So many rows; of the last block narrow lines where it has few."""
+        whole, rest = divmod(rows, self.rows)
+        return whole * self.pitch + (self._block(rest) if rest else 0)
+
+    def read(self, plane: NDArray[np.uint8], rows: int, element: np.dtype[Any]) -> NDArray[Any]:
+        """The first rows of a plane, row by row."""
+        found = []
+        for start in range(0, rows, self.rows):
+            held = min(self.rows, rows - start)
+            line = line_values(held, self.rows)
+            block = plane[start // self.rows * self.pitch :][: line * self.columns * element.itemsize]
+            found.append(block.view(element).reshape(self.columns, line)[:, :held].T)
+        return np.concatenate(found)
+
+
+__all__ = ["BlockRows", "GemmLayout", "GemmShape", "padded_lines", "row_bytes"]

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from siliconloom.arch.description import NpuTile
-from siliconloom.arch.layout import INDEX_BYTES, padded, sums_lines, sums_pitch
+from siliconloom.arch.layout import INDEX_BYTES, is_power, padded, sums_lines, sums_pitch
 from siliconloom.mapper.chip.builder import SLOTS, ProgramBuilder, Region, Ring
 
 GRAIN = 64
@@ -97,8 +97,12 @@ def most_indices(tile: NpuTile) -> int:
 
 
 def index_bytes(tile: NpuTile) -> int:
-    """Bytes at the end of the results that indices take while rows are gathered."""
-    return padded(INDEX_BYTES * most_indices(tile), grain_of(tile))
+    """Bytes at the end of the results that indices take while rows are gathered.
+
+    The vector unit writes them line by line, and they are read one by one, so no beat of the DMA begins there.
+    """
+    lanes = tile.vector.lanes
+    return padded(INDEX_BYTES * most_indices(tile), max(GRAIN, lanes if is_power(lanes) else 1))
 
 
 def grain_of(tile: NpuTile) -> int:

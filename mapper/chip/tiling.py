@@ -258,16 +258,18 @@ def _partial(tile: NpuTile, shape: GemmShape, whole: tuple[int, int, int]) -> tu
 def _slim(tile: NpuTile, shape: GemmShape, panel: int) -> list[int]:
     """Parts of a panel's columns, down to those of which tiles of the whole depth take little of the buffers.
 
-    Of few panels one is a good part of the product, and where sums of as many rows as the array has do not fit, half of
-    one leaves room for twice the rows: it is a tile to look at then, too.
+    Of few panels one is a good part of the product: half of it is a tile to look at then, too. Where sums of as many
+    rows as the array has do not fit, half of a panel leaves room for twice the rows, and a quarter for four times.
     """
     layout, found, columns = GemmLayout(tile, shape), list[int](), panel
     if not shape.packed or shape.packing is not None or not is_power(panel):
         return found
-    short = SLOTS * shape.halves * layout.sums(min(tile.array.rows, shape.m), panel) > sums_room(tile)
-    few = min(panel, next_power(shape.stored_n)) // 2 if short or shape.stored_n <= HALVES * panel else columns
+    rows, room = min(tile.array.rows, shape.m), sums_room(tile)
+    few = min(panel, next_power(shape.stored_n)) // 2 if shape.stored_n <= HALVES * panel else columns
     while columns > 1 and (
-        columns > few or SLOTS * LARGE * layout.b_tile(shape.halves * columns, shape.k) > tile.scratchpad.capacity
+        columns > few
+        or SLOTS * shape.halves * layout.sums(rows, columns) > room
+        or SLOTS * LARGE * layout.b_tile(shape.halves * columns, shape.k) > tile.scratchpad.capacity
     ):
         columns //= 2
         found += [columns] if columns < shape.stored_n else []

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.errors import LoomError, NotSupported
-from siliconloom.arch.layout import INDEX_BYTES, filled_values, off_lines
+from siliconloom.arch.layout import INDEX_BYTES
 from siliconloom.arch.progress import NOBODY, Watcher
 from siliconloom.execution.encoding import encoding_of
 from siliconloom.execution.floats import FloatParameters, FloatReading, depths_of
@@ -26,6 +26,7 @@ from siliconloom.execution.walk import At, GraphWalk, Past
 from siliconloom.execution.weights import Weights
 from siliconloom.mapper.chip.attention_cost import AttentionLayout, AttentionTiling, query_parts
 from siliconloom.mapper.chip.epilogue import GATED
+from siliconloom.mapper.chip.gemm_layout import BlockRows
 from siliconloom.mapper.chip.operands import Operand, Turned
 from siliconloom.mapper.chip.program import MappedTask, MappedWorkload
 from siliconloom.sim.golden.npu import GoldenMachine, LoadedProgram
@@ -379,11 +380,10 @@ class _Golden:
         element = self.encoding.element
         lines = every[places[:, None] + np.arange(element.itemsize * width)]
         expected = np.ascontiguousarray(lines).view(element).reshape(products, tokens, width)
-        rows = self.tile.array.rows
         address, item = self.objects[turned.owner.name, turned.role]
-        plane = filled_values(tokens, rows) * width
-        room = self.memory[address : address + item.size].view(element)[: products * plane].reshape(products, plane)
-        held = np.stack([off_lines(each, tokens, rows, narrow=1).T[:tokens] for each in room])
+        blocks = BlockRows(self.tile, width, 8 * element.itemsize)
+        planes = self.memory[address : address + item.size][: products * blocks.plane(tokens)].reshape(products, -1)
+        held = np.stack([blocks.read(each, tokens, element) for each in planes])
         name, differing = mapped.task.operator.name, int((held != expected).sum())
         return OperatorValues(name, name, (), execution, None, None, 0.0, expected.size, differing)
 

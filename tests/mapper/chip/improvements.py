@@ -138,6 +138,12 @@ def kept_seconds(smaller, better):
     return duration(smaller.plan.program, better.chip) / better.chip.clock
 
 
+def ratio(name, before, after):
+    """Time on the better chip over what it may take there; see `comparisons`."""
+    price = kept_seconds(before, after) if name in WITH_A_PRICE else 0
+    return after.seconds / max(before.seconds, price)
+
+
 def _text(path, value):
     if path == "clock":
         return f"{value} Hz"
@@ -171,8 +177,7 @@ def comparisons(seed, count):
                 if name not in WITH_A_PRICE:
                     raise
                 continue  # a larger array or unit can need more than the same memories hold
-            allowed = max(before.seconds, kept_seconds(before, after)) if name in WITH_A_PRICE else before.seconds
-            yield after.seconds / allowed, name, chip, spec
+            yield ratio(name, before, after), name, chip, spec
             made += 1
 
 

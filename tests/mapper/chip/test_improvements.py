@@ -7,7 +7,7 @@ import pytest
 from siliconloom.arch import load_chip
 from siliconloom.evaluate.chip import simulate
 from siliconloom.workloads import load_workload
-from tests.mapper.chip.improvements import IMPROVEMENTS, KIB, comparisons, mapped, one_tile_more, workload
+from tests.mapper.chip.improvements import IMPROVEMENTS, KIB, comparisons, mapped, one_tile_more, ratio, workload
 
 TOLERANCE = 1.01
 PADDED = {"array doubled": 1.75}
@@ -105,6 +105,74 @@ def test_attention_on_a_better_chip_is_not_slower(change, chip, heads, tokens):
     graph = workload(json.dumps(stated | {"batch": 1, "model": model}))
     before, after = (mapped(each, graph).run.cycles for each in (chip, IMPROVEMENTS[change](chip)))
     assert after <= TOLERANCE * before
+
+
+NARROW = SMALL | {
+    "clock": 2 * 10**9,
+    "tile_count": 2,
+    "tile.array.rows": 32,
+    "tile.array.cols": 128,
+    "tile.array.load_rows": 1,
+    "tile.scratchpad.capacity": 1024 * KIB,
+    "tile.accumulator.capacity": 16 * KIB,
+    "tile.vector.lanes": 4,
+    "tile.dma.bytes_per_cycle": 1024,
+    "memory.dram.bandwidth": 100 * 10**9,
+    "memory.dram.latency": 100,
+    "memory.dram.access_bytes": 64,
+}
+FULL = NARROW | {
+    "clock": 10**9,
+    "tile_count": 4,
+    "tile.array.rows": 128,
+    "tile.array.load_rows": 4,
+    "tile.scratchpad.capacity": 64 * KIB,
+    "tile.accumulator.capacity": 64 * KIB,
+    "tile.vector.lanes": 16,
+    "memory.dram.bandwidth": 400 * 10**9,
+}
+BEATS = SMALL | {
+    "clock": 500 * 10**6,
+    "tile_count": 1,
+    "tile.array.dataflow": "input_stationary",
+    "tile.array.rows": 128,
+    "tile.array.load_rows": 1,
+    "tile.scratchpad.capacity": 64 * KIB,
+    "tile.dma.bytes_per_cycle": 1024,
+    "memory.dram.latency": 500,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "chip", "batch", "heads", "keys", "tokens", "most"),
+    [
+        ("array doubled", NARROW, 1, 4, 4, 32, 77_949),
+        ("array doubled", FULL, 4, 4, 2, 100, 113_705),
+        ("dma doubled", BEATS, 1, 8, 2, 32, 603_735),
+    ],
+    ids=["sums of a quarter of a panel", "parameters of half a panel", "indices of less than a beat"],
+)
+def test_a_layer_on_a_better_chip_is_not_slower(change, chip, batch, heads, keys, tokens, most):
+    """They took 82,597, 129,776 and 610,287 cycles.
+
+    A panel twice as wide left the accumulator room for half of the rows, and parameters of twice the columns the other
+    rings less room. What indices took was filled up to a beat of the DMA, so that results had two slots of two.
+    """
+    model = {
+        "model_type": "llama",
+        "hidden_size": 64 * heads,
+        "intermediate_size": 768,
+        "num_hidden_layers": 1,
+        "num_attention_heads": heads,
+        "num_key_value_heads": keys,
+        "vocab_size": 1024,
+        "hidden_act": "silu",
+    }
+    stated = {"kind": "transformer", "name": "small", "phase": "prefill", "sequence": tokens, "precision": "int8"}
+    graph = workload(json.dumps(stated | {"batch": batch, "model": model}))
+    before, after = (mapped(each, graph) for each in (chip, IMPROVEMENTS[change](chip)))
+    assert ratio(change, before, after) <= TOLERANCE
+    assert after.run.cycles <= most
 
 
 def test_search_keeps_transfers_within_their_field():

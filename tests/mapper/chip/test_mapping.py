@@ -163,7 +163,7 @@ def test_the_chosen_tiling_is_close_to_the_best_of_a_random_sample_by_simulation
     """The mapper picks by estimate; the simulator then may not show any other layout to be much better."""
     from unittest import mock
 
-    from siliconloom.mapper.chip import choice as plan_module
+    from siliconloom.mapper.chip import divisions as plan_module
 
     chip = edge(8, 8, "weight_stationary", 1, "32 KiB", "8 KiB")
     graph = gemms(tmp_path, [(m, n, k)])
