@@ -262,6 +262,12 @@ class Scratchpad(Description):
     capacity: Bytes
     banks: int = Field(default=4, ge=1, le=1024)
 
+    @model_validator(mode="after")
+    def _check(self) -> Scratchpad:
+        if self.capacity < self.banks:
+            raise rule_at("capacity", f"must be a byte or more for each of {self.banks} banks", f"{self.capacity} B")
+        return self
+
 
 class Accumulator(Description):
     """On-chip memory that holds and sums the array's results at full precision."""

@@ -82,7 +82,8 @@ def design_of(chip: Chip, reset: ResetStyle = "sync", vectors: Sequence[ProgramV
     if chip.tile_count > 1:
         raise NotSupported(
             f"RTL of a chip of several tiles (tile_count of {chip.name}: {chip.tile_count}), so nothing is written; "
-            "--set tile_count=1 writes one of them, alone, with the memory's whole bandwidth"
+            f"--set tile_count=1{' --set tiles_join=false' if chip.tiles_join else ''} writes one of them, alone, with "
+            "the memory's whole bandwidth"
         )
     name = module_prefix(chip.name)
     if isinstance(tile, PimTile):

@@ -71,6 +71,21 @@ def test_what_is_not_there_is_found():
     }
 
 
+PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [path for path in DOCUMENTS if PYTHON.search(path.read_text(encoding="utf-8"))],
+    ids=lambda path: path.stem,
+)
+def test_python_in_a_document_runs(document, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for block in PYTHON.findall(document.read_text(encoding="utf-8")):
+        exec(compile(block, str(document), "exec"), names)
+
+
 TOUR = ROOT / "docs" / "tour.md"
 STATION = re.compile(r"```\n((?:cat|loom (?!verify)|python|ls )(?:.*\n)+?)```\n+```\n((?:.*\n)+?)```")
 """Commands of the tour and what they print; Verilog simulators are run elsewhere."""

@@ -104,12 +104,15 @@ def map_workload(
     choices, rivals = choose_layouts(chip, chip.tile, graph, parts, simulated, {} if kept is None else kept.tiles)
     if cycles is None:
         return lower(chip, graph, Mapping(parts, choices[0], placement), notes, kept)
-    found = [(0, choice) for choice in choices] if search else finalists(parts, choices, rivals)
 
     def drafted(choice: Choice, known: KnownTasks | None = None) -> Drafted:
         return draft(chip, graph, Mapping(parts, choice, placement), known, kept)
 
-    return checked(chip, graph, _fastest(parts, found, rivals, drafted, cycles), notes, kept)
+    found = _fastest(parts, finalists(parts, choices, rivals), rivals, drafted, cycles)
+    if search:  # every choice, whatever its estimate; what is found without is one of them
+        other = _fastest(parts, [(0, choice) for choice in choices], rivals, drafted, cycles)
+        found = min(found, other, key=lambda made: cycles(made.program))
+    return checked(chip, graph, found, notes, kept)
 
 
 def _fastest(

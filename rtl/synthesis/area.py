@@ -206,6 +206,9 @@ def parts_of(statistics: Mapping[str, Any], top: str, hidden: Collection[str] = 
         name: {kind.removeprefix("\\"): count for kind, count in counts.items()} for name, counts in modules.items()
     }
 
+    if top not in below:  # a memory by itself, which is left to a macro
+        return ()
+
     @cache
     def whole(name: str) -> Counter[str]:
         found: Counter[str] = Counter()

@@ -12,6 +12,8 @@ from siliconloom.rtl.emit import Bundle
 
 PORT = re.compile(r"^  (input|output) (?:\[(\d+):0\] )?(\S+);$", re.MULTILINE)
 """A declaration of a port in what is emitted."""
+INSTANCE = re.compile(r"^  (\w+) (?:#\(.*\) )?\S+ +\($", re.MULTILINE)
+"""The beginning of an instance in what is emitted."""
 CLOCK = "clk"
 SHOWN = 6
 """Names of modules that a message lists."""
@@ -43,6 +45,7 @@ def part_of(bundle: Bundle, name: str) -> Bundle:
         For a name that no module has; names have no prefix.
     """
     prefix = f"{bundle.top}_"
+    name = name.removeprefix(prefix)
     modules = [file.removesuffix(".v").removeprefix(prefix) for file in bundle.sidecar["verilog"][1:]]
     if name not in modules:
         near = nearest_name(name, modules)
@@ -55,12 +58,24 @@ def part_of(bundle: Bundle, name: str) -> Bundle:
     fpga = f"{top}_between_registers"
     file = f"fpga/{fpga}.v"
     text = harness(fpga, top, module_ports(bundle.files[f"{top}.v"]))
+    within = _within(bundle, top)
     sidecar = bundle.sidecar | {
         "top": top,
+        "memories": [memory for memory in bundle.sidecar["memories"] if memory["module"] in within],
         "contains": f"the module {name} alone",
         "fpga": {"top": fpga, "verilog": [file]},
     }
     return replace(bundle, files=bundle.files | {file: text}, top=top, sidecar=sidecar)
+
+
+def _within(bundle: Bundle, top: str) -> set[str]:
+    """Names of a module and of all that it contains."""
+    found, waiting = {top}, [top]
+    while waiting:
+        inside = {kind for kind in INSTANCE.findall(bundle.files[f"{waiting.pop()}.v"]) if f"{kind}.v" in bundle.files}
+        waiting += inside - found
+        found |= inside
+    return found
 
 
 def harness(name: str, module: str, ports: list[ModulePort]) -> str:

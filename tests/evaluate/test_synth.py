@@ -53,6 +53,22 @@ def test_a_part_is_synthesized_alone(capsys):
 
 
 @pytest.mark.usefixtures("yosys")
+def test_a_memory_alone_is_left_to_a_macro(capsys):
+    found = synth(capsys, "pim-hbm", "--part", "pim_hbm_sram_256x64", "--target", "generic", "--seeds", "0")
+    assert (found["logic_cells"], found["parts"]) == (0, [])
+    assert "1 memories (16,384 bits and more where placed twice) are left to macros" in found["notes"]
+
+
+def test_a_part_has_the_memories_that_it_contains():
+    bundle = build_rtl(load_chip("npu-edge-int8"))
+    kept = {name: len(part_of(bundle, name).sidecar["memories"]) for name in ("array", "accumulator", "bank", "banks")}
+    everything = len(bundle.sidecar["memories"])
+    assert kept["array"] == 0
+    assert 0 < kept["accumulator"] < everything
+    assert 0 < kept["bank"] <= kept["banks"] < everything
+
+
+@pytest.mark.usefixtures("yosys")
 def test_a_part_has_a_netlist_between_registers(tmp_path):
     bundle = part_of(
         build_rtl(load_chip("systolic-ws-8", [("tile.array.rows", "2"), ("tile.array.cols", "2")])), "row2_chained"

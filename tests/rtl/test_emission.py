@@ -246,6 +246,17 @@ def test_a_fallback_to_the_array_is_told_on_standard_error_and_in_the_sidecar(se
         assert reason in told
 
 
+def test_a_tile_of_few_banks_is_written_without_a_bench(tmp_path, capsys):
+    few = ["npu-edge-int8", "--set", "tile.scratchpad.banks=4"]
+    assert main(["rtl", *few, "-o", str(tmp_path / "rtl"), "--json", "-"]) == 0
+    told = capsys.readouterr()
+    assert "written without a bench: tile.scratchpad.banks is 4, and programs of benches use 8" in told.err
+    assert json.loads(told.out)["bench"] == []
+    assert main(["verify", *few]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("tile.scratchpad.banks is 4, and programs of benches use 8; --set tile.scratchpad.banks=8")
+
+
 def test_several_tiles_are_refused_with_what_would_be_written(tmp_path, capsys):
     assert main(["rtl", "npu-edge-int8", "-o", str(tmp_path / "out"), "--set", "tile_count=4"]) == 2
     told = capsys.readouterr().err

@@ -23,13 +23,15 @@ def command(
     json_file: Json = None,
 ) -> None:
     """Write the Verilog of a chip, with project files, constraints, benches and an FPGA top."""
-    from siliconloom.arch import LoomError, load_chip, machine_kind
+    from siliconloom.arch import Chip, LoomError, load_chip, machine_kind
     from siliconloom.arch.chip_ring import load_ring
+    from siliconloom.arch.description import NpuTile
     from siliconloom.arch.document import parse_assignments
-    from siliconloom.render.emission import emission_lines, warn_of_fallback
+    from siliconloom.render.emission import emission_lines, warn_of_fallback, warn_of_no_bench
     from siliconloom.render.output import check_outputs, write_json
     from siliconloom.render.tables import console, under_way
     from siliconloom.rtl.folder import check_folder
+    from siliconloom.verification.chain import why_no_programs
     from siliconloom.verification.emission import check_reset, complete_rtl
 
     style = check_reset(reset)
@@ -46,5 +48,9 @@ def command(
         write_json(json_file, bundle.sidecar)
     if json_file != "-":
         emission_lines(described.name, bundle.files, bundle.top, bundle.sidecar, folder, console())
+    if isinstance(described, Chip) and isinstance(described.tile, NpuTile) and not bundle.sidecar["array_only"]:
+        reason = why_no_programs(described.tile)
+        if reason:
+            warn_of_no_bench(described.name, reason)
     if bundle.sidecar["array_only"]:
         warn_of_fallback(described.name, bundle.sidecar["not_emitted"])

@@ -35,6 +35,11 @@ def emission_lines(
         out.print(f"  {label:12s} {text}", soft_wrap=True)
 
 
+def warn_of_no_bench(chip: str, reason: str) -> None:
+    """Say on standard error that there is no bench beside the Verilog, and why."""
+    print(plain_text(f"loom: warning: {chip}: written without a bench: {reason}"), file=sys.stderr)
+
+
 def warn_of_fallback(chip: str, reason: str) -> None:
     """Say on standard error that what was written is no whole tile, and why."""
     text = f"loom: warning: {chip}: only the systolic array of the tile was written: {reason}"

@@ -58,6 +58,17 @@ class Chain(Struct):
         return LoadedProgram(Program((*self.instructions, end), tuple(names)), memory, PROGRAM_BASE)
 
 
+BANKS = 8
+"""Banks in which programs of benches have their operands, results and parameters: a side of a bank has one user."""
+
+
+def why_no_programs(tile: NpuTile) -> str:
+    """Why no program of a bench fits a tile; nothing where they do."""
+    if tile.scratchpad.banks >= BANKS:
+        return ""
+    return f"tile.scratchpad.banks is {tile.scratchpad.banks}, and programs of benches use {BANKS}"
+
+
 class Places(Struct, frozen=True):
     """Where the banks of a tile's scratchpad begin, which units use them, and what its transfers are made of."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from siliconloom.arch import Chip, LoomError
+from siliconloom.arch import Chip, LoomError, NotSupported
 from siliconloom.arch.budget import require_memory
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import WORD_BYTES, Program, Unit, disassemble
@@ -25,6 +25,7 @@ from siliconloom.rtl.npu.registers import UNITS, Cause
 from siliconloom.rtl.npu.ways import only_own
 from siliconloom.sim.chip.engine import Run, duration, run
 from siliconloom.sim.golden.npu import GoldenMachine, LoadedProgram
+from siliconloom.verification.chain import BANKS, why_no_programs
 from siliconloom.verification.directed import directed_programs
 from siliconloom.verification.layers import LAYERS, layer_runs
 from siliconloom.verification.parity import Findings, Parity, ParityStream, span, verilog
@@ -237,6 +238,8 @@ def verify_programs(
 
     Then those that reach what random ones seldom do (`verification.directed`), and transformer layers.
     """
+    if isinstance(chip.tile, NpuTile) and (reason := why_no_programs(chip.tile)):
+        raise NotSupported(f"programs on {chip.name}: {reason}; --set tile.scratchpad.banks={BANKS}")
     around = [surrounded(random_program(chip, seed + n), n, seed=seed) for n in range(programs)]
     made = [(f"random {seed + number}", each) for number, (each, _) in enumerate(around)]
     options = [more for _, more in around]

@@ -15,6 +15,7 @@ from siliconloom.rtl.npu.registers import UNITS
 from siliconloom.rtl.npu.testbench import ProgramVectors
 from siliconloom.sim.chip.engine import run
 from siliconloom.sim.golden.npu import GoldenMachine, LoadedProgram
+from siliconloom.verification.chain import why_no_programs
 from siliconloom.verification.coverage import choose, features
 from siliconloom.verification.programs import PROGRAM_WORDS, RESULTS, random_image, random_program
 
@@ -32,9 +33,12 @@ LONGEST = 3_000
 def bench_vectors(chip: Chip) -> list[ProgramVectors]:
     """Runs of random programs for the npu tile of ``chip`` that together use every opcode and function it has.
 
-    Their operands lie in the same random memory, so that the bench need not write all of it anew for each.
+    Their operands lie in the same random memory, so that the bench need not write all of it anew for each. None for a
+    tile that has too few banks for them (`chain.why_no_programs`).
     """
     assert isinstance(chip.tile, NpuTile)
+    if why_no_programs(chip.tile):
+        return []
     image = random_image(np.random.default_rng(0), chip.tile.circuit_format)
     made: dict[int, LoadedProgram] = {}
     cycles: dict[int, int] = {}

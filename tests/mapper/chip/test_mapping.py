@@ -175,6 +175,27 @@ def test_the_chosen_tiling_is_close_to_the_best_of_a_random_sample_by_simulation
     assert chosen <= 1.25 * min(others) + 200
 
 
+@settings(max_examples=6, deadline=None)
+@given(
+    side=st.sampled_from([4, 8, 16]),
+    flow=st.sampled_from(["weight_stationary", "output_stationary", "input_stationary"]),
+    size=st.sampled_from(["8 KiB", "16 KiB", "64 KiB"]),
+    sequence=st.integers(1, 40),
+)
+def test_a_search_is_never_slower_than_none(side, flow, size, sequence):
+    chip = edge(side, side, flow, 1, size, "8 KiB")
+    graph = load_workload(
+        "gpt2", [("layers", "1"), ("sequence", str(sequence)), ("model.n_embd", "48"), ("model.n_head", "3")]
+    )
+    cycles = []
+    for search in (False, True):
+        try:
+            cycles.append(simulate(chip, graph, search=search).run.cycles)
+        except LoomError as error:
+            cycles.append(str(error))
+    assert cycles[0] == cycles[1] or cycles[1] < cycles[0]
+
+
 def test_more_bandwidth_more_lanes_and_more_memory_never_hurt_much():
     base = simulate("npu-edge-int8", "gpt2", [("workload.layers", "1"), ("workload.sequence", "256")]).run.cycles
     for path, value in (
