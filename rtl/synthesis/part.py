@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from siliconloom.arch.errors import LoomError, nearest_name
 from siliconloom.rtl.emit import Bundle
 
-PORT = re.compile(r"^  (input|output) (?:\[(\d+):0\] )?(\S+);$", re.MULTILINE)
+PORT = re.compile(r"^  (input|output) (?:wire |reg )?(?:\[(\d+):0\] )?(\S+) ?;$", re.MULTILINE)
 """A declaration of a port in what is emitted."""
 INSTANCE = re.compile(r"^  (\w+) (?:#\(.*\) )?\S+ +\($", re.MULTILINE)
 """The beginning of an instance in what is emitted."""
@@ -107,7 +107,7 @@ def _slices(vector: str, ports: list[ModulePort]) -> list[str]:
     """Connections of ports to the bits of a vector, the first in the low ones."""
     made, low = [], 0
     for port in ports:
-        made.append(f".{port.name}({vector}[{low + port.width - 1}:{low}])")
+        made.append(f".{port.name} ({vector}[{low + port.width - 1}:{low}])")
         low += port.width
     return made
 

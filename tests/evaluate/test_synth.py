@@ -1,6 +1,7 @@
 """``loom synth``: cells, area and frequency under a versioned schema, and one clear line for what cannot be done."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -66,6 +67,25 @@ def test_a_part_has_the_memories_that_it_contains():
     assert kept["array"] == 0
     assert 0 < kept["accumulator"] < everything
     assert 0 < kept["bank"] <= kept["banks"] < everything
+
+
+@pytest.mark.parametrize("name", ["npu-edge-w4a8", "pim-hbm", "systolic-os-8"])
+def test_every_part_has_its_ports(name):
+    bundle = build_rtl(load_chip(name))
+    for file in bundle.sidecar["verilog"]:
+        header = re.search(r"^module \S+ ?\(([^;]*)\);$", bundle.files[file], re.MULTILINE)
+        ports = module_ports(bundle.files[file])
+        assert {port.name for port in ports} == {each.strip() for each in header[1].split(",")}, file
+        assert {port.is_input for port in ports if port.name != "clk"} == {True, False}, file
+
+
+@pytest.mark.usefixtures("yosys")
+@pytest.mark.parametrize("part", ["semaphore_12", "delay_32x1"])
+def test_ports_with_any_name_and_of_any_author_are_joined(part, tmp_path):
+    bundle = part_of(build_rtl(load_chip("npu-edge-int8")), part)
+    cells = fpga_netlist(bundle, tmp_path)
+    ports = [port for port in module_ports(bundle.files[f"{bundle.top}.v"]) if port.name != "clk"]
+    assert cells["TRELLIS_FF"] >= sum(port.width for port in ports)
 
 
 @pytest.mark.usefixtures("yosys")
