@@ -12,7 +12,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -185,21 +185,33 @@ def float_stages(folder: Path, simulator: str | None) -> list[Stage]:
     return stages
 
 
-def packed_stages(folder: Path, simulator: str | None) -> list[Stage]:
-    """Programs and refusals of tiles of 4x4 with packed weights, one with minima and elements in fp32."""
+def _tile_stages(
+    chips: Mapping[str, Any],
+    folder: Path,
+    simulator: str | None,
+    directed: Callable[[Any], Any] | None = None,
+    *,
+    refused: bool = False,
+) -> list[Stage]:
+    """Directed programs of each tile (by default all that there are), random ones, and where asked what it refuses."""
     from siliconloom.verification.directed import directed_programs
     from siliconloom.verification.programs import random_program
 
     stages: list[Stage] = []
-    for name, chip in packed_chips().items():
+    for name, chip in chips.items():
         run = _Tile(chip, folder / name, simulator or "verilator")
         random = [(f"random {n}", random_program(chip, n)) for n in range(8)]
         stages += [
-            (f"{name}: directed programs", partial(run.programs, directed_programs(chip), 3)),
+            (f"{name}: directed programs", partial(run.programs, (directed or directed_programs)(chip), 3)),
             (f"{name}: random programs", partial(run.programs, random, 0)),
-            (f"{name}: refusals", partial(refusals, run)),
+            *([(f"{name}: refusals", partial(refusals, run))] if refused else []),
         ]
     return stages
+
+
+def packed_stages(folder: Path, simulator: str | None) -> list[Stage]:
+    """Programs and refusals of tiles of 4x4 with packed weights, one with minima and elements in fp32."""
+    return _tile_stages(packed_chips(), folder, simulator, refused=True)
 
 
 def packed_chips() -> dict[str, Any]:
@@ -224,18 +236,7 @@ def packed_chips() -> dict[str, Any]:
 
 def shared_stages(folder: Path, simulator: str | None) -> list[Stage]:
     """Programs of tiles of 4x4 in int8 between elements in fp32, one with a row a beat and one with two."""
-    from siliconloom.verification.directed import directed_programs
-    from siliconloom.verification.programs import random_program
-
-    stages: list[Stage] = []
-    for name, chip in shared_chips().items():
-        run = _Tile(chip, folder / name, simulator or "verilator")
-        random = [(f"random {n}", random_program(chip, n)) for n in range(8)]
-        stages += [
-            (f"{name}: directed programs", partial(run.programs, directed_programs(chip), 3)),
-            (f"{name}: random programs", partial(run.programs, random, 0)),
-        ]
-    return stages
+    return _tile_stages(shared_chips(), folder, simulator)
 
 
 def shared_chips() -> dict[str, Any]:
@@ -256,18 +257,8 @@ def shared_chips() -> dict[str, Any]:
 def cache_stages(folder: Path, simulator: str | None) -> list[Stage]:
     """Programs and refusals of tiles of 4x4 that keep keys and values in formats of their own."""
     from siliconloom.verification.cached_directed import cache_programs
-    from siliconloom.verification.programs import random_program
 
-    stages: list[Stage] = []
-    for name, chip in cache_chips().items():
-        run = _Tile(chip, folder / name, simulator or "verilator")
-        random = [(f"random {n}", random_program(chip, n)) for n in range(8)]
-        stages += [
-            (f"{name}: directed programs", partial(run.programs, cache_programs(chip), 3)),
-            (f"{name}: random programs", partial(run.programs, random, 0)),
-            (f"{name}: refusals", partial(refusals, run)),
-        ]
-    return stages
+    return _tile_stages(cache_chips(), folder, simulator, cache_programs, refused=True)
 
 
 def cache_chips() -> dict[str, Any]:
