@@ -142,9 +142,17 @@ class GemmLayout:
         if shape.packing is not None:
             return shape.halves * weight_bytes(self.array, shape.packing, half, k)
         last = self.size(product_values(self.tile, 1, half, k, narrow=1).b)
-        if shape.halves == 1 or self.shares:
-            return shape.halves * last
+        if shape.halves == 1:
+            return last
+        if self.shares:
+            return shape.halves * (last + self.gap(half, k))
         return self.size(product_values(self.tile, 1, padded(half, self.array.cols), k, narrow=1).b) + last
+
+    def gap(self, half: Any, k: Any) -> Any:
+        """Bytes behind a half that ends with a narrow panel: the next one begins where the array reads whole lines."""
+        taken = self.size(product_values(self.tile, 1, half, k, narrow=1).b)
+        beat = 1 if self.blocks else self.array.load_rows
+        return (half > self.array.cols) * (-taken % (beat * self.size(self.array.cols)))
 
     @property
     def shares(self) -> bool:

@@ -111,18 +111,19 @@ class PanelLayout:
             every = int(self.layout.b_tile(n, k))
             return [PanelPart(0, 0, 1, every, every)]
         columns, rows = n // self.halves, int(self._rows(k))
+        gap = int(self.layout.gap(columns, k)) if self.halves > 1 and self.layout.shares else 0
         whole, rest = columns // self.array.cols * self.line * rows, columns % self.array.cols
         found, local, memory = list[PanelPart](), 0, 0
         for end in self.ends:
             width, pitch = int(end.memory[rest]), int(end.local[rest])
             alike = whole + (rows * width if width == pitch else 0)
-            joins = bool(found) and found[-1].pitch == found[-1].width
+            joins = bool(found) and found[-1].pitch == found[-1].width and not gap
             first = found.pop() if joins else PanelPart(local, memory, 1, 0, 0)
             if together := first.width + alike:
                 found.append(PanelPart(first.local, first.memory, 1, together, together))
             if width != pitch:
                 found.append(PanelPart(local + whole, memory + whole, rows, width, pitch))
-            local, memory = local + whole + rows * pitch, memory + whole + rows * width
+            local, memory = local + whole + rows * pitch + gap, memory + whole + rows * width
         return found
 
     def spread(self, n: Int, k: Int) -> tuple[Int, list[tuple[Int, Int, Int]]]:

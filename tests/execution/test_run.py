@@ -6,6 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from siliconloom.arch import load_chip
+from siliconloom.arch.assembler import check_program
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.vector import VectorFunction
@@ -84,6 +85,30 @@ def test_a_golden_run_is_the_exact_reading(
     assert made.next_tokens == made.tensors["golden/head/0"].argmax(1).tolist()
     assert made.real_tokens == made.tensors["float64/head/0"].argmax(1).tolist()
     assert greedy == (made.rows[-1].name == "head.sample")
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    side=st.sampled_from([4, 8, 16]),
+    load_rows=st.sampled_from([1, 2, 4]),
+    dataflow=st.sampled_from(DATAFLOWS),
+    dim=st.sampled_from([4, 6, 12, 20]),
+    layers=st.integers(1, 2),
+    dtype=st.sampled_from(["int8", "bf16", "w8a8"]),
+    seed=st.integers(0, 99),
+)
+def test_halves_that_end_with_narrow_panels_begin_where_the_array_reads_whole_lines(
+    tmp_path_factory, side, load_rows, dataflow, dim, layers, dtype, seed
+):
+    """Of few rows a narrow panel is less than what the array takes in a cycle."""
+    chip = chip_of(side, side, side, 16, 1 if dataflow == "output_stationary" else load_rows, dataflow, dtype)
+    config = config_of("llama", 1, 1, dim, layers)
+    graph = graph_of(tmp_path_factory.mktemp("model"), config, [("sequence", "5"), ("precision", dtype)])
+    mapped = mapped_to(chip, graph)
+    check_program(mapped.program, chip)
+    tokens = np.random.default_rng(seed).integers(0, VOCABULARY, lengths(mapped.graph)[:2])
+    made = run_model(mapped, RandomWeights(mapped.graph, seed), tokens)
+    assert {row.name: row.differing for row in made.rows if row.differing} == {}
 
 
 @settings(max_examples=12, deadline=None)

@@ -233,9 +233,14 @@ class Image:
             if packing is None and layout.shares:
                 parts = np.split(made.weights, shape.halves, axis=1)
                 parts = [part[:, start // shape.halves :][:, : size // shape.halves] for part in parts]
-                return lambda first, end: np.concatenate(
-                    [packed(self.array, part[first:end], narrow=1).view(np.uint8) for part in parts]
-                )
+                halves = shape.halves > 1
+
+                def lies(first: int, end: int) -> Bytes:
+                    gap = int(layout.gap(size // shape.halves, end - first)) if halves else 0
+                    made = (packed(self.array, part[first:end], narrow=1).view(np.uint8) for part in parts)
+                    return np.concatenate([np.pad(part, (0, gap)) for part in made])
+
+                return lies
             wide, narrow = columns(made.weights), int(packing is None)
             return lambda first, end: packed(self.array, wide[first:end], narrow).view(np.uint8)
         assert made.packed is not None

@@ -16,12 +16,12 @@ from siliconloom.mapper.chip.panels import PanelLayout
 from tests.mapper.chip.test_improvements import gemm
 
 
-def chip_of(rows, cols, bus, access, dataflow="weight_stationary"):
+def chip_of(rows, cols, bus, access, dataflow="weight_stationary", load_rows=1):
     sets = {
         "tile.array.dataflow": dataflow,
         "tile.array.rows": rows,
         "tile.array.cols": cols,
-        "tile.array.load_rows": 1,
+        "tile.array.load_rows": load_rows,
         "tile.dma.bytes_per_cycle": bus,
         "memory.dram.access_bytes": access,
     }
@@ -43,10 +43,13 @@ def panels_of(chip, n, k, gated=False):
     dataflow=st.sampled_from(["weight_stationary", "output_stationary"]),
     half=st.integers(1, 150),
     gated=st.booleans(),
+    load_rows=st.sampled_from([1, 2, 4]),
     k=st.integers(1, 70),
 )
-def test_parts_of_a_tile_follow_one_another_and_hold_its_columns(rows, cols, bus, access, dataflow, half, gated, k):
-    chip = chip_of(rows, cols, bus, access, dataflow)
+def test_parts_of_a_tile_follow_one_another_and_hold_its_columns(
+    rows, cols, bus, access, dataflow, half, gated, load_rows, k
+):
+    chip = chip_of(rows, cols, bus, access, dataflow, 1 if dataflow == "output_stationary" else load_rows)
     n = 2 * half if gated else half
     panels = panels_of(chip, n, k, gated)
     parts, end, held = panels.parts(n, k), 0, set()
@@ -62,6 +65,10 @@ def test_parts_of_a_tile_follow_one_another_and_hold_its_columns(rows, cols, bus
     for number in range(2 if gated else 1):
         narrow = is_power(cols) or number == gated
         first = number * filled_values(half, cols, int(is_power(cols))) * height
+        if is_power(cols) and number:
+            first = panels.layout.b_tile(n, k) // 2
+            beat = cols * chip.tile.array.load_rows if half > cols else 1
+            assert first % beat == 0 <= first - filled_values(half, cols, 1) * height < beat
         for column in range(half):
             at = first + column // cols * cols * height + column % cols
             line = line_values(half % cols, cols) if narrow and column // cols == half // cols else cols
