@@ -468,15 +468,17 @@ class _Costs:
                     o_moved, o_held = self._rows(q.size, subset.size * shape.v_head_dim, self.layout.o_row)
                     one = whole or part.keys <= keys
                     row = [(k.count, k.size, self.tile_of(rows, k.size, one)) for k in segments(part.keys, keys)]
-                    sums = cached = softmax = merge = kv_moved = key_tiles = 0
+                    scores = context = of_keys = of_values = softmax = merge = kv_moved = key_tiles = 0
                     for n, size, t in row:
-                        sums += n * (t.scores + t.context)
-                        cached += n * (t.keys + t.values)
+                        scores += n * t.scores
+                        context += n * t.context
+                        of_keys += n * t.keys
+                        of_values += n * t.values
                         softmax += n * t.softmax
                         merge += n * t.merge
                         kv_moved += n * self.moved(size)
                         key_tiles += n
-                    array += count * sums
+                    array += count * (scores + context)
                     if one:
                         softmax, merge = self.whole_row(rows, part.keys)
                         vector += count * (softmax + merge)
@@ -486,13 +488,14 @@ class _Costs:
                     vector, q_held = vector + count * turning, q_held + turning
                     reads += count * (kv_moved + q_moved)
                     writes += count * o_moved
-                    port += count * (q_held - turning + o_held + cached)
+                    port += count * (q_held - turning + o_held + of_keys + of_values)
                     tiles += count * key_tiles
                     if part.keys <= keys and not shape.values_in_keys:
                         # query tiles follow one another in the pipeline, all their keys in one tile each
                         paced += subset.count * self._pipeline(q.count, row[0][2], q_held)
                     elif whole:
-                        merged = self._row(row, softmax, merge)
+                        # a query tile against all of its key tiles, whose sums are there before its softmax
+                        merged = _Tile(scores, context, softmax, merge, of_keys, of_values)
                         paced += subset.count * self._pipeline(q.count, merged, q_held, key_tiles)
                     elif shape.values_in_keys:
                         paced += count * sum(self._shared(n, t, part.keys <= keys) for n, _, t in row)
@@ -530,14 +533,6 @@ class _Costs:
         unit = self.tile.vector
         softmax = vector_cycles(unit, self.alone[0], rows, keys) + self._turning(rows, keys)
         return softmax, vector_cycles(unit, self.alone[1], rows, self.shape.v_head_dim)
-
-    def _row(self, tiles: list[tuple[int, int, _Tile]], softmax: int, merge: int) -> _Tile:
-        """A query tile against all of its key tiles, whose sums are there before its softmax."""
-        scores, context, loads, values = (
-            sum(count * getattr(tile, part) for count, _, tile in tiles)
-            for part in ("scores", "context", "keys", "values")
-        )
-        return _Tile(scores, context, softmax, merge, loads, values)
 
     def _rows(self, queries: int, elements: int, row: int) -> tuple[int, int]:
         """A tile of queries or results, whose rows adjoin where nothing else lies in them."""

@@ -146,9 +146,10 @@ def _frozen(draft: dict[str, object] | Instruction) -> Instruction:
     if isinstance(draft, Instruction):
         return draft
     for name in LOCAL:
-        value = draft.get(name)
-        if isinstance(value, _Local):
-            draft[name] = value.freeze()
+        if name in draft:
+            value = draft[name]
+            if isinstance(value, _Local):
+                draft[name] = value.freeze()
     return Instruction(**draft)  # type: ignore[arg-type]
 
 
