@@ -69,7 +69,7 @@ def test_a_part_has_the_memories_that_it_contains():
     assert 0 < kept["bank"] <= kept["banks"] < everything
 
 
-@pytest.mark.parametrize("name", ["npu-edge-w4a8", "pim-hbm", "systolic-os-8"])
+@pytest.mark.parametrize("name", [pytest.param("npu-edge-w4a8", marks=pytest.mark.slow), "pim-hbm", "systolic-os-8"])
 def test_every_part_has_its_ports(name):
     bundle = build_rtl(load_chip(name))
     for file in bundle.sidecar["verilog"]:

@@ -126,7 +126,9 @@ def test_random_programs_keep_results_and_read_them():
     assert any(i.opcode == Opcode.MATMUL and i.packing.dtype in CACHE_CODES for i in kept)
 
 
-@pytest.mark.parametrize("sets", [{}, {"tile.vector.format": "null", "tile.array.cache": "fp8_e4m3"}])
+@pytest.mark.parametrize(
+    "sets", [{}, pytest.param({"tile.vector.format": "null", "tile.array.cache": "fp8_e4m3"}, marks=pytest.mark.slow)]
+)
 def test_a_small_edge_tile_agrees(sets):
     needs("icarus")
     chip = small_chip(**sets)
@@ -237,7 +239,11 @@ def test_faults_of_what_is_kept_are_among_those_of_a_tile():
 
 
 @pytest.mark.parametrize(
-    ("module", "old", "new"), [("cached_fp8_e4m3_bf16", "code[0]", "code[1]"), ("lane", "= kept[0] ?", "= kept[1] ?")]
+    ("module", "old", "new"),
+    [
+        ("cached_fp8_e4m3_bf16", "code[0]", "code[1]"),
+        pytest.param("lane", "= kept[0] ?", "= kept[1] ?", marks=pytest.mark.slow),
+    ],
 )
 def test_a_planted_fault_is_found(module, old, new, monkeypatch):
     needs("icarus")

@@ -282,7 +282,7 @@ class Bits:
     [
         VectorFunction.LAYER_NORM,
         pytest.param(VectorFunction.RMS_NORM, marks=pytest.mark.slow),
-        VectorFunction.REQUANTIZE_ROWS,
+        pytest.param(VectorFunction.REQUANTIZE_ROWS, marks=pytest.mark.slow),
     ],
 )
 def test_every_bit_of_a_rows_state_is_that_of_the_golden_model(function):

@@ -144,7 +144,8 @@ def agree_on(tile, folder):
         assert case.bytes_compared > 1000
 
 
-@pytest.mark.parametrize("other", [pytest.param(OTHERS[0], marks=pytest.mark.slow), OTHERS[1]], ids=["inputs", "sums"])
+@pytest.mark.slow
+@pytest.mark.parametrize("other", OTHERS, ids=["inputs", "sums"])
 def test_mapped_workloads_agree_whatever_stays_in_the_array(other, tmp_path):
     agree_on(tile_of(SETS | other), tmp_path)
 
@@ -160,6 +161,7 @@ WIDE |= {"memory.dram.access_bytes": 4}
 """One whose array is wider than most products, on a bus that is narrower than the array."""
 
 
+@pytest.mark.slow
 def test_panels_in_narrow_rows_agree_in_every_cycle_and_byte(tmp_path):
     """Parameters of a last panel lie in rows as wide as they need be; a gated product has two such panels."""
     tile = tile_of(WIDE)

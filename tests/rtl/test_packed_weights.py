@@ -48,7 +48,7 @@ def array_of(dtype, formats, minima):
 @pytest.mark.parametrize(
     ("dtype", "codes"),
     [
-        (DataType.BF16, ["int8"]),
+        pytest.param(DataType.BF16, ["int8"], marks=pytest.mark.slow),
         (DataType.FP16, []),
         pytest.param(DataType.BF16, [], marks=pytest.mark.slow),
         pytest.param(DataType.FP16, ["int8"], marks=pytest.mark.slow),
@@ -169,7 +169,8 @@ def test_random_tiles_have_every_kind_of_weights():
     assert not all(tile.rounds for tile in tiles)
 
 
-@pytest.mark.parametrize("wide", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("wide", [True, False])
 def test_an_edge_tile_in_small_agrees(wide):
     needs("verilator")
     chip = small_chip() if wide else small_chip(**{"tile.vector.format": "null", "tile.array.cache": "[]"})
@@ -179,7 +180,10 @@ def test_an_edge_tile_in_small_agrees(wide):
 
 @pytest.mark.parametrize(
     ("module", "old", "new"),
-    [("weight_bf16_minimum", "code[0]", "code[1]"), ("narrowing_bf16", "i[15] & ", "i[14] & ")],
+    [
+        ("weight_bf16_minimum", "code[0]", "code[1]"),
+        pytest.param("narrowing_bf16", "i[15] & ", "i[14] & ", marks=pytest.mark.slow),
+    ],
 )
 def test_a_planted_fault_is_found(module, old, new, monkeypatch):
     needs("icarus")

@@ -114,6 +114,7 @@ def test_the_library_s_tiles_in_small_agree(name):
         assert parity.passed, "\n".join([parity.name, *parity.errors])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("module", "old", "new"), [("code", "i[31]", "i[30]")])
 def test_a_planted_fault_is_found(module, old, new, monkeypatch):
     needs("verilator")
