@@ -248,15 +248,17 @@ class ProgramBuilder:
         offset: int = 0,
         local_pitch: int | None = None,
         joins: bool = True,
+        fills: bool = False,
         compression: float | None = None,
     ) -> None:
         """Load ``rows`` x ``row_bytes`` into the ring's slot; several loads fill one slot with opens/closes.
 
-        Rows that adjoin on both sides become one long row, if it ``joins``. What is compressed is one row, and begins
+        Rows that adjoin on both sides become one long row, if it ``joins``, and where it ``fills`` also rows that what
+        fills them up makes adjoin. What is compressed is one row, and begins
         anywhere in main memory: the decompressor finds its place.
         """
         if compression is None:
-            made = self._pieces(ring, rows, row_bytes, pitch, local_pitch, memory, offset, joins)
+            made = self._pieces(ring, rows, row_bytes, pitch, local_pitch, memory, offset, joins, fills=fills)
         else:
             made = pieces(None, rows, row_bytes, pitch, row_bytes if local_pitch is None else local_pitch, 0)
         self._transfer(
@@ -528,13 +530,15 @@ class ProgramBuilder:
         memory: Address,
         offset: int,
         joins: bool,
+        *,
+        fills: bool = False,
     ) -> Sequence[TransferPiece]:
         """A transfer as the DMA takes it, its rows packed in local memory unless said otherwise."""
         local = row_bytes if local_pitch is None else local_pitch
         places = memory.base | ring.base + offset | ring.slot_bytes
         for stride in memory.strides:
             places |= abs(stride)
-        return pieces(self.bus, rows, row_bytes, pitch, local, places, joins=joins)
+        return pieces(self.bus, rows, row_bytes, pitch, local, places, joins=joins, fills=fills)
 
     def _add(self, **fields: object) -> None:
         fields["operator"] = self.operator

@@ -184,7 +184,8 @@ class GemmLowering:
             base, width = base + size(k.start), k.size
             terms.append((k.loop, size(k.size)))
         local = self.layout.a_local(width)
-        self.nest.load(self.context.rings.moving, m.size, size(width), row, affine(base, *terms), local_pitch=local)
+        where, moving = affine(base, *terms), self.context.rings.moving
+        self.nest.load(moving, m.size, size(width), row, where, local_pitch=local, fills=True)
 
     def _load_blocks(self, batch: Walk, m: Walk, k: Walk | None) -> None:
         """A tile of rows that lie in blocks, each transposed: whole ones, then the last, or a part of one."""

@@ -201,7 +201,7 @@ def _operands(
         a: _Transfers = _Blocks(chip, memories.a, layout, a_places)
     else:
         a_places = np.where(m_tiles > 1, m * layout.a_row, 0) | np.where(k_tiles > 1, layout.size(k), 0)
-        a = _Transfers(chip, memories.a, bits, layout.a_row, layout.a_local, a_places)
+        a = _Transfers(chip, memories.a, bits, layout.a_row, layout.a_local, a_places, fills=True)
     c_places = np.where(m_tiles > 1, m * layout.c_row, 0) | np.where(c_tiles > 1, layout.size(columns), 0)
     if shape.packed:
         panels = PanelLayout(chip, layout)
@@ -243,8 +243,17 @@ class _Transfers:
     """
 
     def __init__(
-        self, chip: Chip, memory: Memory, bits: int, pitch: int, local: Callable[[Int], Int], places: Int
+        self,
+        chip: Chip,
+        memory: Memory,
+        bits: int,
+        pitch: int,
+        local: Callable[[Int], Int],
+        places: Int,
+        *,
+        fills: bool = False,
     ) -> None:
+        self.fills = fills
         self.chip, self.memory, self.bits = chip, memory, bits
         self.pitch, self.local, self.places = pitch, local, places
         self._known: dict[tuple[int, int], tuple[Int, Int, tuple[Int, Int]]] = {}
@@ -278,7 +287,7 @@ class _Transfers:
     def _moved(self, rows: Int, width: Int, pitch: Int, local: Int, places: Int) -> tuple[Int, Int]:
         """Rows that adjoin are one row, as the builder makes them."""
         bus = self.chip.tile.dma.bytes_per_cycle  # type: ignore[union-attr]
-        made = moved_rows(bus, rows, width, pitch, local, places)
+        made = moved_rows(bus, rows, width, pitch, local, places, fills=self.fills)
         return moved_bytes(self.memory, *made), access_cycles(self.chip, self.memory, *made)
 
 

@@ -28,7 +28,7 @@ from siliconloom.mapper.chip.epilogue import EpiloguePass, column_bytes, epilogu
 from siliconloom.mapper.chip.orientation import oriented
 
 LONG_ROW = 8
-"""Beats of the DMA from which on a row is filled up to whole ones."""
+"""Beats of the DMA, or parts of them of a power of two, from which on a row is filled up to whole ones."""
 
 
 class GemmShape(Struct, frozen=True):
@@ -241,10 +241,12 @@ def row_bytes(tile: NpuTile, elements: int, bits: int) -> int:
     """Bytes from row to row of a matrix of activations in main memory.
 
     Rows are filled up as they are in local memory; long ones also to whole beats of the DMA, so that parts of them
-    begin where they must.
+    begin where they must, and shorter ones to as large a part of a beat as adds no more than to long ones.
     """
     row, bus = -(-row_values(tile, elements, narrow=1) * bits // 8), tile.dma.bytes_per_cycle
-    return padded(row, bus) if row >= LONG_ROW * bus else row
+    if row >= LONG_ROW * bus or not is_power(bus):
+        return padded(row, bus) if row >= LONG_ROW * bus else row
+    return padded(row, 1 << (row // LONG_ROW).bit_length() - 1) if row >= LONG_ROW else row
 
 
 class BlockRows:

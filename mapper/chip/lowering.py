@@ -193,6 +193,7 @@ class Nest:
         closes: bool = True,
         offset: int = 0,
         local_pitch: int | None = None,
+        fills: bool = False,
         compression: float | None = None,
     ) -> None:
         """Load into ``ring``; the first load that ``depends`` on earlier results waits for them."""
@@ -212,6 +213,7 @@ class Nest:
             closes=closes,
             offset=offset,
             local_pitch=local_pitch,
+            fills=fills,
             compression=compression,
         )
 

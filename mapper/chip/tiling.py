@@ -31,6 +31,9 @@ SLACK = 1.0025
 FINE = 8
 """Even divisions are also rounded up to multiples of this."""
 
+PARTED = 16
+"""Tiles that use a part of the array are looked at where one for all of its lines takes more than this part."""
+
 HALVES = 4
 """Sizes of so many grains and less may be whole ones and a half, as whole ones are of an array of half the size."""
 
@@ -242,7 +245,7 @@ def _partial(tile: NpuTile, shape: GemmShape, whole: tuple[int, int, int]) -> tu
     while True:
         needs = layout.needs(m, shape.halves * columns, k)
         largest = max(int(need) for ring, need in needs.items() if ring not in ("partial", "constants"))
-        if SLOTS * LARGE * largest <= tile.scratchpad.capacity or (
+        if SLOTS * PARTED * largest <= tile.scratchpad.capacity or (
             m % 2 and k % beat and columns == min(slim, default=columns)
         ):
             return sorted(low), slim, sorted(shallow)

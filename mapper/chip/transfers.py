@@ -40,7 +40,15 @@ class MovedRows(NamedTuple):
 
 @lru_cache(maxsize=1 << 14)
 def pieces(
-    bus: int | None, rows: int, width: int, pitch: int, local_pitch: int, places: int, *, joins: bool = True
+    bus: int | None,
+    rows: int,
+    width: int,
+    pitch: int,
+    local_pitch: int,
+    places: int,
+    *,
+    joins: bool = True,
+    fills: bool = False,
 ) -> tuple[TransferPiece, ...]:
     """Transfers that move ``rows`` x ``width`` bytes.
 
@@ -54,6 +62,8 @@ def pieces(
         See above.
     joins
         Rows that adjoin may become one.
+    fills
+        What fills rows up on both sides may be moved, too: nobody reads it.
     """
     adjoin = rows == 1 or (joins and pitch == width == local_pitch)
     total = rows * width
@@ -70,10 +80,16 @@ def pieces(
         if total // part <= LONGEST_ROW:
             return (TransferPiece(0, _fields(total // part, part, part, part)),)
     part = min(lowest(places | width | (pitch | local_pitch if rows > 1 else 0)), bus)
+    if fills and joins and width < pitch == local_pitch and rows > 1:
+        filled = pieces(bus, rows, pitch, pitch, pitch, places)
+        if sum(piece.fields["m"] for piece in filled) < rows * width // part:
+            return filled
     return tuple(TransferPiece(at, _fields(rows, part, pitch, local_pitch)) for at in range(0, width, part))
 
 
-def moved_rows(bus: int, rows: Int, width: Int, pitch: Int, local_pitch: Int, places: Int) -> MovedRows:
+def moved_rows(
+    bus: int, rows: Int, width: Int, pitch: Int, local_pitch: Int, places: Int, *, fills: bool = False
+) -> MovedRows:
     """What the transfers of `pieces` move in all, of many operands at once; for what transfers cost."""
     adjoin = (rows == 1) | ((pitch == width) & (width == local_pitch))
     total = rows * width
@@ -86,7 +102,12 @@ def moved_rows(bus: int, rows: Int, width: Int, pitch: Int, local_pitch: Int, pl
     column = np.minimum(_lowest(places | width | several), bus)
     part = np.where(adjoin, joined_part, column)
     lines = np.where(whole, 1, np.where(by_row, rows, total // np.maximum(part, 1)))
-    return MovedRows(lines, np.where(whole, total, np.where(by_row, width, part)))
+    moved = MovedRows(lines, np.where(whole, total, np.where(by_row, width, part)))
+    if not fills:
+        return moved
+    full = moved_rows(bus, rows, pitch, pitch, pitch, places)
+    filled = (width < pitch) & (pitch == local_pitch) & (rows > 1) & ~by_row & (full.rows < moved.rows)
+    return MovedRows(np.where(filled, full.rows, moved.rows), np.where(filled, full.width, moved.width))
 
 
 def lowest(places: int) -> int:

@@ -61,7 +61,8 @@ def six_levels(chip: Chip) -> LoadedProgram:
     places = Places(_tile(chip))
     counts = [2] * LEVELS
     level = 0
-    while prod(counts) * places.unit > places.bank:
+    room = min(places.bank, RESULTS // 3, PROGRAM_BASE - RESULTS)  # loads are three units apart
+    while prod(counts) * places.unit > room:
         counts[level], level = 1, level + 1
     nest, chain = tuple(counts), places.chain()
     size = places.unit
@@ -371,14 +372,16 @@ def full_queues(chip: Chip) -> LoadedProgram:
     places = Places(_tile(chip))
     chain = places.chain()
     size, first, out = places.unit, 2 * places.bank, 4 * places.bank
-    count = min(20, places.bank // size)
+    count = min(20, places.bank // size, (PROGRAM_BASE - RESULTS) // size)
+    apart = min(7, RESULTS // (count * size))
+    kept_apart = min(5, (PROGRAM_BASE - RESULTS) // (count * size))
     for number in range(count):
-        where: Fields = {"memory": Address(base=7 * number * size), "a": Address(base=first + number * size)}
+        where: Fields = {"memory": Address(base=apart * number * size), "a": Address(base=first + number * size)}
         chain.add(Opcode.LOAD, m=1, n=size, **where)
     copy = places.copied(count * size)
     chain.add(Opcode.VECTOR, function=VectorFunction.COPY, **copy, a=Address(base=first), c=Address(base=out))
     for number in range(count):
-        where = {"memory": Address(base=RESULTS + 5 * number * size), "a": Address(base=out + number * size)}
+        where = {"memory": Address(base=RESULTS + kept_apart * number * size), "a": Address(base=out + number * size)}
         chain.add(Opcode.STORE, m=1, n=size, **where)
     return chain.program(random_image(np.random.default_rng(7)))
 
@@ -442,7 +445,8 @@ def gathered_rows(chip: Chip) -> LoadedProgram:
     last = min(7, (MEMORY_BYTES - length) // pitch)
     numbers = np.random.default_rng(10)
     indices = numbers.integers(0, rows, most + 2)
-    indices[:7] = [0, rows - 1, 5, 5, 5, 0, rows - 1]
+    often = min(5, rows - 2)
+    indices[:7] = [0, rows - 1, often, often, often, 0, rows - 1]
     indices[most:] = last, 0xA5C3E7  # of the table of long rows; of the one far up
     memory = random_image(numbers)
     memory[source : source + INDEX_BYTES * len(indices)] = indices.astype("<u4").view(np.uint8)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from siliconloom.arch import Chip
 from siliconloom.arch.datatype import INTEGER_CODES, MX_ELEMENTS, DataType, Packing
 from siliconloom.arch.description import NpuTile
+from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.floats import SIGN, Words, float_product, patterns_of, widened
 from siliconloom.arch.isa import LOCAL_BITS, Address, Opcode
 from siliconloom.arch.layout import padded, product_values, row_unit, row_values, sums_pitch, window_of
@@ -78,7 +79,11 @@ class FloatRows:
         self.memory[self.source : self.source + len(data)] = data
         self.chain.add(Opcode.LOAD, m=1, n=count, memory=Address(base=self.source), a=Address(base=place))
         self.source += count
-        assert self.source <= RESULTS
+        if self.source > RESULTS:
+            raise NotSupported(
+                f"programs on {self.chip.name}: operands of an array so large take more than the {RESULTS} bytes that "
+                f"programs of benches have for them; take a smaller one (--set tile.array.rows=64, and so on)"
+            )
 
     def operand(self, values: NDArray[np.floating], place: int | None = None) -> Words:
         """Have rows of numbers nearest to these as an operand; returns what they are in fp32."""
@@ -199,9 +204,10 @@ def last_bits_of_sums(chip: Chip) -> LoadedProgram:
     keys, wide = 6 * rows.lanes + 1, 3 * rows.lanes + 1
     keeps = array.dataflow != "output_stationary"
     by_input = array.dataflow == "input_stationary"
-    room = min(rows.places.bank, RESULTS // 8)  # of each of six operands, with parameters
+    # of each of six operands, with parameters, each of which begins with a unit of transfers
+    room = min(rows.places.bank, RESULTS // 8, (RESULTS - 16 * rows.places.unit) // 6)
     while max(product_sizes(rows.tile, *((wide, 1) if by_input else (1, wide)), keys)[:2]) > room:
-        keys -= 1
+        keys, wide = (keys - 1, wide) if keys > 1 else (keys, wide - 1)
     lines = -(-max(keys, wide) // array.cols)
     context, half = lines * sums_pitch(array), rows.places.bank // 2
     for turn in range(3):

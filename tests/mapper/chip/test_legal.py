@@ -169,10 +169,37 @@ def test_transfers_cover_every_byte_once_and_begin_where_they_must(bus, rows, wi
         if bus & bus - 1 == 0:
             assert not [b for b in begins if b % window_of(bus, n)]
     assert sorted(touched) == sorted((r * pitch + b, r * local + b) for r in range(rows) for b in range(width))
-    arrays = (np.array([value]) for value in (rows, width, pitch, local, places))
-    lines, size = moved_rows(bus, *arrays)
-    assert sum(p.fields["m"] for p in made) == lines[0]
-    assert made[0].fields["n"] == size[0]
+    for fills in (False, True):
+        made = pieces(bus, rows, width, pitch, local, places, fills=fills)
+        arrays = (np.array([value]) for value in (rows, width, pitch, local, places))
+        lines, size = moved_rows(bus, *arrays, fills=fills)
+        assert sum(p.fields["m"] for p in made) == lines[0]
+        assert made[0].fields["n"] == size[0]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    bus=st.sampled_from([4, 16, 64, 256]),
+    rows=st.integers(2, 20),
+    width=st.integers(1, 300),
+    unit=st.sampled_from([4, 8, 16, 32]),
+    places=st.integers(0, 200).map(lambda n: 16 * n),
+)
+def test_what_fills_rows_up_is_moved_where_that_takes_fewer_rows(bus, rows, width, unit, places):
+    """Bytes lie on both sides alike, all of the rows' are there, and none beyond what fills up the last one."""
+    pitch = -(-width // unit) * unit
+    plain, filled = (pieces(bus, rows, width, pitch, pitch, places, fills=fills) for fills in (False, True))
+    taken = [sum(piece.fields["m"] for piece in made) for made in (plain, filled)]
+    assert taken[1] <= taken[0]
+    moved = set()
+    for piece in filled:
+        m, n, step = (piece.fields[name] for name in ("m", "n", "pitch"))
+        assert step == piece.fields["local_pitch"]
+        assert not [at for at in (places, piece.offset, step if m > 1 else 0) if at % window_of(bus, n)]
+        moved |= {piece.offset + row * step + byte for row in range(m) for byte in range(n)}
+    assert {row * pitch + byte for row in range(rows) for byte in range(width)} <= moved <= set(range(rows * pitch))
+    if taken[1] == taken[0]:
+        assert filled == plain
 
 
 def test_what_is_gated_takes_two_halves_of_the_sums():
