@@ -62,6 +62,9 @@ def gptj(config: Configuration) -> Architecture:
     layers = config.required("n_layer", "num_hidden_layers", high=MAX_LAYERS)
     heads = config.required("n_head", "num_attention_heads")
     head_dim = head_width(config, hidden, heads)
+    for key in ("rope_scaling", "rope_parameters"):
+        if config.has(key):
+            raise config.error(f"not supported: gptj whose rotary positions are scaled ({key})", key)
     turned = config.optional("rotary_dim")
     if turned is None:  # an explicit null turns whole heads
         turned = head_dim if config.given("rotary_dim") else 64

@@ -87,7 +87,7 @@ CONSTANTS = {key: what for what, keys in INERT.items() for key in keys.split()}
 OFF: tuple[Any, ...] = (None, False, 0, "", [], {})
 BESIDE = {NormPlacement.PARALLEL: 1, NormPlacement.PARALLEL_PAIR: 2}
 """Norms before halves of a layer that run side by side."""
-ON_BY_DEFAULT = ("do_layer_norm_before", "enable_bias", "layer_norm_elementwise_affine")
+ON_BY_DEFAULT = ("bias", "do_layer_norm_before", "enable_bias", "layer_norm_elementwise_affine")
 """Flags whose false is a statement, and not the absence of one."""
 WHOLE: dict[str, object] = {
     "moe_layer_freq": 1,
@@ -222,6 +222,9 @@ def stated(model: Architecture) -> dict[str, tuple[Any, ...]]:
         content, rotary = attention.content_dim, attention.rotary_dim
         said |= {
             "num_key_value_heads": (heads,),
+            "num_kv_heads": (heads,),
+            "n_head_kv": (heads,),
+            "rotary_dim": (rotary,),
             "qk_head_dim": (content + rotary,),
             "head_dim": (rotary, content + rotary, attention.v_head_dim, hidden // heads),
             "mlp_bias": (False,),
