@@ -18,7 +18,7 @@ from siliconloom.rtl.npu.geometry import geometry_of
 from siliconloom.workloads import load_workload
 from tests.execution.models import DATAFLOWS
 
-MODELS = ("gpt2", "llama3-8b", "bert-base", "mixtral-8x7b", "gpt2-block-gemms")
+MODELS = ("gpt2", "llama3-8b", "bert-base", "mixtral-8x7b", "pythia-1b", "vit-base", "gpt2-block-gemms")
 UNBUILT = ("rescale", "softmax_merged")
 """Functions without a circuit; what else is wrong with a program is a bug of the mapper."""
 
@@ -87,6 +87,8 @@ def test_every_program_of_every_tile_is_taken_by_the_assembler(chip, model, deco
     geometry_of(chip)
     if model.endswith("gemms"):
         sets = []
+    elif model == "vit-base":  # an image has its own length
+        sets = [("layers", "1")]
     elif decode and model != "bert-base":
         sets = [("phase", "decode"), ("context", str(length)), ("layers", "1")]
     else:
