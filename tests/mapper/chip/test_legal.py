@@ -209,3 +209,12 @@ def test_every_operator_is_proven_whatever_stays_in_the_array(dataflow, phase):
     graph = load_workload("gpt2", [("layers", "1"), ("phase", "decode" if phase[0] == "context" else "prefill"), phase])
     hardware = simulate(load_chip("npu-edge-int8", sets), graph).result()["hardware"]
     assert (hardware["word"], hardware["why"]) == ("proven", {})
+
+
+@pytest.mark.parametrize("dataflow", DATAFLOWS)
+def test_patches_come_from_outside_whatever_stays_in_the_array(dataflow):
+    """All of an image's operators are proven but the sum of its class token and its patches, which two have made."""
+    chip = load_chip("npu-edge-int8", [("tile.array.dataflow", dataflow), ("tile.array.load_rows", "1")])
+    result = simulate(chip, load_workload("vit-base", [("layers", "1")])).result()
+    unproven = {o["name"]: o["hardware"] for o in result["operators"] if o["hardware"] != "proven"}
+    assert list(unproven) == ["embedding.add"], unproven
