@@ -118,6 +118,7 @@ class NormPlacement(Enum):
     POST = "after each residual sum"
     SANDWICH = "before and after attention, before and after the perceptron"
     PARALLEL = "one norm before attention and perceptron, which run side by side"
+    PARALLEL_PAIR = "a norm before attention and another one before the perceptron, which run side by side"
 
 
 class Layer(Struct, frozen=True, kw_only=True):
@@ -129,6 +130,32 @@ class Layer(Struct, frozen=True, kw_only=True):
     placement: NormPlacement = NormPlacement.PRE
 
 
+class Patches(Struct, frozen=True, kw_only=True):
+    """Squares that an image is cut into, which do not overlap (Dosovitskiy et al., arXiv:2010.11929, section 3.1).
+
+    Parameters
+    ----------
+    image, patch
+        Pixels along a side of the image, and of a patch, which divides it.
+    channels
+        Values of a pixel.
+    """
+
+    image: int
+    patch: int
+    channels: int
+
+    @property
+    def count(self) -> int:
+        """Patches of an image."""
+        return (self.image // self.patch) ** 2
+
+    @property
+    def values(self) -> int:
+        """Values of a patch."""
+        return self.channels * self.patch**2
+
+
 class Architecture(Struct, frozen=True, kw_only=True):
     """A whole model.
 
@@ -137,7 +164,7 @@ class Architecture(Struct, frozen=True, kw_only=True):
     model_type
         Family, as in ``config.json``.
     vocabulary, hidden
-        Rows of the token table, width of the residual stream.
+        Rows of the token table (0: the model reads images), width of the residual stream.
     embedding_width
         Columns of the token table; where it differs from ``hidden``, projections stand on both sides.
     positions, max_length
@@ -148,6 +175,8 @@ class Architecture(Struct, frozen=True, kw_only=True):
         Positions that a model with rotary ones was made for, which longer sequences only leave behind.
     token_types
         Rows of the segment table (0: none).
+    patches
+        Those of an image; with a class token before them they are a sequence, in place of tokens.
     embedding_norm
         Norm right after the embeddings (BERT).
     embedding_scale
@@ -158,6 +187,9 @@ class Architecture(Struct, frozen=True, kw_only=True):
         The head uses the token table.
     pooler
         The model ends in BERT's pooler in place of a language-model head.
+    classes
+        Columns of the classifier of the first position that the model ends in, in place of a language-model head (0:
+        none).
     head_bias
         The head has a bias.
     softcap
@@ -179,11 +211,13 @@ class Architecture(Struct, frozen=True, kw_only=True):
     padding: int | None = None
     trained_length: int | None = None
     token_types: int = 0
+    patches: Patches | None = None
     embedding_norm: Norm | None = None
     embedding_scale: bool = False
     final_norm: Norm | None = None
     tied: bool = False
     pooler: bool = False
+    classes: int = 0
     head_bias: bool = False
     softcap: bool = False
     epsilon: float = EPSILON
@@ -193,6 +227,11 @@ class Architecture(Struct, frozen=True, kw_only=True):
     def causal(self) -> bool:
         """Whether each token sees only those before it."""
         return all(getattr(layer.attention, "causal", True) for layer in self.layers)
+
+    @property
+    def length(self) -> int | None:
+        """The only length of a sequence there is, where an image's patches say it; ``None`` where it is open."""
+        return None if self.patches is None else self.patches.count + 1
 
 
 GATED = {VectorFunction.GELU: VectorFunction.GATED_GELU, VectorFunction.SILU: VectorFunction.GATED_SILU}

@@ -175,6 +175,15 @@ class Configuration:
             raise self.error("must be a list of whole numbers", key)
         return value
 
+    def names(self, key: str) -> list[str]:
+        """Names in a list, none when the key is missing or null."""
+        value = self._value(key)
+        if value is None:
+            return []
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self.error("must be a list of names", key)
+        return value
+
     def layer_types(self, layers: int) -> list[str] | None:
         """Attention of each layer, ``full_attention`` or ``sliding_attention``; ``None`` when the key is missing."""
         value = self._value("layer_types")

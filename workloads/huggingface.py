@@ -30,9 +30,14 @@ FAMILIES = {
         "qwen3",
         "qwen3_moe",
     ),
+    "neox": ("falcon", "gpt_neox", "gptj"),
+    "vision": ("vit",),
 }
 """Functions of the file of each family, which is imported when a model is of it, by ``model_type``."""
 MODELS = {name: family for family, names in FAMILIES.items() for name in names}
+
+NOT_BUILT = {"bloom": "a bias of every score that grows with the distance (alibi)"}
+"""Model types that no family builds, and what they would ask for."""
 
 LATER = {
     "quantization_config": "weights stored in another format than that of the arithmetic; take the key out and set "
@@ -61,6 +66,8 @@ def read_architecture(document: Document, path: tuple[Key, ...] = ()) -> Archite
     if not config.has("model_type"):
         raise config.error(f"the key 'model_type' is missing; it must be one of {', '.join(sorted(MODELS))}")
     model_type = config.data["model_type"]
+    if isinstance(model_type, str) and model_type in NOT_BUILT:
+        raise config.error(f"not supported: {model_type}, which has {NOT_BUILT[model_type]}", "model_type")
     if not isinstance(model_type, str) or model_type not in MODELS:
         near = nearest_name(str(model_type), MODELS)
         raise config.error(f"must be one of {', '.join(sorted(MODELS))}", "model_type", value=model_type, nearest=near)

@@ -49,9 +49,9 @@ class Transformer(Description):
 
     ``model`` is the content of a Hugging Face ``config.json``. ``sequence`` are the tokens of each sequence in
     prefill and training, ``context`` the keys that the new token of a decode step attends to, its own included;
-    both default to 2048 or the model's longest sequence. ``cache_length`` are the positions that the cache has room
-    for, where those are more. ``training_batch`` are the sequences of a training step, where ``--set`` gives no
-    ``batch``. ``layers`` keeps only the first so many.
+    both default to 2048 or the model's longest sequence, and an image's is as long as its patches make it.
+    ``cache_length`` are the positions that the cache has room for, where those are more. ``training_batch`` are the
+    sequences of a training step, where ``--set`` gives no ``batch``. ``layers`` keeps only the first so many.
     ``experts: all`` lets every expert compute every token, with the weight zero where it is not chosen.
     ``sample: greedy`` lets the token of the largest logit follow the head, in prefill and decode.
     ``operator_precision`` maps shell-style patterns of operator names (``*.attention``) to formats. ``weight_group``
@@ -217,8 +217,9 @@ def _transformer(document: Document, title: str, described: set[Any], changed: s
     check_compression(document, stated, entry.weight_compression, entry.phase)
     unpacked = Unpacked(entry.weight_compression, sparsity_of(document, entry, entry.phase))
     sample = entry.sample is not None and entry.phase is not Phase.TRAINING
-    if sample and model.pooler:
-        raise document.error(f"{model.model_type} has a pooler and no head to sample from", ("sample",))
+    if sample and (model.pooler or model.classes):
+        end = "pooler" if model.pooler else "classifier"
+        raise document.error(f"{model.model_type} has a {end} and no head to sample from", ("sample",))
     dataflow = forward_graph(model, run, precision, patterns, sample=sample, packing=packing, unpacked=unpacked)
     graph = Graph(
         name=entry.name or title,
@@ -262,7 +263,11 @@ def _with_all_experts(document: Document, model: Architecture) -> Architecture:
 
 
 def _run(document: Document, entry: Transformer, model: Architecture) -> TokenStep:
-    default = min(DEFAULT_SEQUENCE, model.max_length or model.trained_length or DEFAULT_SEQUENCE)
+    default = model.length or min(DEFAULT_SEQUENCE, model.max_length or model.trained_length or DEFAULT_SEQUENCE)
+    if model.patches is not None and entry.sequence not in (None, model.length):
+        cut = f"image_size {model.patches.image}, patch_size {model.patches.patch}"
+        rule = f"must be {model.length}: {model.patches.count} patches of an image ({cut}) and a class token"
+        raise document.error(rule, ("sequence",), value=entry.sequence)
     lengths = ("sequence", entry.sequence), ("context", entry.context), ("cache_length", entry.cache_length)
     for key, length in lengths:
         if length is not None and model.max_length is not None and length > model.max_length:

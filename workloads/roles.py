@@ -23,7 +23,7 @@ class Role(StrEnum):
     TABLE = "table"
     """Rows of the vocabulary's table."""
     EMBEDDING = "embedding"
-    """What else makes the first layer's input: positions, token types, their sum, its scale and norm."""
+    """What else makes the first layer's input: positions, token types, a class token, their sum, its scale and norm."""
 
     QKV = "qkv"
     """The product that makes queries, keys and values of all heads."""
@@ -74,14 +74,14 @@ class Role(StrEnum):
     RESIDUAL = "residual"
     """A sum of the residual stream and what one half of a layer adds to it."""
     JOINT_NORM = "joint_norm"
-    """The norm before both halves of a layer, where they stand side by side."""
+    """A norm before both halves of a layer, or before one of them, where they stand side by side."""
     JOINT_RESIDUAL = "joint_residual"
     """The sum after both halves of a layer, where they stand side by side."""
 
     FINAL_NORM = "final_norm"
     """The norm of what the head takes."""
     HEAD = "head"
-    """The product with the vocabulary."""
+    """The product with the vocabulary, or with the classes of a classifier."""
     SAMPLE = "sample"
     """The next token of every sequence: that of the largest logit."""
     LOSS = "loss"
@@ -102,6 +102,7 @@ class Section(StrEnum):
     """One layer, or the layers of a repeating pattern."""
     HEAD = "head"
     POOLER = "pooler"
+    """What takes the first token of each sequence alone: BERT's pooler, a classifier."""
 
 
 class Pass(StrEnum):

@@ -1,8 +1,9 @@
 """From a forward graph to one training step: backward of every block in reverse order, then the optimizer.
 
 Matrix work: a `Gemm` of the forward pass is followed by two of the same size (gradient of its input, gradient of its
-weights), and attention by the five products of its fused backward, which computes the scores again: 2.5 times its
-forward work where keys and values are equally wide. The optimizer is Adam's with an fp32 state.
+weights; of an image's patches the latter alone), and attention by the five products of its fused backward, which
+computes the scores again: 2.5 times its forward work where keys and values are equally wide. The optimizer is Adam's
+with an fp32 state.
 """
 
 from __future__ import annotations
@@ -130,15 +131,18 @@ class _Step:
         return self._vector(operator, common, place)
 
     def _gemm(self, gemm: Gemm, common: dict[str, Any], place: Place) -> list[str]:
+        """Gradients of its input, where an operator makes that, and of its weights."""
         shared = {"batch": gemm.batch, "weight": False, **common}
+        operands = self._operands(gemm)
         at = replace(place, step=Pass.INPUT_GRADIENT)
         of_input = Gemm(name=f"{gemm.name}.input_gradient", m=gemm.m, n=gemm.k, k=gemm.n, place=at, **shared)
         at = replace(place, step=Pass.WEIGHT_GRADIENT)
         of_weight = Gemm(name=f"{gemm.name}.weight_gradient", m=gemm.k, n=gemm.n, k=gemm.m, place=at, **shared)
-        self._add(of_input, gemm.name)
-        self._add(of_weight, gemm.name, stored=self._operands(gemm))
+        if operands:
+            self._add(of_input, gemm.name)
+        self._add(of_weight, gemm.name, stored=operands)
         self.weight_gradients.setdefault(gemm.name, []).append(of_weight.name)
-        return [of_input.name]
+        return [of_input.name] if operands else []
 
     def _attention(self, attention: Attention, common: dict[str, Any], place: Place) -> list[str]:
         """Fused backward (FlashAttention-2, arXiv:2307.08691, algorithm 2): S, dP, dV, dQ and dK.

@@ -7,7 +7,7 @@ from typing import Any
 
 from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.vector import VectorFunction
-from siliconloom.workloads.architecture import Architecture, Layer, MixtureOfExperts, Norm, NormPlacement
+from siliconloom.workloads.architecture import Architecture, Layer, MixtureOfExperts, Norm, NormPlacement, Patches
 from siliconloom.workloads.attention import TokenStep, add_attention
 from siliconloom.workloads.builder import Builder, Value
 from siliconloom.workloads.dataflow import Dataflow
@@ -31,8 +31,8 @@ def forward_graph(
     """Operators of one forward pass, in program order.
 
     In prefill and decode only the last token of each sequence goes through the head; in training all do, and a
-    softmax for the loss follows. BERT's pooler takes the first token of each sequence. With ``sample`` the token of the
-    largest logit follows the head.
+    softmax for the loss follows. BERT's pooler, and the classifier of an image, take the first token of each sequence.
+    With ``sample`` the token of the largest logit follows the head.
     """
     builder = Builder(precision, patterns, model.epsilon, packing, unpacked)
     x = _embedding(builder, model, run)
@@ -87,6 +87,8 @@ def _label(layer: Layer, layers: Sequence[Layer]) -> str:
 def _embedding(builder: Builder, model: Architecture, run: TokenStep) -> Value:
     tokens, width, gather = run.tokens, model.embedding_width, VectorFunction.GATHER
     builder.block("embedding", Section.EMBEDDING)
+    if model.patches is not None:
+        return _image(builder, model, model.patches, run)
     tied = "head" if model.tied and not model.pooler else None
     table = model.vocabulary * width
     x = builder.vector("tokens", Role.TABLE, gather, rows=tokens, cols=width, weights=table, tied=tied)
@@ -108,9 +110,21 @@ def _embedding(builder: Builder, model: Architecture, run: TokenStep) -> Value:
     return x
 
 
+def _image(builder: Builder, model: Architecture, patches: Patches, run: TokenStep) -> Value:
+    """Positions plus the class token, which is the same in every sequence, and a product of each patch behind it."""
+    hidden, gather, role = model.hidden, VectorFunction.GATHER, Role.EMBEDDING
+    rows, values = run.batch * patches.count, patches.values
+    embedded = builder.gemm("patches", Role.WHOLE, m=rows, n=hidden, k=values, bias=True)
+    first = builder.vector("class_token", role, gather, rows=run.batch, cols=hidden, weights=hidden)
+    table = model.positions * hidden
+    places = builder.vector("positions", role, gather, rows=run.tokens, cols=hidden, weights=table)
+    shape = {"rows": run.tokens, "cols": hidden, "inputs": 2}
+    return builder.vector("add", role, VectorFunction.ADD, first, embedded, places, **shape)
+
+
 def _layer(builder: Builder, layer: Layer, run: TokenStep, hidden: int, x: Value) -> Value:
     tokens, norm, placement = run.tokens, layer.norm, layer.placement
-    joint = placement is NormPlacement.PARALLEL
+    joint = placement in (NormPlacement.PARALLEL, NormPlacement.PARALLEL_PAIR)
     norms, sums = (Role.JOINT_NORM, Role.JOINT_RESIDUAL) if joint else (Role.NORM, Role.RESIDUAL)
 
     def normed(name: str, value: Value) -> Value:
@@ -120,8 +134,10 @@ def _layer(builder: Builder, layer: Layer, run: TokenStep, hidden: int, x: Value
         return builder.vector(name, sums, VectorFunction.ADD, *values, rows=tokens, cols=hidden)
 
     if joint:
-        inner = normed("norm", x)
+        pair = placement is NormPlacement.PARALLEL_PAIR
+        inner = normed("attention_norm" if pair else "norm", x)
         attended = add_attention(builder, layer.attention, run, hidden, inner)
+        inner = normed("feed_forward_norm", x) if pair else inner
         computed = add_feed_forward(builder, layer.feed_forward, tokens, hidden, inner)
         return add("add", attended, computed, x)
     after = placement is NormPlacement.POST
@@ -142,11 +158,8 @@ def _layer(builder: Builder, layer: Layer, run: TokenStep, hidden: int, x: Value
 
 def _head(builder: Builder, model: Architecture, run: TokenStep, x: Value) -> Value:
     hidden, width = model.hidden, model.embedding_width
-    if model.pooler:
-        builder.block("pooler", Section.POOLER)
-        first = x.part(run.batch * hidden)
-        pooled = builder.gemm("pooler", Role.WHOLE, first, m=run.batch, n=hidden, k=hidden, bias=True)
-        return builder.vector("tanh", Role.ACTIVATION, VectorFunction.TANH, pooled, rows=run.batch, cols=hidden)
+    if model.pooler or model.classes:
+        return _of_first(builder, model, run, x)
     builder.block("head", Section.HEAD)
     if model.final_norm is not None:
         x = _norm(builder, "norm", Role.FINAL_NORM, model.final_norm, x, run.tokens, hidden)
@@ -160,6 +173,22 @@ def _head(builder: Builder, model: Architecture, run: TokenStep, x: Value) -> Va
         logits = builder.vector("softcap", Role.ACTIVATION, tanh, logits, rows=rows, cols=model.vocabulary)
     if not run.cached:
         builder.vector("loss", Role.LOSS, VectorFunction.SOFTMAX, logits, rows=rows, cols=model.vocabulary)
+    return logits
+
+
+def _of_first(builder: Builder, model: Architecture, run: TokenStep, x: Value) -> Value:
+    """BERT's pooler, or a classifier: what takes the first position of each sequence."""
+    hidden, rows = model.hidden, run.batch
+    builder.block("pooler" if model.pooler else "classifier", Section.POOLER)
+    if model.final_norm is not None:
+        x = _norm(builder, "norm", Role.FINAL_NORM, model.final_norm, x, run.tokens, hidden)
+    first = x.part(rows * hidden)
+    if model.pooler:
+        pooled = builder.gemm("pooler", Role.WHOLE, first, m=rows, n=hidden, k=hidden, bias=True)
+        return builder.vector("tanh", Role.ACTIVATION, VectorFunction.TANH, pooled, rows=rows, cols=hidden)
+    logits = builder.gemm("classifier", Role.HEAD, first, m=rows, n=model.classes, k=hidden, bias=True)
+    if not run.cached:
+        builder.vector("loss", Role.LOSS, VectorFunction.SOFTMAX, logits, rows=rows, cols=model.classes)
     return logits
 
 

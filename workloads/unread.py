@@ -55,11 +55,15 @@ FEATURES: dict[str, str] = {
         "multi_query num_attention_groups multi_query_group_num parallel_attn use_parallel_residual "
         "new_decoder_architecture"
     ),
+    "residual stream of this kind": "apply_residual_connection_post_layernorm",
+    "images": "image_size patch_size num_channels",
 }
 """What a model may have, and the keys that say so in some family or other."""
 
 INERT: dict[str, str] = {
-    "constants of positions": "rope_theta rope_local_base_freq rope_interleave original_max_position_embeddings",
+    "constants of positions": (
+        "rope_theta rotary_emb_base rope_local_base_freq rope_interleave original_max_position_embeddings"
+    ),
     "constants of scores and routers": (
         "query_pre_attn_scalar scale_attn_weights scale_attn_by_inverse_layer_idx reorder_and_upcast_attn "
         "norm_topk_prob routed_scaling_factor scoring_func topk_method n_group topk_group router_jitter_noise "
@@ -73,15 +77,17 @@ INERT: dict[str, str] = {
     "how the file came about": (
         "architectures _name_or_path transformers_version auto_map use_cache cache_implementation pretraining_tp "
         "ep_size attn_implementation _attn_implementation gradient_checkpointing num_nextn_predict_layers "
-        "task_specific_params id2label label2id problem_type"
+        "task_specific_params id2label label2id num_labels problem_type encoder_stride"
     ),
 }
-"""Keys that change no time, by what they are."""
+"""Keys that change no time, by what they are; of families that do not read them."""
 
 SHAPING = {key: feature for feature, keys in FEATURES.items() for key in keys.split()}
 CONSTANTS = {key: what for what, keys in INERT.items() for key in keys.split()}
 OFF: tuple[Any, ...] = (None, False, 0, "", [], {})
-ON_BY_DEFAULT = ("do_layer_norm_before", "enable_bias", "layer_norm_elementwise_affine")
+BESIDE = {NormPlacement.PARALLEL: 1, NormPlacement.PARALLEL_PAIR: 2}
+"""Norms before halves of a layer that run side by side."""
+ON_BY_DEFAULT = ("bias", "do_layer_norm_before", "enable_bias", "layer_norm_elementwise_affine")
 """Flags whose false is a statement, and not the absence of one."""
 WHOLE: dict[str, object] = {
     "moe_layer_freq": 1,
@@ -172,14 +178,20 @@ def stated(model: Architecture) -> dict[str, tuple[Any, ...]]:
         "intermediate_size": widths,
         "n_inner": widths,
         "ffn_dim": widths,
+        "ffn_hidden_size": widths,
         "hidden_act": (perceptron.activation,),
         "hidden_activation": (perceptron.activation,),
         "activation_function": (perceptron.activation,),
+        "activation": (perceptron.activation,),
+        "vocab_size": (model.vocabulary,),
+        "num_ln_in_parallel_attn": (BESIDE.get(layer.placement, 0),),
+        "pooler_output_size": (hidden,),
+        "pooler_act": ("tanh",),
         "type_vocab_size": (model.token_types,),
         "is_decoder": (model.causal,),
         "do_layer_norm_before": (layer.placement is not NormPlacement.POST,),
         "layer_norm_elementwise_affine": (layer.norm.affine,),
-        "tie_word_embeddings": (True, False) if model.pooler else (model.tied,),
+        "tie_word_embeddings": (True, False) if model.pooler or model.classes else (model.tied,),
         "_remove_final_layer_norm": (model.final_norm is None,),
         "n_positions": positions,
         "n_ctx": positions,
@@ -198,6 +210,7 @@ def stated(model: Architecture) -> dict[str, tuple[Any, ...]]:
             "qkv_bias": (attention.qkv_bias,),
             "mlp_bias": (getattr(perceptron, "bias", False),),
             "enable_bias": (attention.output_bias,),
+            "bias": (attention.output_bias,),
             "qk_layernorm": (attention.qk_norm is not None,),
             "use_qk_norm": (attention.qk_norm is not None,),
             "use_sliding_window": (any(each.attention.window is not None for each in model.layers),),
@@ -209,9 +222,13 @@ def stated(model: Architecture) -> dict[str, tuple[Any, ...]]:
         content, rotary = attention.content_dim, attention.rotary_dim
         said |= {
             "num_key_value_heads": (heads,),
+            "num_kv_heads": (heads,),
+            "n_head_kv": (heads,),
+            "rotary_dim": (rotary,),
             "qk_head_dim": (content + rotary,),
             "head_dim": (rotary, content + rotary, attention.v_head_dim, hidden // heads),
             "mlp_bias": (False,),
+            "bias": (False,),
             "enable_bias": (False,),
             "qk_layernorm": (False,),
             "layer_types": (["full_attention"] * layers,),

@@ -114,6 +114,7 @@ def rearrangements(graph: Graph, operator: Operator, tile: NpuTile, linked: bool
       appends to a cache does so; where nothing does (an encoder), keys and values are brought there all the same.
     - Experts take the rows of their tokens, which lie anywhere; where each takes all of them they are in order.
     - An array that keeps its sums takes rows of what it multiplies column by column: they are transposed into blocks.
+      What no operator makes (an image's patches) comes in blocks.
     """
     common: dict[str, Any] = {"block": operator.block, "repeat": operator.repeat, "precision": operator.precision}
     if isinstance(operator, Attention):
@@ -138,7 +139,8 @@ def rearrangements(graph: Graph, operator: Operator, tile: NpuTile, linked: bool
         name, function = f"{operator.name}.gather", VectorFunction.GATHER
         made = Vector(name=name, function=function, rows=rows, cols=operator.k, **common)
         tasks.append(Task(made, (), linked, operator.name))
-    if tile.array.dataflow == "output_stationary" and linked and operator.weight:
+    comes = linked and bool(graph.dataflow.predecessors(operator.name))
+    if tile.array.dataflow == "output_stationary" and comes and operator.weight:
         tasks.append(_turned(graph, operator, common))
     return tasks
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 from msgspec import Struct
@@ -233,6 +234,11 @@ class Planner:
     def _width(self) -> int:
         head = next((o for o in self.graph.operators() if o.role is Role.HEAD and isinstance(o, Gemm)), None)
         return head.k if head else self.attention.heads * self.attention.head_dim
+
+    @cached_property
+    def has_vocabulary(self) -> bool:
+        """Whether the model has a table of tokens, which a model of images has not."""
+        return any(o.role is Role.TABLE for o in self.graph.operators())
 
     @property
     def passes(self) -> int:

@@ -159,7 +159,11 @@ def _training(planner: Trainer | Server, base: Plan, fixed: dict[str, Any]) -> I
                         recompute=recompute,
                         sequence_parallel=sequence,
                     )
-                    spread = [False, True] if schedule == "1f1b" and base.pipeline > 1 else [False]
+                    spread = (
+                        [False, True]
+                        if schedule == "1f1b" and base.pipeline > 1 and planner.has_vocabulary
+                        else [False]
+                    )
                     for vocabulary in [fixed["vocabulary"]] if "vocabulary" in fixed else spread:
                         yield replace(whole, vocabulary=vocabulary)
 

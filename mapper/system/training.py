@@ -64,6 +64,8 @@ class Trainer(Planner):
             )
         if plan.outer > 1 and plan.zero > 1:
             raise LoomError(f"plan.outer {plan.outer}: replicas that step by themselves share no gradients (plan.zero)")
+        if plan.vocabulary and not self.has_vocabulary:
+            raise LoomError(f"plan.vocabulary: {self.graph.name} has no vocabulary that stages could share")
         if plan.vocabulary and plan.schedule != "1f1b":
             raise LoomError(f"plan.vocabulary: its passes have a place in 1f1b only (plan.schedule is {plan.schedule})")
         if self.batch % (plan.data * plan.microbatch):

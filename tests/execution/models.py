@@ -7,6 +7,7 @@ from math import erf
 import numpy as np
 
 from siliconloom.arch import load_chip
+from siliconloom.execution.walk import At
 from siliconloom.workloads import load_workload
 
 VOCABULARY = 43
@@ -303,6 +304,53 @@ def _llama_layer(config, own, x):
     if "num_local_experts" in config:
         return x + _mixture(config, own, normed)
     return x + _gated(normed, *(own[f"mlp.{name}_proj.weight"] for name in ("gate", "up", "down")))
+
+
+def beside_of(config, weights, tokens):
+    """Logits of one sequence's last token, of a GPT-NeoX or a Falcon with the graph's own random weights, in float64.
+
+    Neighbours of a head turn against each other, as in all that weights of no file are made for.
+    """
+    flow, falcon = weights.graph.dataflow, config["model_type"] == "falcon"
+    new = config.get("new_decoder_architecture", False)
+    heads = config["num_attention_heads"]
+    kv_heads = (config["num_kv_heads"] if new else 1) if falcon else heads
+    beside = falcon or config["use_parallel_residual"]
+
+    def dense(name, layer, x):
+        at, operator = At(name, layer), flow[name]
+        return x @ weights.matrix(at, operator).astype(float) + weights.bias(at, operator)
+
+    def normed(name, layer, x):
+        return _layer_norm(x, *weights.norm(At(name, layer), flow[name]))
+
+    x = weights.table(At("embedding.tokens", 0), flow["embedding.tokens"]).astype(float)[tokens]
+    for layer in range(config["num_hidden_layers"]):
+        first = normed("layer.norm" if falcon and not new else "layer.attention_norm", layer, x)
+        width = x.shape[1] // heads
+        parts = np.split(dense("layer.qkv", layer, first), heads + 2 * kv_heads, axis=1)
+        queries, keys, values = parts[:heads], parts[heads : heads + kv_heads], parts[heads + kv_heads :]
+        context = [
+            _attention(
+                _turned(query, width), _turned(keys[head * kv_heads // heads], width), values[head * kv_heads // heads]
+            )
+            for head, query in enumerate(queries)
+        ]
+        attended = dense("layer.output", layer, np.concatenate(context, axis=1))
+        if not beside:
+            x = x + attended
+        second = first if falcon and not new else normed("layer.feed_forward_norm", layer, x)
+        inner = dense("layer.up", layer, second)
+        inner = inner * 0.5 * (1 + np.vectorize(erf)(inner / np.sqrt(2)))
+        x = x + dense("layer.down", layer, inner) + (attended if beside else 0.0)
+    return dense("head", 0, normed("head.norm", 0, x)[-1:])[0]
+
+
+def _turned(x, dim):
+    """Columns 2i and 2i + 1 of a head as a complex number, turned by an angle that grows with the token's position."""
+    pairs = x[:, ::2] + 1j * x[:, 1::2]
+    pairs = pairs * np.exp(1j * np.arange(len(x))[:, None] * ROPE_BASE ** (-np.arange(0, dim, 2) / dim))
+    return np.stack([pairs.real, pairs.imag], axis=2).reshape(x.shape)
 
 
 def _gated(x, gate, up, down):

@@ -7,7 +7,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from siliconloom.arch.errors import LoomError
+from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.execution.files import FileWeights, interleaved
 from siliconloom.execution.walk import At
 from siliconloom.execution.weights import shapes
@@ -40,6 +40,17 @@ def test_numbers_of_sixteen_bits_are_read_as_they_are(model, tmp_path, format, b
     for key, value in whole.items():
         np.testing.assert_allclose(rounded[key], value, rtol=2.0**-bits, atol=1e-6)
         assert rounded[key].dtype.itemsize >= 4  # a column's scale is more than 16 bits hold
+
+
+@pytest.mark.parametrize("name", ["gpt_neox.layers.0.attention", "transformer.h.0.self_attention"])
+def test_queries_keys_and_values_that_take_turns_are_refused(model, tmp_path, name):
+    """As GPT-NeoX and Falcon store them: of each head, or of each group of heads, one after the other."""
+    graph, tensors = model
+    file = tmp_path / "w.safetensors"
+    file.write_bytes(safetensors(tensors | {f"{name}.query_key_value.weight": np.ones((4, 4), np.float32)}))
+    with pytest.raises(NotSupported, match="weights whose queries, keys and values take turns by head") as caught:
+        FileWeights(graph, str(file))
+    assert f"{name}.query_key_value.weight" in str(caught.value)
 
 
 def test_operators_own_names_hold_every_execution(model, tmp_path):

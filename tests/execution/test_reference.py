@@ -17,6 +17,7 @@ from tests.execution.models import (
     PADDING,
     POSITIONS,
     VOCABULARY,
+    beside_of,
     config_of,
     graph_of,
     logits_of,
@@ -126,6 +127,48 @@ def test_a_token_after_others_is_the_last_one_of_a_prompt(tmp_path_factory, fami
         np.testing.assert_allclose(value, expected, rtol=1e-9, atol=1e-12)
 
 
+BESIDE = {
+    "pythia": {"model_type": "gpt_neox", "rotary_pct": 1.0, "use_parallel_residual": True, "intermediate_size": 24},
+    "one after the other": {"model_type": "gpt_neox", "rotary_pct": 1.0, "use_parallel_residual": False},
+    "falcon 7b": {"model_type": "falcon", "bias": True},
+    "falcon 40b": {"model_type": "falcon", "new_decoder_architecture": True},
+}
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    kind=st.sampled_from(sorted(BESIDE)),
+    kv_heads=st.integers(1, 2),
+    group=st.integers(1, 3),
+    layers=st.integers(1, 3),
+    length=st.integers(1, 7),
+    seed=st.integers(0, 99),
+)
+def test_halves_of_a_layer_side_by_side_are_those_of_gpt_neox_and_falcon(
+    tmp_path_factory, kind, kv_heads, group, layers, length, seed
+):
+    """Norms, heads that share keys, and the sum of both halves; weights are large, so that each of them shows."""
+    heads = kv_heads * group
+    sizes = {"hidden_size": 8 * heads, "num_attention_heads": heads, "num_hidden_layers": layers}
+    config = {"intermediate_size": 20, **sizes, "vocab_size": VOCABULARY, **BESIDE[kind]}
+    if config["model_type"] == "falcon":
+        del config["intermediate_size"]
+    if config.get("new_decoder_architecture"):
+        config["num_kv_heads"] = kv_heads
+    graph = graph_of(tmp_path_factory.mktemp("model"), config, [("sequence", str(length))])
+    weights = LargeWeights(graph, seed)
+    tokens = np.random.default_rng(seed).integers(0, VOCABULARY, (1, length))
+    found = read(graph, weights, tokens).results[At("head", 0)]
+    np.testing.assert_allclose(found[0], beside_of(config, weights, tokens[0]), rtol=1e-9, atol=1e-9)
+
+
+class LargeWeights(RandomWeights):
+    """Random ones far from zero, biases and norms' offsets among them."""
+
+    def find(self, at, operator, what, shape):
+        return 10 * super().find(at, operator, what, shape)
+
+
 OPT = {
     "model_type": "opt",
     "hidden_size": 16,
@@ -181,6 +224,8 @@ def test_positions_of_roberta_begin_behind_the_number_of_its_padding_token(tmp_p
         ("gpt2-block-gemms", {}, "products"),
         ("resnet50-conv", {}, "products"),
         ("mistral-7b", {"sequence": "8192"}, "a sliding window"),
+        ("pythia-1b", {}, "rotations of a part of each head"),
+        ("vit-base", {}, r"products of what no operator makes \(an image's patches"),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_its_reason(model, sets, why):

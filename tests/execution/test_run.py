@@ -37,7 +37,7 @@ def mapped_to(chip, graph):
 
 @settings(max_examples=20, deadline=None)
 @given(
-    family=st.sampled_from(["gpt2", "llama", "qwen2", "opt", "mixtral"]),
+    family=st.sampled_from(["gpt2", "llama", "qwen2", "opt", "mixtral", "falcon", "gpt_neox"]),
     shape=st.sampled_from(SHAPES),
     dataflow=st.sampled_from(DATAFLOWS),
     bus=st.sampled_from([8, 16, 32]),
@@ -68,6 +68,16 @@ def test_a_golden_run_is_the_exact_reading(
             "vocab_size": VOCABULARY,
             "max_position_embeddings": 40,
         }
+    if family in ("falcon", "gpt_neox"):  # attention and perceptron side by side, behind a norm each
+        sizes = {
+            "hidden_size": 4 * dim,
+            "num_attention_heads": 4,
+            "num_hidden_layers": layers,
+            "vocab_size": VOCABULARY,
+        }
+        own = {"new_decoder_architecture": True, "num_kv_heads": 4 // group}
+        turned = {"rotary_pct": 1.0, "intermediate_size": 3 * dim}
+        config = {"model_type": family, **sizes, **(own if family == "falcon" else turned)}
     sets += [("sample", "greedy")] if greedy else []
     if family == "mixtral" and seed % 2:  # two are chosen of more
         config |= {"num_local_experts": 2 + seed % 4}

@@ -146,6 +146,8 @@ def test_every_library_workload_on_every_library_chip(chip, workload, seed):
     """In one phase a day, by turns, and in the other one where a chip or a workload does not have it."""
     turn = (PAIRS.index((chip, workload)) + seed) % 2
     phases = list(SMALL.values())[turn:] + list(SMALL.values())[:turn]
+    if workload == "vit-base":  # an image has a length of its own
+        phases = [[each for each in overrides if each[0] not in ("sequence", "context")] for overrides in phases]
     chip = load_chip(chip)
     roomy = {name: memory.model_copy(update={"capacity": 2**40}) for name, memory in chip.memory.items()}
     chip = chip.model_copy(update={"memory": roomy})

@@ -24,6 +24,8 @@ LLAMA = {
 NARROW = LLAMA | {"hidden_size": 48, "intermediate_size": 80}
 GPT2 = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 100}
 BERT = {"model_type": "bert", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+FALCON = {**BERT, "model_type": "falcon"}
+VIT = {**BERT, "model_type": "vit"}
 GEMM = "kind: gemms\ngemms:\n- {name: a, m: 8, n: 8, k: 8}\n"
 CONVOLUTION = (
     "kind: convolutions\nconvolutions:\n"
@@ -102,6 +104,25 @@ def test_bad_convolution_lists(change: tuple[str, str], expected: str, load_text
         ({**LLAMA, "num_hidden_layers": 10**6}, "model.num_hidden_layers: must be from 1 to 4096"),
         ({**LLAMA, "hidden_size": 65}, "hidden size 65 is not a multiple of 4 attention heads"),
         ({**LLAMA, "hidden_size": 20}, "heads of 5 have an odd 5 to turn"),
+        ({**LLAMA, "model_type": "bloom"}, "model.model_type: not supported: bloom, which has a bias of every score"),
+        ({**FALCON, "alibi": True}, "model.alibi: not supported: falcon with a bias of every score"),
+        (
+            {**FALCON, "num_ln_in_parallel_attn": 2},
+            "num_ln_in_parallel_attn: must be 1 without new_decoder_architecture",
+        ),
+        ({**FALCON, "num_ln_in_parallel_attn": 3}, "model.num_ln_in_parallel_attn: must be from 1 to 2"),
+        ({**FALCON, "multi_query": False, "num_kv_heads": 2}, "model.num_kv_heads: must be 4, a key-value head for"),
+        ({**FALCON, "new_decoder_architecture": True, "num_kv_heads": 3}, "cannot share 3 key-value heads evenly"),
+        ({**FALCON, "new_decoder_architecture": True, "parallel_attn": False}, "model.parallel_attn: must be true"),
+        ({**FALCON, "apply_residual_connection_post_layernorm": True}, "falcon whose residual stream is normed"),
+        ({**GPT2, "model_type": "gptj"}, "must be an even number of columns, up to the 16 of a head (got 64)"),
+        ({**GPT2, "model_type": "gptj", "rotary_dim": 7}, "model.rotary_dim: must be an even number of columns"),
+        ({**VIT, "patch_size": 5}, "model.patch_size: patches of 5 x 5 pixels must fill an image of 224 x 224"),
+        ({**VIT, "image_size": [224, 224]}, "model.image_size: must be a whole number"),
+        ({**VIT, "architectures": ["ViTForMaskedImageModeling"]}, "architectures: must be one of ViTForImageClass"),
+        ({**VIT, "architectures": "ViTModel"}, "model.architectures: must be a list of names"),
+        ({**VIT, "num_labels": 3, "id2label": {"0": "a"}}, "model.num_labels: must be 1, as many as id2label names"),
+        ({**VIT, "id2label": {}}, "model.id2label: must name from 1 to"),
         ({**LLAMA, "model_type": "phi", "partial_rotary_factor": 0.45}, "heads of 16 have an odd 7 to turn"),
         ({**LLAMA, "num_key_value_heads": 3}, "4 attention heads cannot share 3 key-value heads evenly"),
         ({**LLAMA, "hidden_act": "tanh"}, "model.hidden_act: must be one of gelu"),

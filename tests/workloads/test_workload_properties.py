@@ -60,6 +60,9 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
                 "opt",
                 "phi",
                 "deepseek_v3",
+                "gpt_neox",
+                "gptj",
+                "falcon",
             ]
         )
     )
@@ -67,6 +70,9 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
     config: dict[str, Any] = {"model_type": kind, "vocab_size": draw(st.integers(1, 500))}
     if kind == "gpt2":
         return {**config, "n_embd": hidden, "n_layer": layers, "n_head": kv_heads * group}
+    if kind == "gptj":
+        turned = draw(st.none() | st.integers(1, width // 2).map(lambda pairs: 2 * pairs))
+        return {**config, "n_embd": hidden, "n_layer": layers, "n_head": kv_heads * group, "rotary_dim": turned}
     config |= {
         "hidden_size": hidden,
         "num_hidden_layers": layers,
@@ -85,6 +91,18 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
     if kind == "opt":
         config |= {"word_embed_proj_dim": draw(st.integers(1, 64)), "do_layer_norm_before": draw(st.booleans())}
         config["ffn_dim"] = config.pop("intermediate_size")
+    if kind == "gpt_neox":
+        del config["num_key_value_heads"], config["head_dim"]
+        return config | {"rotary_pct": 1.0, "use_parallel_residual": draw(st.booleans())}
+    if kind == "falcon":
+        inner, kv = config.pop("intermediate_size"), config.pop("num_key_value_heads")
+        del config["head_dim"]
+        config |= {
+            "ffn_hidden_size": inner,
+            "bias": draw(st.booleans()),
+            "new_decoder_architecture": draw(st.booleans()),
+        }
+        return config | ({"num_kv_heads": kv} if config["new_decoder_architecture"] else {})
     if kind in ("mixtral", "qwen3_moe", "deepseek_v3"):
         experts = draw(st.integers(1, 9))
         config["num_experts_per_tok"] = draw(st.integers(1, experts))

@@ -27,6 +27,7 @@ SIZES = {
     "intermediate_size": 128,
     "vocab_size": 100,
 }
+IMAGE = {"image_size": 12, "patch_size": 4}
 SMALL: dict[str, dict[str, Any]] = {
     **{name: {"model_type": name, **SIZES} for name in MODELS},
     "gpt2": {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 100},
@@ -38,6 +39,9 @@ SMALL: dict[str, dict[str, Any]] = {
     "gemma": {"model_type": "gemma", **SIZES, "num_key_value_heads": 2},
     "deepseek_v2": {"model_type": "deepseek_v2", **SIZES, "num_experts_per_tok": 2},
     "gemma3": {"model_type": "gemma3", "text_config": SIZES},
+    "gptj": {"model_type": "gptj", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 100, "rotary_dim": 8},
+    "falcon": {"model_type": "falcon", **{k: v for k, v in SIZES.items() if k != "intermediate_size"}},
+    "vit": {"model_type": "vit", **{k: v for k, v in SIZES.items() if k != "vocab_size"}, **IMAGE},
 }
 """A small configuration of each family."""
 IGNORED = {"model_type", "dtype", "torch_dtype"}
@@ -58,8 +62,8 @@ TRIED: dict[str, Any] = {
     "_remove_final_layer_norm": True,
     "mlp_only_layers": [0],
     "layer_types": ["sliding_attention", "full_attention"],
-    "partial_rotary_factor": 0.25,
-    "rope_parameters": {"partial_rotary_factor": 0.25},
+    "partial_rotary_factor": 0.375,
+    "rope_parameters": {"partial_rotary_factor": 0.375},
     "rope_scaling": {"type": "linear", "factor": 2.0},
     "text_config": {"hidden_size": 32},
     "final_logit_softcapping": 30.0,
@@ -67,6 +71,24 @@ TRIED: dict[str, Any] = {
     "vocab_size": 128,
     "hidden_size": 128,
     "n_embd": 128,
+    "activation": "relu",
+    "bias": True,
+    "rotary_pct": 0.375,
+    "rotary_dim": 4,
+    "n_positions": 8,
+    "use_parallel_residual": False,
+    "parallel_attn": False,
+    "multi_query": False,
+    "new_decoder_architecture": True,
+    "alibi": True,
+    "apply_residual_connection_post_layernorm": True,
+    "num_ln_in_parallel_attn": 2,
+    "qkv_bias": False,
+    "architectures": ["ViTModel"],
+    "id2label": {"0": "cat", "1": "dog", "2": "loom"},
+    "image_size": 8,
+    "patch_size": 2,
+    "num_channels": 1,
 }
 """Another value of each key that is not a whole number; 3 of the others."""
 MEANS_NOTHING = {
@@ -76,6 +98,14 @@ MEANS_NOTHING = {
     ("*", "max_position_embeddings"): "the limit of a rotary model, which is noted beyond it",
     ("bert", "tie_word_embeddings"): "no head",
     ("roberta", "tie_word_embeddings"): "no head",
+    ("vit", "tie_word_embeddings"): "no vocabulary",
+    ("*", "architectures"): "says what stands behind the last norm of a vit alone",
+    ("*", "id2label"): "names the classes of a vit; heads of others for classes are left out",
+    ("*", "num_labels"): "counts the classes of a vit; heads of others for classes are left out",
+    ("*", "qkv_bias"): "false is what files say whose family has it under another name",
+    ("*", "use_parallel_residual"): "false is the absence of it",
+    ("*", "parallel_attn"): "false is the absence of it",
+    ("*", "multi_query"): "false is the absence of it",
 }
 """Keys of a file that are taken as they are though they change nothing, and why."""
 
@@ -85,8 +115,9 @@ def outcome(config: dict[str, Any], *sets: tuple[str, str]) -> tuple[str, Any]:
     document = json.dumps(config, indent=2)
     path = Path("config.json")
     path.write_text(document)
+    length = [] if config["model_type"] == "vit" else [("sequence", "16")]
     try:
-        summary = load_workload(str(path), [("sequence", "16"), *sets]).summary()
+        summary = load_workload(str(path), [*length, *sets]).summary()
     except LoomError as error:
         return "refused", str(error)
     return "loaded", summary
@@ -144,7 +175,7 @@ def test_a_key_of_another_family_is_refused_or_changes_the_graph(name: str, key:
 @pytest.mark.parametrize("name", sorted(SMALL))
 def test_a_key_of_its_own_changes_the_graph_or_is_refused_when_set(name: str) -> None:
     """Of eight layers; where one key waits for another, it is refused without that one."""
-    config = {**SMALL[name], "n_layer" if name == "gpt2" else "num_hidden_layers": 8}
+    config = {**SMALL[name], "n_layer" if "n_layer" in SMALL[name] else "num_hidden_layers": 8}
     prefix, within = "model.", {"text_config", "tie_word_embeddings"}
     if name == "gemma3":
         config = {"model_type": "gemma3", "text_config": {**SIZES, "num_hidden_layers": 8}}
@@ -171,9 +202,12 @@ def test_keys_that_turn_a_feature_off_are_taken(name: str) -> None:
 
 def test_every_key_that_a_family_reads_is_placed_for_the_others() -> None:
     model = read_architecture(Document({"model": SMALL["llama"]}, {}, ""), ("model",))
-    placed = {*SHAPING, *stated(model), *EPSILONS, "vocab_size"}
-    assert not set(EVERY) - placed
-    assert not set(CONSTANTS) & (placed | set(EVERY))
+    placed = {*SHAPING, *stated(model), *EPSILONS}
+    of_images = {"architectures", "id2label", "num_labels"}
+    assert READ["vit"] >= of_images
+    assert not set(EVERY) - placed - of_images
+    assert not set(CONSTANTS) & placed
+    assert set(CONSTANTS) & set(EVERY) == of_images
 
 
 @pytest.mark.parametrize("key", sorted(CONSTANTS))

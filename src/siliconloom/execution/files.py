@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from siliconloom.arch.errors import LoomError, nearest_name
+from siliconloom.arch.errors import LoomError, NotSupported, nearest_name
 from siliconloom.execution.walk import At
 from siliconloom.execution.weights import Floats, Weights, labels, shapes
 from siliconloom.models.families import family_of
@@ -31,6 +31,8 @@ STORED: dict[str, np.dtype[Any]] = {
     "BF16": np.dtype("<u2"),
 }
 """Formats of numbers in a safetensors file; bfloat16 is the upper half of a float32."""
+INTERLEAVED = ".query_key_value.weight"
+"""Ending of a tensor that GPT-NeoX and Falcon lay out head by head."""
 SMALLEST, LARGEST = 1e-30, 1e30
 """The largest absolute value of a tensor lies between, so that scales and sums of it are numbers."""
 
@@ -236,6 +238,9 @@ class FileWeights(Weights):
         path = weights_path(path)
         self.path, (self.tensors, paired) = path, stored_model(path)
         names = set(self.tensors)
+        mixed = next((name for name in sorted(names) if name.endswith(INTERLEAVED)), None)
+        if mixed is not None:
+            raise NotSupported(f"weights whose queries, keys and values take turns by head ({path}: {mixed})")
         if any(name.endswith("wte.weight") for name in names):
             self._named: _Named = _Gpt2(graph, names)
         elif any(name.endswith("embed_tokens.weight") for name in names):

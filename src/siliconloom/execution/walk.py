@@ -286,6 +286,8 @@ class GraphWalk:
             if operator.bias:
                 return "experts with a bias"
             return "" if takes_all(self.graph, operator) else f"experts that not every token goes to: {ROUTED}"
+        if isinstance(operator, Gemm) and operator.weight and not makers:
+            return "products of what no operator makes (an image's patches, operands of a list)"
         if isinstance(operator, Gemm):
             plain = operator.weight and operator.batch == 1 and len(makers) == 1
             return "" if plain else "products of heads, or without parameters"

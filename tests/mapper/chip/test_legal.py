@@ -18,7 +18,7 @@ from siliconloom.rtl.npu.geometry import geometry_of
 from siliconloom.workloads import load_workload
 from tests.execution.models import DATAFLOWS
 
-MODELS = ("gpt2", "llama3-8b", "bert-base", "mixtral-8x7b", "gpt2-block-gemms")
+MODELS = ("gpt2", "llama3-8b", "bert-base", "mixtral-8x7b", "pythia-1b", "vit-base", "gpt2-block-gemms")
 UNBUILT = ("rescale", "softmax_merged")
 """Functions without a circuit; what else is wrong with a program is a bug of the mapper."""
 
@@ -87,6 +87,8 @@ def test_every_program_of_every_tile_is_taken_by_the_assembler(chip, model, deco
     geometry_of(chip)
     if model.endswith("gemms"):
         sets = []
+    elif model == "vit-base":  # an image has its own length
+        sets = [("layers", "1")]
     elif decode and model != "bert-base":
         sets = [("phase", "decode"), ("context", str(length)), ("layers", "1")]
     else:
@@ -234,3 +236,12 @@ def test_every_operator_is_proven_whatever_stays_in_the_array(dataflow, phase):
     graph = load_workload("gpt2", [("layers", "1"), ("phase", "decode" if phase[0] == "context" else "prefill"), phase])
     hardware = simulate(load_chip("npu-edge-int8", sets), graph).result()["hardware"]
     assert (hardware["word"], hardware["why"]) == ("proven", {})
+
+
+@pytest.mark.parametrize("dataflow", DATAFLOWS)
+def test_patches_come_from_outside_whatever_stays_in_the_array(dataflow):
+    """All of an image's operators are proven but the sum of its class token and its patches, which two have made."""
+    chip = load_chip("npu-edge-int8", [("tile.array.dataflow", dataflow), ("tile.array.load_rows", "1")])
+    result = simulate(chip, load_workload("vit-base", [("layers", "1")])).result()
+    unproven = {o["name"]: o["hardware"] for o in result["operators"] if o["hardware"] != "proven"}
+    assert list(unproven) == ["embedding.add"], unproven

@@ -9,7 +9,7 @@ from siliconloom.mapper.system.parallel import Split, share
 from siliconloom.workloads import Collective, load_workload
 from siliconloom.workloads.graph import is_optimizer
 
-MODELS = ["gpt2", "llama3-8b", "qwen3-32b", "bert-base", "mixtral-8x7b", "deepseek-v3"]
+MODELS = ["gpt2", "llama3-8b", "qwen3-32b", "bert-base", "mixtral-8x7b", "deepseek-v3", "pythia-1b"]
 
 
 def messages(graph, dimension=None):

@@ -71,6 +71,14 @@ def test_search_finds_what_trying_everything_finds(trainer):
     assert found.pruned > 0
 
 
+def test_stages_share_no_vocabulary_of_images(cluster):
+    """A model of images has no table of tokens: no plan of the search is one, and to state one is refused."""
+    planner = Trainer(cluster, load_workload("vit-base", [("phase", "training"), ("batch", "8")]))
+    assert not any(plan.vocabulary for plan in plans(planner, {}))
+    with pytest.raises(LoomError, match=r"plan\.vocabulary: vit-base has no vocabulary that stages could share"):
+        planner.step(Plan(data=4, pipeline=2, microbatch=1, vocabulary=True))
+
+
 def test_bounds_hold_for_every_plan(trainer):
     for plan in itertools.islice(plans(trainer, {}), 0, None, 7):
         step = trainer.step(plan)
