@@ -226,8 +226,8 @@ class GemmLowering:
         k_start, k_size = (0, shape.k) if k is None else (k.start, k.size)
         terms = [(batch.loop, self.b_bytes)]
         if shape.packed:
-            tile, panels = self.panels.tile(n.size, shape.k), self.panels
-            before = n.start // self.tiling.n * panels.tile(self.tiling.n, shape.k)
+            tile, panels = self.panels.pitch(n.size), self.panels
+            before = n.start // self.tiling.n * panels.pitch(self.tiling.n)
             base = self.b_base + before + panels.tile(n.size, k_start)
             step = panels.tile(n.size, k_size)
             terms.append((n.loop, tile))

@@ -205,7 +205,7 @@ def _operands(
     c_places = np.where(m_tiles > 1, m * layout.c_row, 0) | np.where(c_tiles > 1, layout.size(columns), 0)
     if shape.packed:
         panels = PanelLayout(chip, layout)
-        b_places = np.where(n_tiles > 1, panels.tile(n, shape.k), 0)
+        b_places = np.where(n_tiles > 1, panels.pitch(n), 0)
         b: _Transfers = _Panels(
             chip, memories.b, panels, lambda wide: b_places | np.where(k_tiles > 1, panels.tile(wide, k), 0)
         )

@@ -243,10 +243,25 @@ def row_bytes(tile: NpuTile, elements: int, bits: int) -> int:
     Rows are filled up as they are in local memory; long ones also to whole beats of the DMA, so that parts of them
     begin where they must, and shorter ones to as large a part of a beat as adds no more than to long ones.
     """
-    row, bus = -(-row_values(tile, elements, narrow=1) * bits // 8), tile.dma.bytes_per_cycle
-    if row >= LONG_ROW * bus or not is_power(bus):
-        return padded(row, bus) if row >= LONG_ROW * bus else row
-    return padded(row, 1 << (row // LONG_ROW).bit_length() - 1) if row >= LONG_ROW else row
+    return in_beats(-(-row_values(tile, elements, narrow=1) * bits // 8), tile.dma.bytes_per_cycle)
+
+
+def in_beats(size: Any, bus: int) -> Any:
+    """``size`` bytes filled up to whole beats of the DMA, or to as large parts of one as add no more than an eighth.
+
+    What follows can begin there: parts are powers of two, so of other buses only whole beats are.
+    """
+    if not is_power(bus):
+        return (
+            np.where(size >= LONG_ROW * bus, padded(size, bus), size)
+            if isinstance(size, np.ndarray)
+            else (padded(size, bus) if size >= LONG_ROW * bus else size)
+        )
+    eighth = size // LONG_ROW
+    if isinstance(size, np.ndarray):
+        part = np.int64(1) << np.maximum(np.frexp(np.minimum(eighth, bus).astype(np.float64))[1] - 1, 0)
+        return -(-size // part) * part
+    return padded(size, min(1 << max(int(eighth).bit_length() - 1, 0), bus))
 
 
 class BlockRows:
@@ -284,4 +299,4 @@ class BlockRows:
         return np.concatenate(found)
 
 
-__all__ = ["BlockRows", "GemmLayout", "GemmShape", "padded_lines", "row_bytes"]
+__all__ = ["BlockRows", "GemmLayout", "GemmShape", "in_beats", "padded_lines", "row_bytes"]

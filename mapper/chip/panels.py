@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from siliconloom.arch.description import Chip
 from siliconloom.arch.layout import line_values, padded, panel_rows, window_of
 from siliconloom.arch.vector import Count
-from siliconloom.mapper.chip.gemm_layout import GemmLayout
+from siliconloom.mapper.chip.gemm_layout import GemmLayout, in_beats
 
 Int = NDArray[np.int64]
 
@@ -58,15 +58,16 @@ class Panels(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 12)
-def _most_room(panels: Panels, n: int, rows: int) -> int:
+def _most_room(panels: Panels, n: int, rows: int, bus: int) -> int:
     """Bytes of ``n`` columns of so many rows, in tiles of as many panels, or halves of one, as take the most."""
     panel, columns = panels.cols, n // panels.halves
     half = panel // 2 if panel % 2 == 0 else panel
     parts = [panel >> part for part in range(panel.bit_length())]
     size = panels.halves * np.array([*parts, *range(half, columns, half)], np.int64)
     every = panels.halves * columns
-    cut = every // size * (rows * panels.width(size)) + rows * panels.width(every % size)
-    return max(rows * int(panels.width(n)), int(cut.max()))
+    rest = rows * panels.width(every % size)
+    cut = every // size * in_beats(rows * panels.width(size), bus) + in_beats(rest, bus)
+    return max(int(in_beats(rows * int(panels.width(n)), bus)), int(cut.max()))
 
 
 class PanelLayout:
@@ -99,11 +100,17 @@ class PanelLayout:
         taken = self._rows(k) * Panels(self.ends, self.halves, self.array.cols, self.line).width(n)
         return taken if isinstance(taken, np.ndarray) else int(taken)
 
+    def pitch(self, n: Any) -> Any:
+        """From tile to tile of ``n`` columns of all of the depth: so far apart that a transfer may bring each."""
+        taken = self.tile(n, self.layout.shape.k)
+        return in_beats(taken, self.layout.beat) if self.ends else taken
+
     def room(self, n: int, k: int) -> int:
         """Room for all ``n`` columns in main memory, whatever tiles of panels or halves of them they are cut into."""
         if not self.ends:
             return int(self.tile(n, k))
-        return _most_room(Panels(self.ends, self.halves, self.array.cols, self.line), n, int(self._rows(k)))
+        panels = Panels(self.ends, self.halves, self.array.cols, self.line)
+        return _most_room(panels, n, int(self._rows(k)), self.layout.beat)
 
     def parts(self, n: int, k: int) -> list[PanelPart]:
         """Transfers that bring a tile; what lies in local memory as in main memory is one."""

@@ -6,6 +6,7 @@ import pytest
 from siliconloom.arch import load_chip
 from siliconloom.arch.assembler import check_program, extent
 from siliconloom.arch.datatype import DataType
+from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.faults import Cause
 from siliconloom.arch.isa import WORD_BYTES, Address, Opcode
 from siliconloom.arch.layout import row_values
@@ -129,6 +130,20 @@ def are_legal(chip):
         after = made.loaded()
         GoldenMachine(chip, after).run(made.program)
         assert (after != made.loaded()).sum() > 1, name
+
+
+@pytest.mark.parametrize(
+    "side", [16, pytest.param(32, marks=pytest.mark.slow), pytest.param(64, marks=pytest.mark.slow)]
+)
+def test_programs_fit_their_memory_where_the_bus_is_as_wide_as_that_of_a_datacentre(side):
+    """With 2,048 bytes a cycle three of them ended behind it, or with an index behind its table."""
+    sets = ("tile.array.rows", "tile.array.cols", "tile.vector.lanes")
+    are_legal(load_chip("npu-datacenter", [(key, str(side)) for key in sets]))
+
+
+def test_operands_that_fit_no_memory_of_a_bench_are_refused_by_name():
+    with pytest.raises(NotSupported, match="operands of an array so large take more than the 65536 bytes"):
+        directed_programs(load_chip("npu-datacenter"))
 
 
 def test_directed_programs_reach_every_level_either_sign_and_accumulate():

@@ -210,7 +210,7 @@ class Image:
             for number in range(n.count):
                 start = n.start + number * n.size
                 tile = self._tile(product, start, n.size)
-                place = n.start // tiling.n * panels.tile(tiling.n, shape.k) + number * panels.tile(n.size, shape.k)
+                place = n.start // tiling.n * panels.pitch(tiling.n) + number * panels.pitch(n.size)
                 for k in segments(shape.k, depth):
                     for deep in range(k.start, k.start + k.count * k.size, k.size):
                         local = tile(deep, deep + k.size)

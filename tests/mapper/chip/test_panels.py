@@ -10,7 +10,7 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.layout import filled_values, is_power, line_values, packed, panel_rows
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.evaluate.chip import simulate
-from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape
+from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape, in_beats
 from siliconloom.mapper.chip.lowering import segments
 from siliconloom.mapper.chip.panels import PanelLayout
 from tests.mapper.chip.test_improvements import gemm
@@ -93,10 +93,21 @@ def test_tiles_of_parts_of_a_panel_take_no_more_room_than_one_tile(rows, bus, ac
     chip = chip_of(rows, cols, bus, access)
     tile = data.draw(st.sampled_from([cols >> part for part in range(3 if is_power(cols) else 1)]))
     panels = panels_of(chip, n, k)
-    parts = [panels.tile(part.size, k) * part.count for part in segments(n, tile)]
+    parts = [panels.pitch(part.size) * part.count for part in segments(n, tile)]
     assert sum(parts) <= panels.room(n, k)
     layout = GemmLayout(chip.tile, panels.layout.shape)
     assert sum(layout.columns(part.size) * part.count for part in segments(n, tile)) <= layout.scales(n)
+
+
+@given(bus=st.sampled_from([1, 4, 16, 64, 2048, 48]), size=st.integers(0, 1 << 20))
+def test_what_is_filled_up_to_beats_adds_an_eighth_at_most(bus, size):
+    filled = in_beats(size, bus)
+    assert size <= filled <= size + size // 8
+    assert in_beats(np.array([size]), bus).tolist() == [filled]
+    if size >= 8 * bus:
+        assert filled % bus == 0
+    if is_power(bus):  # a wider bus keeps what a narrower one aligns
+        assert filled % min(bus, 1 << max((size // 8).bit_length() - 1, 0)) == 0
 
 
 def test_a_tile_is_what_the_array_takes_where_nothing_is_narrower():
