@@ -404,7 +404,7 @@ class NpuTile(Description):
     @property
     def built(self) -> bool:
         """Whether there are circuits for its formats."""
-        return self.array.circuit_format is not None
+        return self.array.circuit_format in TILE_FORMATS
 
     @property
     def rounds(self) -> bool:
@@ -436,9 +436,9 @@ class NpuTile(Description):
 
     @property
     def parameter_format(self) -> DataType:
-        """The format that parameters of vector functions lie in: the circuits', int8 where there are none."""
-        built = self.array.circuit_format
-        return (self.vector.format or built) if built is not None else DataType.INT8
+        """The format that parameters of vector functions lie in: that of circuits, int8 of integers and without them."""
+        built = self.vector.format or self.array.circuit_format
+        return built if built is not None and self.array.circuit_format and not built.is_integer else DataType.INT8
 
     @property
     def parameter_line(self) -> int:

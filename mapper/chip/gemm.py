@@ -322,6 +322,7 @@ class GemmLowering:
             added = each.second == "second"
             if parameters == layout.columns(cols):  # of functions, behind those of columns
                 parameters = int(layout.functions_at(cols))
+            own = parameter_bytes(layout.tile, each.function, cols, narrow=1)
             self.context.builder.vector(
                 each.function,
                 rows,
@@ -330,7 +331,7 @@ class GemmLowering:
                 getattr(rings, each.source),
                 getattr(rings, each.target),
                 second=getattr(rings, each.second) if each.second else None,
-                parameters=rings.constants,
+                parameters=rings.constants if own else None,
                 inputs=2 if each.second else 1,
                 wait=(wait if index == 0 else 0) | (rings.second.full_bit if added else 0),
                 release=(release if index == sums else 0) | (rings.second.free_bit if added else 0),
@@ -339,6 +340,6 @@ class GemmLowering:
                 parameter_offset=parameters,
                 split=split if each.source == "partial" else 0,
             )
-            parameters += parameter_bytes(layout.tile, each.function, cols, narrow=1)
+            parameters += own
             if added:
                 rings.second.read()

@@ -243,7 +243,7 @@ def row_bytes(tile: NpuTile, elements: int, bits: int) -> int:
     Rows are filled up as they are in local memory; long ones also to whole beats of the DMA, so that parts of them
     begin where they must, and shorter ones to as large a part of a beat as adds no more than to long ones.
     """
-    return in_beats(-(-row_values(tile, elements, narrow=1) * bits // 8), tile.dma.bytes_per_cycle)
+    return int(in_beats(-(-row_values(tile, elements, narrow=1) * bits // 8), tile.dma.bytes_per_cycle))
 
 
 def in_beats(size: Any, bus: int) -> Any:

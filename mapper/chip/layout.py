@@ -107,8 +107,8 @@ def index_bytes(tile: NpuTile) -> int:
 
 def grain_of(tile: NpuTile) -> int:
     """Bytes that slots are multiples of: a line of every unit, where lines are powers of two."""
-    array = tile.array
-    lines = (array.rows, array.load_rows * array.cols, tile.vector.lanes, tile.dma.bytes_per_cycle)
+    array, size = tile.array, tile.element_bytes
+    lines = (size * array.rows, size * array.load_rows * array.cols, size * tile.vector.lanes, tile.dma.bytes_per_cycle)
     return max(GRAIN, *(line for line in lines if line & line - 1 == 0))
 
 

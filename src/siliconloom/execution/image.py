@@ -17,7 +17,7 @@ from siliconloom.arch.description import TILE_FORMATS, NpuTile
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.floats import narrowed, widened
 from siliconloom.arch.isa import WORD_BYTES, Opcode
-from siliconloom.arch.layout import INDEX_BYTES, blocks_of, packed, padded, row_values, unpacked
+from siliconloom.arch.layout import INDEX_BYTES, blocks_of, packed, padded, unpacked
 from siliconloom.arch.packing import Packed, packed_weights
 from siliconloom.arch.vector import VectorFunction, built_in
 from siliconloom.execution.encoding import encoding_of
@@ -32,6 +32,8 @@ from siliconloom.mapper.chip.panels import PanelLayout
 from siliconloom.mapper.chip.program import MappedTask, MappedWorkload
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
 from siliconloom.mapper.chip.tiling import GemmTiling
+from siliconloom.mapper.chip.vector_cost import VectorTiling
+from siliconloom.mapper.chip.vector_shape import VectorLayout, vector_shape
 from siliconloom.workloads import Attention, Gemm, Operator, Vector
 
 Bytes = NDArray[np.uint8]
@@ -164,7 +166,7 @@ class Image:
         elif isinstance(operator, Vector) and operator.function == VectorFunction.GATHER:
             yield from self._gather(operator, item)
         elif isinstance(operator, Vector) and operator.function == VectorFunction.ROPE and item.role == "table":
-            yield from self._turns(operator)
+            yield from self._turns(mapped, operator)
         elif isinstance(operator, Vector) and item.role == "parameters":
             for execution in range(operator.repeat):
                 made = self.made[At(operator.name, execution)]
@@ -313,10 +315,14 @@ class Image:
         rows[:, : values.shape[1]] = values
         return rows.reshape(-1).view(np.uint8)
 
-    def _turns(self, operator: Vector) -> Pieces:
-        pitch = 2 * row_bytes(self.tile, row_values(self.tile, operator.cols, narrow=1), operator.precision.bits)
+    def _turns(self, mapped: MappedTask, operator: Vector) -> Pieces:
+        """Rows of angles, tile of columns by tile of columns: the last one may lie in a narrow line."""
+        assert isinstance(mapped.tiling, VectorTiling)
+        made = VectorLayout(self.tile, vector_shape(self.tile, operator, mapped.task))
+        many, wide = made.shape.dtype.size(made.shape.seconds), mapped.tiling.cols
         for number, row in enumerate(self.turns[operator.name]):
-            yield number * pitch, self.encoding.turns(row[None])
+            for start in range(0, operator.cols, wide):
+                yield number * made.table_row + many * start, self.encoding.turns(row[None, start : start + wide])
 
     def _cache(self, operator: Attention, item: Item) -> Pieces:
         layout = AttentionLayout(self.tile, self.mapped.chip.nearest, operator)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from siliconloom.arch import Chip, LoomError, load_chip
 from siliconloom.arch.assembler import violations
 from siliconloom.arch.description import ARRAY_FORMATS
+from siliconloom.arch.document import Document
 from siliconloom.arch.isa import Opcode
 from siliconloom.arch.layout import window_of
 from siliconloom.evaluate.chip import simulate
@@ -16,6 +17,7 @@ from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.mapper.chip.transfers import moved_rows, pieces
 from siliconloom.rtl.npu.geometry import geometry_of
 from siliconloom.workloads import load_workload
+from siliconloom.workloads.load import read_workload
 from tests.execution.models import DATAFLOWS
 
 MODELS = ("gpt2", "llama3-8b", "bert-base", "mixtral-8x7b", "pythia-1b", "vit-base", "gpt2-block-gemms")
@@ -245,3 +247,46 @@ def test_patches_come_from_outside_whatever_stays_in_the_array(dataflow):
     result = simulate(chip, load_workload("vit-base", [("layers", "1")])).result()
     unproven = {o["name"]: o["hardware"] for o in result["operators"] if o["hardware"] != "proven"}
     assert list(unproven) == ["embedding.add"], unproven
+
+
+MODELS = {
+    "gpt2": {"n_embd": 24, "n_layer": 1, "n_head": 3, "n_inner": 72, "n_positions": 512},
+    "llama": {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 43},
+    "falcon": {"hidden_size": 40, "num_hidden_layers": 1, "num_attention_heads": 2, "ffn_hidden_size": 117},
+    "gpt_neox": {"hidden_size": 20, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8},
+}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    rows=st.integers(2, 32),
+    cols=st.integers(2, 32),
+    lanes=st.sampled_from([2, 4, 8, 16, 32, 64]),
+    bus=st.sampled_from([4, 8, 32, 128]),
+    dataflow=st.sampled_from(DATAFLOWS),
+    dtype=st.sampled_from(["int4", "int8", "bf16", "fp16", "fp8_e4m3"]),
+    model=st.sampled_from(sorted(MODELS)),
+    decode=st.booleans(),
+    length=st.integers(1, 100),
+)
+def test_operands_of_models_in_every_format_begin_at_whole_lines(
+    rows, cols, lanes, bus, dataflow, dtype, model, decode, length
+):
+    """Lines of the vector unit are as many bytes as its elements have, and a function without parameters reads none."""
+    sets = {
+        "tile.array.rows": rows,
+        "tile.array.cols": cols,
+        "tile.array.load_rows": 1,
+        "tile.array.dataflow": dataflow,
+        "tile.array.operands": f"[{dtype}]",
+        "tile.vector.lanes": lanes,
+        "tile.dma.bytes_per_cycle": bus,
+        "tile.accumulator.capacity": "64 KiB",
+    }
+    chip = load_chip("npu-edge-int8", [(key, str(value)) for key, value in sets.items()])
+    config = {"model_type": model, "vocab_size": 94, "max_position_embeddings": 512, **MODELS[model]}
+    asked = [("phase", "decode"), ("context", str(length + 1))] if decode else [("sequence", str(length))]
+    document = Document({"kind": "transformer", "model": config}, {}, "model.yaml")
+    plan = map_workload(chip, read_workload(document, "model", [*asked, ("precision", dtype)]), search=False)
+    misaligned = [each for each in violations(plan.program, chip) if "misaligned operand" in str(each.error)]
+    assert not misaligned, str(misaligned[0].error)
