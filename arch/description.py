@@ -436,7 +436,7 @@ class NpuTile(Description):
 
     @property
     def parameter_format(self) -> DataType:
-        """The format that parameters of vector functions lie in: that of circuits, int8 of integers and without them."""
+        """The format that parameters of vector functions lie in: the circuits', int8 of integers and without them."""
         built = self.vector.format or self.array.circuit_format
         return built if built is not None and self.array.circuit_format and not built.is_integer else DataType.INT8
 
