@@ -69,8 +69,11 @@ def gptj(config: Configuration) -> Architecture:
     if turned is None:  # an explicit null turns whole heads
         turned = head_dim if config.given("rotary_dim") else 64
     if turned > head_dim or turned % 2:
-        rule = f"must be an even number of columns, up to the {head_dim} of a head"
-        raise config.error(rule, "rotary_dim" if config.has("rotary_dim") else None, value=turned)
+        if config.has("rotary_dim"):
+            rule = f"must be an even number of columns, up to the {head_dim} of a head"
+            raise config.error(rule, "rotary_dim", value=turned)
+        absent = f"must have the key 'rotary_dim': heads have {head_dim} columns, and 64 are turned without it"
+        raise config.error(absent)
     layer = Layer(
         attention=GroupedAttention(heads=heads, kv_heads=heads, head_dim=head_dim, rotary_dim=turned),
         feed_forward=FeedForward(

@@ -115,7 +115,7 @@ def test_bad_convolution_lists(change: tuple[str, str], expected: str, load_text
         ({**FALCON, "new_decoder_architecture": True, "num_kv_heads": 3}, "cannot share 3 key-value heads evenly"),
         ({**FALCON, "new_decoder_architecture": True, "parallel_attn": False}, "model.parallel_attn: must be true"),
         ({**FALCON, "apply_residual_connection_post_layernorm": True}, "falcon whose residual stream is normed"),
-        ({**GPT2, "model_type": "gptj"}, "must be an even number of columns, up to the 16 of a head (got 64)"),
+        ({**GPT2, "model_type": "gptj"}, "must have the key 'rotary_dim': heads have 16 columns, and 64 are turned"),
         ({**GPT2, "model_type": "gptj", "rotary_dim": 7}, "model.rotary_dim: must be an even number of columns"),
         ({**VIT, "patch_size": 5}, "model.patch_size: patches of 5 x 5 pixels must fill an image of 224 x 224"),
         ({**VIT, "image_size": [224, 224]}, "model.image_size: must be a whole number"),
