@@ -8,6 +8,7 @@ import pytest
 
 from siliconloom.arch import LoomError, budget
 from siliconloom.cli import main
+from siliconloom.commands.explaining import explain
 
 COMMAND = 40 << 20
 """About what a command's process takes before it does anything."""
@@ -137,6 +138,20 @@ def test_a_command_stays_under_its_limit_or_is_refused(arguments, small, large, 
         assert most < int(limit[:-2]) * 10**6 + BURST, said
         assert status == (2 if limit == small else 0), said
         assert said.startswith("['loom: --memory: ") == (limit == small), said
+
+
+def test_a_limit_that_is_noticed_while_a_class_is_made_is_told(capsys):
+    """Python 3.11 makes a RuntimeError of what an attribute raises then, which was an internal error of the command."""
+
+    class Noticed:
+        def __set_name__(self, owner, name):
+            raise budget.TooLarge("--memory: 50 MB are too little")
+
+    with pytest.raises((RuntimeError, budget.TooLarge)) as raised:
+        type("Graph", (), {"digraph": Noticed()})
+    assert explain(raised.value) == 2
+    assert capsys.readouterr().err == "loom: --memory: 50 MB are too little\n"
+    assert explain(RuntimeError("something else")) == 70
 
 
 def test_a_library_over_the_limit_is_refused():

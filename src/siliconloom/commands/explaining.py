@@ -9,9 +9,12 @@ def explain(error: Exception) -> int:
     """One line for an error, and its exit status."""
     from siliconloom.arch.errors import MAX_MESSAGE, CheckFailed, LoomError, one_line, shortened
 
-    if isinstance(error, LoomError):
-        print(f"loom: {error}", file=sys.stderr)
-        return 1 if isinstance(error, CheckFailed) else 2
+    inner: BaseException | None = error
+    while inner is not None and not isinstance(inner, LoomError):
+        inner = inner.__cause__  # a limit may be noticed anywhere, also where Python makes an error of its own of it
+    if inner is not None:
+        print(f"loom: {inner}", file=sys.stderr)
+        return 1 if isinstance(inner, CheckFailed) else 2
     if hasattr(error, "format_message"):  # the command line itself is wrong
         wrong = str(error.format_message()).rstrip()
         usage = type(error).__name__ == "NoArgsIsHelpError"
