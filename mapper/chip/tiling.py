@@ -32,7 +32,7 @@ FINE = 8
 """Even divisions are also rounded up to multiples of this."""
 
 PARTED = 16
-"""Tiles that use a part of the array are looked at where one for all of its lines takes more than this part."""
+"""Tiles of a part of the array are looked at where both slots of a whole one take more than this part of buffers."""
 
 HALVES = 4
 """Sizes of so many grains and less may be whole ones and a half, as whole ones are of an array of half the size."""

@@ -181,6 +181,39 @@ def test_panels_in_narrow_rows_agree_in_every_cycle_and_byte(tmp_path):
         assert case.bytes_compared > 1000
 
 
+FILLED = SETS | {
+    "tile.array.rows": 8,
+    "tile.array.cols": 4,
+    "tile.array.load_rows": 1,
+    "tile.vector.lanes": 8,
+    "tile.dma.bytes_per_cycle": 32,
+    "tile.dma.port_bytes": 32,
+    "tile.scratchpad.capacity": "8 KiB",
+    "tile.accumulator.capacity": "1 KiB",
+    "memory.dram.access_bytes": 32,
+}
+"""One whose bus is wider than rows of a product are filled up to."""
+GAPS = SETS | {"tile.array.rows": 8, "tile.array.cols": 8, "tile.array.load_rows": 4, "tile.vector.lanes": 8}
+"""One that loads more rows at once than narrow panels of a small model have in a line."""
+
+
+@pytest.mark.slow
+def test_rows_that_are_filled_up_and_halves_with_a_gap_agree_in_every_cycle_and_byte(tmp_path):
+    """A transfer of what fills rows up, too; a second half behind the first one's narrow panel and its filling."""
+    products = "kind: gemms\nname: odd\nprecision: int8\ngemms: [{name: g, m: 33, n: 44, k: 106}]\n"
+    odd = LLAMA | {"num_hidden_layers": 1, "hidden_size": 12, "num_attention_heads": 1, "num_key_value_heads": 1}
+    filled_up = mapped(tile_of(FILLED), graph(tmp_path, products))
+    gated = mapped(tile_of(GAPS), graph(tmp_path, odd | {"intermediate_size": 36}, ("sequence", "5")))
+    loads = [i for i in filled_up.program.instructions if i.opcode == Opcode.LOAD]
+    assert any(i.m == 1 and i.n % 112 == 0 for i in loads)  # rows of 106 are 112 bytes apart
+    halves = [i for i in gated.program.instructions if i.opcode == Opcode.MATMUL and i.n % 8 == 4 and i.n > 8]
+    assert {i.b.base % 32 for i in halves} == {0}
+    assert len({i.b.base for i in halves}) > 1
+    for made, sets in ((filled_up, FILLED), (gated, GAPS)):
+        for parity in check_programs(tile_of(sets), [("mapped", filled(made, 1))], simulator="icarus"):
+            assert parity.passed, "\n".join([parity.name, *parity.errors])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("sets", [SETS, SETS | ODD], ids=["small", "odd"])
 def test_experts_that_all_tokens_go_to_agree_in_every_cycle_and_byte(sets, tmp_path):
