@@ -21,6 +21,9 @@ class DescribedLayout(Description):
     """
 
     weights: Bytes = Field(description="stationary operands of the array")
+    values: Bytes = Field(
+        default=0, description="values of attention, where they do not take turns with its keys in ``weights``"
+    )
     moving: Bytes = Field(description="moving operands of the array")
     vector: Bytes = Field(default=0, description="first operands of the vector unit")
     second: Bytes = Field(default=0, description="second operands of the vector unit")

@@ -15,7 +15,8 @@ a slot.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -30,14 +31,37 @@ from siliconloom.mapper.chip.attention_cost import (
     AttentionTiling,
     carries,
     is_masked,
+    places,
     query_parts,
     softmax_functions,
 )
-from siliconloom.mapper.chip.builder import SLOTS, Ring, affine
-from siliconloom.mapper.chip.lowering import STILL, Context, Nest, Segment, Walk, when
+from siliconloom.mapper.chip.builder import SLOTS, Loop, Ring, affine
+from siliconloom.mapper.chip.lowering import Context, Nest, Walk, when
 from siliconloom.mapper.chip.operands import attended
+from siliconloom.mapper.chip.pipelined import Stage, outside, pipeline
 from siliconloom.mapper.chip.tasks import Task
 from siliconloom.workloads import Attention
+
+
+class Place(NamedTuple):
+    """Which tile of queries is meant: its walk over each dimension, the outermost first."""
+
+    sequence: Walk
+    head: Walk
+    """Key-value heads."""
+    subset: Walk
+    """Heads that share a key-value head and are stacked as rows."""
+    queries: Walk
+
+    @property
+    def rows(self) -> int:
+        """Rows of the array: so many tokens of so many heads."""
+        return self.queries.size * self.subset.size
+
+    def within(self, base: int, sequence: int, head: int, *terms: tuple[Loop, int]) -> Address:
+        """An address that moves on by so many bytes from sequence to sequence, and from head to head."""
+        base += self.sequence.start * sequence + self.head.start * head
+        return affine(base, (self.sequence.loop, sequence), (self.head.loop, head), *terms)
 
 
 class AttentionLowering:
@@ -46,6 +70,7 @@ class AttentionLowering:
     def __init__(self, context: Context, task: Task, shape: Attention, tiling: AttentionTiling) -> None:
         self.context, self.shape, self.tiling = context, shape, tiling
         self.nest = Nest(context, task.depends)
+        self.values = context.rings.values
         self.dtype: DataType = shape.precision
         self.group = shape.heads // shape.kv_heads
         size, memory, name = self.dtype.size, context.memory, task.operator.name
@@ -77,63 +102,75 @@ class AttentionLowering:
     def emit(self) -> None:
         """Write the task, part by part; only the last part's last store ends it."""
         parts = query_parts(self.shape)
+        self.parts = len(parts)
         constants, builder = self.context.rings.constants, self.context.builder
         scales = affine(self.scale_base, (self.context.layer, self.scale_bytes))
         self.nest.load(constants, 1, self.scale_bytes, self.scale_bytes, scales, depends=False)
         builder.barrier(Unit.VECTOR, wait=constants.full_bit)
         for index, part in enumerate(parts):
             self.final = index == len(parts) - 1
-            for sequence in self.nest.walk(self.shape.batch, 1):
-                for head in self.nest.walk(self.shape.kv_heads, 1):
-                    for subset in self.nest.walk(self.group, self.tiling.heads):
-                        self.subset = subset
-                        if self.shape.values_in_keys:
-                            self._shared(part, sequence, head)
-                        elif part.keys <= self.tiling.keys:
-                            self._over_queries(part, sequence, head)
-                        elif self.tiling.whole:
-                            self._by_rows(part, sequence, head)
-                        elif carries(self.shape):
-                            self._carried(part, sequence, head)
-                        else:
-                            self._over_keys(part, sequence, head)
+            if self.shape.values_in_keys:
+                self._each(part, self._shared)
+            elif part.keys <= self.tiling.keys:
+                self._over_queries(part)
+            elif self.tiling.whole:
+                self._by_rows(part)
+            elif carries(self.shape):
+                self._carried(part)
+            else:
+                self._each(part, self._over_keys)
         builder.barrier(Unit.VECTOR, post=constants.free_bit)
         constants.read()
 
-    def _over_queries(self, part: AttentionPart, sequence: Walk, head: Walk) -> None:
+    def _each(self, part: AttentionPart, tile: Callable[[AttentionPart, Place], None]) -> None:
+        """Tiles of queries one after the other, without overlap of what stands in them."""
+        for sequence in self.nest.walk(self.shape.batch, 1):
+            for head in self.nest.walk(self.shape.kv_heads, 1):
+                for subset in self.nest.walk(self.group, self.tiling.heads):
+                    for queries in self.nest.walk(part.queries, self.tiling.queries):
+                        tile(part, Place(sequence, head, subset, queries))
+
+    def _places(self, part: AttentionPart) -> list[tuple[int, int]]:
+        return places(self.shape, part, self.tiling.queries, self.tiling.heads)
+
+    def _pipeline(self, sizes: Sequence[tuple[int, int]], scores: Stage, context: Stage) -> None:
+        pipeline(self.nest, sizes, scores, context, outside(sizes, self.parts, self.context.written))
+
+    def _over_queries(self, part: AttentionPart) -> None:
         """All keys in one tile: the array runs one query tile ahead with the scores."""
         softmax, closing = softmax_functions(self.shape)
 
-        def scores(queries: Walk) -> None:
-            self._load_q(part, sequence, head, queries)
-            self._load_k(part, sequence, head, None)
-            mask = self._mask(part, queries)
-            self._scores(queries.size, part.keys, softmax, moving=True, mask=mask)
+        def scores(walks: Sequence[Walk]) -> None:
+            at = Place(*walks)
+            self._load_q(part, at)
+            self._load_k(part, at, None)
+            self._scores(at.rows, part.keys, softmax, moving=True, mask=self._mask(part, at))
 
-        def context(queries: Walk) -> None:
-            self._load_v(part, sequence, head, None)
-            self._context(queries.size, part.keys)
-            self._requantized(part, sequence, head, queries, closing)
+        def context(walks: Sequence[Walk]) -> None:
+            at = Place(*walks)
+            self._load_v(part, at, None)
+            self._context(at.rows, part.keys)
+            self._requantized(part, at, closing)
 
-        pipeline(self.nest, part.queries, self.tiling.queries, scores, context)
+        self._pipeline(self._places(part), scores, context)
 
-    def _by_rows(self, part: AttentionPart, sequence: Walk, head: Walk) -> None:
+    def _by_rows(self, part: AttentionPart) -> None:
         """Keys in several tiles, and sums of whole rows: the array runs one query tile ahead with the scores."""
         rings, builder, layout = self.context.rings, self.context.builder, self.layout
         cols, line, size = layout.array.cols, sums_pitch(layout.array), self.dtype.size
         softmax, closing = softmax_functions(self.shape)
 
-        def scores(queries: Walk) -> None:
-            rows = queries.size * self.subset.size
-            self._load_q(part, sequence, head, queries)
+        def scores(walks: Sequence[Walk]) -> None:
+            at = Place(*walks)
+            self._load_q(part, at)
             builder.barrier(Unit.MATMUL, wait=rings.queries.full_bit)
             for keys in self.nest.walk(part.keys, self.tiling.keys):
-                self._load_k(part, sequence, head, keys)
+                self._load_k(part, at, keys)
                 first_wait, first = when(keys.first, rings.partial.free_bit)
                 last_post, last = when(keys.last, rings.partial.full_bit)
-                panels = rows * line
+                panels = at.rows * line
                 builder.matmul(
-                    rows,
+                    at.rows,
                     layout.key_cols(keys.size),
                     self.shape.head_dim,
                     self.dtype,
@@ -148,34 +185,34 @@ class AttentionLowering:
                     last=last,
                     overwrite=0,
                     c_offset=affine(keys.start // cols * panels, (keys.loop, keys.size // cols * panels)),
-                    pitch=layout.turned_pitch(rows),
+                    pitch=layout.turned_pitch(at.rows),
                     split=layout.split(keys.size),
                     packing=layout.packing,
                 )
                 rings.weights.read()
             builder.barrier(Unit.MATMUL, release=rings.queries.free_bit)
             rings.queries.read()
-            self._probabilities(rows, part.keys, softmax, self._mask(part, queries))
+            self._probabilities(at.rows, part.keys, softmax, self._mask(part, at))
 
-        def context(queries: Walk) -> None:
-            rows = queries.size * self.subset.size
+        def context(walks: Sequence[Walk]) -> None:
+            at = Place(*walks)
             # from row to row of probabilities, or from column to column, and from key to key
-            pitch = layout.turned_pitch(rows) or size(row_values(layout.tile, part.keys, narrow=1))
-            step = layout.turned_pitch(rows) or size(1)
+            pitch = layout.turned_pitch(at.rows) or size(row_values(layout.tile, part.keys, narrow=1))
+            step = layout.turned_pitch(at.rows) or size(1)
             builder.barrier(Unit.MATMUL, wait=rings.probabilities.full_bit | rings.context.free_bit)
             for keys in self.nest.walk(part.keys, self.tiling.keys):
-                self._load_v(part, sequence, head, keys)
+                self._load_v(part, at, keys)
                 last_post, last = when(keys.last, rings.context.full_bit)
                 builder.matmul(
-                    rows,
+                    at.rows,
                     layout.value_cols,
                     keys.size,
                     self.dtype,
                     rings.probabilities,
-                    rings.weights,
+                    self.values,
                     rings.context,
-                    wait=rings.weights.full_bit,
-                    release=rings.weights.free_bit,
+                    wait=self.values.full_bit,
+                    release=self.values.free_bit,
                     first=keys.first or 0,
                     last_post=last_post,
                     last=last,
@@ -185,152 +222,150 @@ class AttentionLowering:
                     split=layout.split(self.shape.v_head_dim),
                     packing=layout.packing,
                 )
-                rings.weights.read()
+                self.values.read()
             builder.barrier(Unit.MATMUL, release=rings.probabilities.free_bit)
             rings.probabilities.read()
-            self._requantized(part, sequence, head, queries, closing)
+            self._requantized(part, at, closing)
 
-        pipeline(self.nest, part.queries, self.tiling.queries, scores, context)
+        self._pipeline(self._places(part), scores, context)
 
-    def _requantized(
-        self, part: AttentionPart, sequence: Walk, head: Walk, queries: Walk, function: VectorFunction
-    ) -> None:
+    def _requantized(self, part: AttentionPart, at: Place, function: VectorFunction) -> None:
         """The whole context of a query tile, from the accumulator to memory."""
         rings = self.context.rings
         wait = rings.context.full_bit | rings.results.free_bit
-        self._merge(function, queries.size, wait, rings.results.full_bit)
+        self._merge(function, at.rows, wait, rings.results.full_bit)
         rings.results.written()
-        self._store(part, sequence, head, queries)
+        self._store(part, at)
 
-    def _mask(self, part: AttentionPart, queries: Walk, keys: Walk | None = None) -> Address | None:
+    def _mask(self, part: AttentionPart, at: Place, keys: Walk | None = None) -> Address | None:
         """The last of some keys that the first query of a tile sees: itself, and what comes before it.
 
         Where that is a key of an earlier tile the number is below zero, and wraps as addresses do.
         """
         if not is_masked(self.shape):
             return None
+        queries = at.queries
         seen = self.shape.kv_len - self.shape.q_len + part.query_start + queries.start - part.key_start
         if keys is None:
             return affine(seen, (queries.loop, queries.size))
         seen = (seen - keys.start) % (1 << LOCAL_BITS)
         return affine(seen, (queries.loop, queries.size), (keys.loop, -keys.size))
 
-    def _carried(self, part: AttentionPart, sequence: Walk, head: Walk) -> None:
+    def _carried(self, part: AttentionPart) -> None:
         """Keys in several tiles, and peaks and totals of rows in the vector unit: the array runs one key tile ahead.
 
         The products with the values add up in the accumulator, which rescales what it has by how far peaks have risen.
+        A tile of queries waits in its slot until its last product is done, while the next one has begun.
         """
         rings, builder = self.context.rings, self.context.builder
         softmax, closing = softmax_functions(self.shape)
-        for queries in self.nest.walk(part.queries, self.tiling.queries):
-            rows = queries.size * self.subset.size
-            self._load_q(part, sequence, head, queries)
-            builder.barrier(Unit.MATMUL, wait=rings.queries.full_bit)
+        begun = False
 
-            def scores(keys: Walk, queries: Walk = queries) -> None:
-                self._load_k(part, sequence, head, keys)
-                mask = self._mask(part, queries, keys)
-                self._scores(queries.size, keys.size, softmax, moving=False, mask=mask, adds=keys.first is None)
+        def scores(walks: Sequence[Walk]) -> None:
+            nonlocal begun
+            at, keys = Place(*walks[:-1]), walks[-1]
+            if keys.first is not None:
+                if begun:
+                    rings.queries.read()
+                begun = True
+                self._load_q(part, at)
+                builder.barrier(Unit.MATMUL, wait=rings.queries.full_bit)
+            self._load_k(part, at, keys)
+            mask = self._mask(part, at, keys)
+            self._scores(at.rows, keys.size, softmax, moving=False, mask=mask, adds=keys.first is None)
 
-            def context(keys: Walk, rows: int = rows) -> None:
-                self._load_v(part, sequence, head, keys)
-                first_wait, first = when(keys.first, rings.context.free_bit)
-                last_post, last = when(keys.last, rings.context.full_bit)
-                builder.matmul(
-                    rows,
-                    self.layout.value_cols,
-                    keys.size,
-                    self.dtype,
-                    rings.probabilities,
-                    rings.weights,
-                    rings.context,
-                    wait=rings.probabilities.full_bit | rings.weights.full_bit,
-                    release=rings.probabilities.free_bit | rings.weights.free_bit,
-                    first_wait=first_wait,
-                    first=first,
-                    last_post=last_post,
-                    last=last,
-                    accumulate=keys.first is None,
-                    rescale=True,
-                    pitch=self.layout.turned_pitch(rows),
-                    split=self.layout.split(self.shape.v_head_dim),
-                    packing=self.layout.packing,
-                )
-                rings.probabilities.read()
-                rings.weights.read()
+        def context(walks: Sequence[Walk]) -> None:
+            at, keys = Place(*walks[:-1]), walks[-1]
+            self._load_v(part, at, keys)
+            first_wait, first = when(keys.first, rings.context.free_bit)
+            last_post, last = when(keys.last, rings.context.full_bit)
+            builder.matmul(
+                at.rows,
+                self.layout.value_cols,
+                keys.size,
+                self.dtype,
+                rings.probabilities,
+                self.values,
+                rings.context,
+                wait=rings.probabilities.full_bit | self.values.full_bit,
+                release=rings.probabilities.free_bit | self.values.free_bit,
+                first_wait=first_wait,
+                first=first,
+                last_post=last_post,
+                last=last,
+                accumulate=keys.first is None,
+                rescale=True,
+                pitch=self.layout.turned_pitch(at.rows),
+                split=self.layout.split(self.shape.v_head_dim),
+                packing=self.layout.packing,
+            )
+            rings.probabilities.read()
+            self.values.read()
+            if keys.last is not None:
+                builder.barrier(Unit.MATMUL, release=rings.queries.free_bit)
+                self._requantized(part, at, closing)
 
-            pipeline(self.nest, part.keys, self.tiling.keys, scores, context)
-            builder.barrier(Unit.MATMUL, release=rings.queries.free_bit)
-            rings.queries.read()
-            self._requantized(part, sequence, head, queries, closing)
+        self._pipeline([*self._places(part), (part.keys, self.tiling.keys)], scores, context)
+        rings.queries.read()
 
-    def _over_keys(self, part: AttentionPart, sequence: Walk, head: Walk) -> None:
+    def _over_keys(self, part: AttentionPart, at: Place) -> None:
         """Keys in several tiles, by a specification: the array is one key tile ahead with the scores."""
         rings, builder = self.context.rings, self.context.builder
-        for queries in self.nest.walk(part.queries, self.tiling.queries):
-            self._load_q(part, sequence, head, queries)
-            builder.barrier(Unit.MATMUL, wait=rings.queries.full_bit)
+        self._load_q(part, at)
+        builder.barrier(Unit.MATMUL, wait=rings.queries.full_bit)
 
-            def scores(keys: Walk, queries: Walk = queries) -> None:
-                self._load_k(part, sequence, head, keys)
-                self._scores(queries.size, keys.size, VectorFunction.SOFTMAX_MERGED, moving=False)
+        def scores(walks: Sequence[Walk]) -> None:
+            (keys,) = walks
+            self._load_k(part, at, keys)
+            self._scores(at.rows, keys.size, VectorFunction.SOFTMAX_MERGED, moving=False)
 
-            def context(keys: Walk, queries: Walk = queries) -> None:
-                self._load_v(part, sequence, head, keys)
-                self._context(queries.size, keys.size)
-                first_wait, first = when(keys.first, rings.results.free_bit)
-                last_post, last = when(keys.last, rings.results.full_bit)
-                self._merge(
-                    VectorFunction.RESCALE,
-                    queries.size,
-                    rings.context.full_bit,
-                    0,
-                    (first_wait, first),
-                    (last_post, last),
-                )
+        def context(walks: Sequence[Walk]) -> None:
+            (keys,) = walks
+            self._load_v(part, at, keys)
+            self._context(at.rows, keys.size)
+            first = when(keys.first, rings.results.free_bit)
+            last = when(keys.last, rings.results.full_bit)
+            self._merge(VectorFunction.RESCALE, at.rows, rings.context.full_bit, 0, first, last)
 
-            pipeline(self.nest, part.keys, self.tiling.keys, scores, context)
-            builder.barrier(Unit.MATMUL, release=rings.queries.free_bit)
-            rings.queries.read()
-            rings.results.written()
-            self._store(part, sequence, head, queries)
+        pipeline(self.nest, [(part.keys, self.tiling.keys)], scores, context)
+        builder.barrier(Unit.MATMUL, release=rings.queries.free_bit)
+        rings.queries.read()
+        rings.results.written()
+        self._store(part, at)
 
-    def _shared(self, part: AttentionPart, sequence: Walk, head: Walk) -> None:
+    def _shared(self, part: AttentionPart, at: Place) -> None:
         """Keys that hold the values: two tiles to a slot, both their scores before both their contexts."""
         rings, builder, keys = self.context.rings, self.context.builder, self.tiling.keys
         slot = keys if part.keys <= keys else SLOTS * keys
-        for queries in self.nest.walk(part.queries, self.tiling.queries):
-            self._load_q(part, sequence, head, queries)
-            builder.barrier(Unit.MATMUL, wait=rings.queries.full_bit)
-            for walk in self.nest.walk(part.keys, slot):
-                self._load_cache(self.k_base, self.k_row, part, sequence, head, walk)
-                tiles = [(start, min(keys, walk.size - start)) for start in range(0, walk.size, keys)]
-                one = part.keys <= keys
-                for start, size in tiles:
-                    softmax = VectorFunction.SOFTMAX if one else VectorFunction.SOFTMAX_MERGED
-                    self._scores(
-                        queries.size, size, softmax, moving=False, offset=start, opens=start == 0, closes=False
-                    )
-                for start, size in tiles:
-                    ends = start + size == walk.size
-                    self._context(queries.size, size, offset=start, opens=False, closes=ends)
-                    first_wait, first = when(walk.first if start == 0 else None, rings.results.free_bit)
-                    last_post, last = when(walk.last if ends else None, rings.results.full_bit)
-                    merge = VectorFunction.REQUANTIZE if one else VectorFunction.RESCALE
-                    self._merge(merge, queries.size, rings.context.full_bit, 0, (first_wait, first), (last_post, last))
-            builder.barrier(Unit.MATMUL, release=rings.queries.free_bit)
-            rings.queries.read()
-            rings.results.written()
-            self._store(part, sequence, head, queries)
+        self._load_q(part, at)
+        builder.barrier(Unit.MATMUL, wait=rings.queries.full_bit)
+        for walk in self.nest.walk(part.keys, slot):
+            self._load_cache(self.k_base, self.k_row, part, at, walk)
+            tiles = [(start, min(keys, walk.size - start)) for start in range(0, walk.size, keys)]
+            one = part.keys <= keys
+            for start, size in tiles:
+                softmax = VectorFunction.SOFTMAX if one else VectorFunction.SOFTMAX_MERGED
+                self._scores(at.rows, size, softmax, moving=False, offset=start, opens=start == 0, closes=False)
+            for start, size in tiles:
+                ends = start + size == walk.size
+                self._context(at.rows, size, offset=start, opens=False, closes=ends)
+                first = when(walk.first if start == 0 else None, rings.results.free_bit)
+                last = when(walk.last if ends else None, rings.results.full_bit)
+                merge = VectorFunction.REQUANTIZE if one else VectorFunction.RESCALE
+                self._merge(merge, at.rows, rings.context.full_bit, 0, first, last)
+        builder.barrier(Unit.MATMUL, release=rings.queries.free_bit)
+        rings.queries.read()
+        rings.results.written()
+        self._store(part, at)
 
-    def _load_q(self, part: AttentionPart, sequence: Walk, head: Walk, queries: Walk) -> None:
-        address = self._rows(self.q_base, self.layout.q_row, self.layout.q_head, part, sequence, head, queries)
-        rings, heads, local = self.context.rings, self.subset.size, self.layout.q_local()
+    def _load_q(self, part: AttentionPart, at: Place) -> None:
+        address = self._rows(self.q_base, self.layout.q_row, self.layout.q_head, part, at)
+        rings, heads, local = self.context.rings, at.subset.size, self.layout.q_local()
         ring = rings.vector if self.layout.turned else rings.queries
-        for number, width in self._stacked(self.layout.q_head, local):
+        for number, width in self._stacked(self.layout.q_head, local, heads):
             self.nest.load(
                 ring,
-                queries.size,
+                at.queries.size,
                 width,
                 self.layout.q_row,
                 replace(address, base=address.base + number * self.layout.q_head),
@@ -340,7 +375,7 @@ class AttentionLowering:
                 local_pitch=heads * local,
             )
         if self.layout.turned:
-            self._turn(queries.size * heads, self.shape.head_dim, rings.vector, rings.queries, rings.queries.free_bit)
+            self._turn(at.rows, self.shape.head_dim, rings.vector, rings.queries, rings.queries.free_bit)
 
     def _turn(self, rows: int, cols: int, source: Ring, target: Ring, wait: int) -> None:
         """Transpose rows that were loaded, or that lie where nobody waits."""
@@ -359,45 +394,39 @@ class AttentionLowering:
         source.read()
         target.written()
 
-    def _stacked(self, row: int, local: int) -> list[tuple[int, int]]:
+    def _stacked(self, row: int, local: int, heads: int) -> list[tuple[int, int]]:
         """Heads that are moved by themselves, as each is filled up to whole lines, or all of them; and their bytes."""
-        heads = self.subset.size
         return [(0, heads * row)] if row == local or heads == 1 else [(number, row) for number in range(heads)]
 
-    def _rows(
-        self, base: int, row: int, width: int, part: AttentionPart, sequence: Walk, head: Walk, queries: Walk
-    ) -> Address:
+    def _rows(self, base: int, row: int, width: int, part: AttentionPart, at: Place) -> Address:
         """Where a tile of queries or results begins: a row to a token, ``width`` bytes of it to a head."""
-        return affine(
-            base + (part.query_start + queries.start) * row + self.subset.start * width,
-            (sequence.loop, self.shape.q_len * row),
-            (head.loop, self.group * width),
-            (self.subset.loop, self.subset.size * width),
-            (queries.loop, queries.size * row),
+        return at.within(
+            base + (part.query_start + at.queries.start) * row + at.subset.start * width,
+            self.shape.q_len * row,
+            self.group * width,
+            (at.subset.loop, at.subset.size * width),
+            (at.queries.loop, at.queries.size * row),
         )
 
-    def _load_k(self, part: AttentionPart, sequence: Walk, head: Walk, keys: Walk | None) -> None:
+    def _load_k(self, part: AttentionPart, at: Place, keys: Walk | None) -> None:
         """A tile of keys: blocks of positions, of the last one perhaps a part."""
-        layout, shape = self.layout, self.shape
+        layout = self.layout
         if not layout.blocks:
-            return self._load_cache(self.k_base, self.k_row, part, sequence, head, keys)
+            return self._load_cache(self.k_base, self.k_row, part, at, keys)
         count, start = (part.keys, part.key_start) if keys is None else (keys.size, part.key_start + keys.start)
         cols, block = layout.block, layout.key_block
-        terms = [
-            (self.context.layer, self.k_unit),
-            (sequence.loop, shape.kv_heads * layout.key_plane),
-            (head.loop, layout.key_plane),
-        ]
+        terms = [(self.context.layer, self.k_unit)]
         if keys is not None:
             terms.append((keys.loop, keys.size // cols * block))
         parts = layout.key_parts(count)
         for each in parts:
+            base = self.k_base + start // cols * block + each.offset
             self.nest.load(
                 self.context.rings.weights,
                 each.rows,
                 each.width,
                 each.pitch,
-                affine(self.k_base + start // cols * block + each.offset, *terms),
+                self._plane(base, at, layout.key_plane, terms),
                 opens=each is parts[0],
                 closes=each is parts[-1],
                 offset=each.offset,
@@ -405,47 +434,39 @@ class AttentionLowering:
             )
         return None
 
-    def _load_v(self, part: AttentionPart, sequence: Walk, head: Walk, keys: Walk | None) -> None:
+    def _load_v(self, part: AttentionPart, at: Place, keys: Walk | None) -> None:
         """A tile of values: of each panel of columns so many positions."""
-        layout, shape = self.layout, self.shape
+        layout = self.layout
         if not layout.blocks:
-            return self._load_cache(self.v_base, self.v_row, part, sequence, head, keys)
+            return self._load_cache(self.v_base, self.v_row, part, at, keys)
         count, start = (part.keys, part.key_start) if keys is None else (keys.size, part.key_start + keys.start)
         line = layout.value_line
-        terms = [
-            (self.context.layer, self.v_unit),
-            (sequence.loop, shape.kv_heads * layout.value_plane),
-            (head.loop, layout.value_plane),
-        ]
+        terms = [(self.context.layer, self.v_unit)]
         if keys is not None:
             terms.append((keys.loop, keys.size * line))
         rows, width, pitch, local = layout.value_rows(count)
-        where = affine(self.v_base + start // layout.block * layout.block * line, *terms)
+        where = self._plane(self.v_base + start // layout.block * layout.block * line, at, layout.value_plane, terms)
         # whole panels: positions are filled up to whole beats of a fold, as its rows are
-        self.nest.load(self.context.rings.weights, rows, width, pitch, where, local_pitch=local)
+        self.nest.load(self.values, rows, width, pitch, where, local_pitch=local)
         return None
 
-    def _load_cache(
-        self, base: int, row: int, part: AttentionPart, sequence: Walk, head: Walk, keys: Walk | None
-    ) -> None:
+    def _load_cache(self, base: int, row: int, part: AttentionPart, at: Place, keys: Walk | None) -> None:
         """A tile of the cache is contiguous: it is kept per layer, sequence and head, token by token."""
-        shape = self.shape
-        plane = shape.positions * row
+        of_keys = base == self.k_base
         count, start = (part.keys, 0) if keys is None else (keys.size, keys.start)
-        terms = [
-            (self.context.layer, self.k_unit if base == self.k_base else self.v_unit),
-            (sequence.loop, shape.kv_heads * plane),
-            (head.loop, plane),
-        ]
+        terms = [(self.context.layer, self.k_unit if of_keys else self.v_unit)]
         if keys is not None:
             terms.append((keys.loop, keys.size * row))
-        self.nest.load(
-            self.context.rings.weights, count, row, row, affine(base + (part.key_start + start) * row, *terms)
-        )
+        where = self._plane(base + (part.key_start + start) * row, at, self.shape.positions * row, terms)
+        self.nest.load(self.context.rings.weights if of_keys else self.values, count, row, row, where)
+
+    def _plane(self, base: int, at: Place, plane: int, terms: Sequence[tuple[Loop, int]]) -> Address:
+        """Within what is kept of one sequence and one head, ``plane`` bytes; ``base`` is in the first one."""
+        return at.within(base, self.shape.kv_heads * plane, plane, *terms)
 
     def _scores(
         self,
-        queries: int,
+        rows: int,
         keys: int,
         softmax: VectorFunction,
         *,
@@ -457,7 +478,7 @@ class AttentionLowering:
         adds: bool = False,
     ) -> None:
         """S = Q K^T, then probabilities; the keys begin ``offset`` tokens into a slot that is waited for and freed."""
-        builder, rings, rows = self.context.builder, self.context.rings, queries * self.subset.size
+        builder, rings = self.context.builder, self.context.rings
         wait, release = opens * rings.weights.full_bit, closes * rings.weights.free_bit
         if moving:
             wait, release = wait | rings.queries.full_bit, release | rings.queries.free_bit
@@ -512,34 +533,34 @@ class AttentionLowering:
         if turned:
             self._turn(rows, keys, rings.powers, rings.probabilities, 0)
 
-    def _context(self, queries: int, keys: int, offset: int = 0, *, opens: bool = True, closes: bool = True) -> None:
+    def _context(self, rows: int, keys: int, offset: int = 0, *, opens: bool = True, closes: bool = True) -> None:
         """Multiply the probabilities with V."""
         builder, rings = self.context.builder, self.context.rings
         builder.matmul(
-            queries * self.subset.size,
+            rows,
             self.layout.value_cols,
             keys,
             self.dtype,
             rings.probabilities,
-            rings.weights,
+            self.values,
             rings.context,
-            wait=rings.probabilities.full_bit | opens * rings.weights.full_bit,
-            release=rings.probabilities.free_bit | closes * rings.weights.free_bit,
+            wait=rings.probabilities.full_bit | opens * self.values.full_bit,
+            release=rings.probabilities.free_bit | closes * self.values.free_bit,
             first_wait=rings.context.free_bit,
             last_post=rings.context.full_bit,
             b_offset=offset * self.k_row,
-            pitch=self.layout.turned_pitch(queries * self.subset.size),
+            pitch=self.layout.turned_pitch(rows),
             split=self.layout.split(self.shape.v_head_dim),
             packing=self.layout.packing,
         )
         rings.probabilities.read()
         if closes:
-            rings.weights.read()
+            self.values.read()
 
     def _merge(
         self,
         function: VectorFunction,
-        queries: int,
+        rows: int,
         wait: int,
         post: int,
         first: tuple[int, int] = (0, 0),
@@ -549,7 +570,7 @@ class AttentionLowering:
         rings = self.context.rings
         self.context.builder.vector(
             function,
-            queries * self.subset.size,
+            rows,
             self.shape.v_head_dim,
             self.dtype,
             rings.context,
@@ -569,13 +590,13 @@ class AttentionLowering:
         rings.context.written()
         rings.context.read()
 
-    def _store(self, part: AttentionPart, sequence: Walk, head: Walk, queries: Walk) -> None:
-        address = self._rows(self.o_base, self.layout.o_row, self.layout.o_head, part, sequence, head, queries)
-        ring, heads, local = self.context.rings.results, self.subset.size, self.layout.o_local()
-        for number, width in self._stacked(self.layout.o_head, local):
+    def _store(self, part: AttentionPart, at: Place) -> None:
+        address = self._rows(self.o_base, self.layout.o_row, self.layout.o_head, part, at)
+        ring, heads, local = self.context.rings.results, at.subset.size, self.layout.o_local()
+        for number, width in self._stacked(self.layout.o_head, local, heads):
             self.nest.store(
                 ring,
-                queries.size,
+                at.queries.size,
                 width,
                 self.layout.o_row,
                 replace(address, base=address.base + number * self.layout.o_head),
@@ -585,29 +606,3 @@ class AttentionLowering:
                 offset=number * local,
                 local_pitch=heads * local,
             )
-
-
-Stage = Callable[[Walk], None]
-
-
-def pipeline(nest: Nest, total: int, size: int, head: Stage, tail: Stage) -> None:
-    """Run two stages over the tiles of a dimension, ``head`` one tile ahead of ``tail``.
-
-    ``head(0); loop {head(i + 1); tail(i)}; tail(last)``, with the dimension's shorter last tile unrolled at the end.
-    """
-    full, rest = divmod(total, size)
-    tiles = full + (rest > 0)
-
-    def at(index: int) -> Walk:
-        width = size if index < full else rest
-        return Walk(Segment(index * size, 1, width, index == 0, index == tiles - 1), STILL)
-
-    nest.within(at(0), head)
-    if full > 1:
-        with nest.context.builder.loop(full - 1) as loop:
-            nest.within(Walk(Segment(size, full - 1, size, False, False), loop), head)
-            nest.within(Walk(Segment(0, full - 1, size, True, False), loop), tail)
-    if rest and full:
-        nest.within(at(full), head)
-        nest.within(at(full - 1), tail)
-    nest.within(at(tiles - 1), tail)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from math import gcd, lcm
+from math import gcd, lcm, prod
 from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from siliconloom.arch.description import TILE_FORMATS, Chip, Memory, NpuTile
 from siliconloom.arch.layout import (
@@ -41,6 +42,7 @@ from siliconloom.mapper.chip.layout import Layout
 from siliconloom.mapper.chip.lowering import segments
 from siliconloom.mapper.chip.operands import key_block, packing_of
 from siliconloom.mapper.chip.orientation import oriented
+from siliconloom.mapper.chip.pipelined import outside
 from siliconloom.mapper.chip.tiling import SLACK
 from siliconloom.mapper.chip.transfers import pieces
 from siliconloom.sim.timing.pace import product_pace
@@ -101,6 +103,15 @@ def query_parts(shape: Attention) -> list[AttentionPart]:
     return parts
 
 
+def places(shape: Attention, part: AttentionPart, queries: int, heads: int) -> list[tuple[int, int]]:
+    """Dimensions that tiles of queries are cut from, the outermost first: elements of each, and of a tile.
+
+    They are sequences, key-value heads, heads that share one and are stacked as rows, and query tokens.
+    """
+    groups = shape.heads // shape.kv_heads
+    return [(shape.batch, 1), (shape.kv_heads, 1), (groups, heads), (part.queries, queries)]
+
+
 def choose_attention_tilings(
     chip: Chip, layouts: Sequence[Layout], shape: Attention, held: int
 ) -> list[list[AttentionTiling]]:
@@ -118,16 +129,23 @@ def choose_attention_tilings(
         if queries * heads <= ROW_LIMIT
     ]
     made = AttentionLayout.of(chip, shape)
-    cached = {keys: _cached_tile(made, keys, most_keys) for _, keys, _, _ in tilings}
-    needs = [
-        _needs(made, queries * heads, most_keys if whole else keys, cached[keys])
-        for queries, keys, heads, whole in tilings
-    ]
-    needed = np.array([[*need.values()] for need in needs], np.int64).reshape(len(needs), -1)
+    sizes = {keys: _cached_tiles(made, keys, most_keys) for _, keys, _, _ in tilings}
+    rooms: dict[bool, NDArray[np.int64]] = {}
+    names: dict[bool, list[str]] = {}
+    for apart in {layout.values > 0 for layout in layouts}:
+        needs = [
+            _needs(made, queries * heads, most_keys if whole else keys, *sizes[keys], apart=apart)
+            for queries, keys, heads, whole in tilings
+        ]
+        rings = list(needs[0]) if needs else []
+        rooms[apart] = np.array([[*need.values()] for need in needs], np.int64).reshape(len(needs), -1)
+        names[apart] = rings
     found: list[list[AttentionTiling]] = []
     for layout in layouts:
-        room = [getattr(layout, ring) for ring in needs[0]] if needs else []
-        fitting = [costs.of(*tilings[number]) for number in np.flatnonzero((needed <= room).all(axis=1)).tolist()]
+        apart = layout.values > 0
+        room = [getattr(layout, ring) for ring in names[apart]]
+        fits = np.flatnonzero((rooms[apart] <= room).all(axis=1)).tolist()
+        fitting = [costs.of(*tilings[number], apart) for number in fits]
         limit = SLACK * min((tiling.cycles for tiling in fitting), default=0)
         fast = [tiling for tiling in fitting if tiling.cycles <= limit]
         frugal = min(fast, key=lambda t: (t.read_bytes + t.write_bytes, t.cycles), default=None)
@@ -334,30 +352,33 @@ def attention_constants(tile: NpuTile, shape: Attention) -> int:
 
 
 def attention_needs(
-    chip: Chip, shape: Attention, queries: int, keys: int, heads: int, whole: bool, most_keys: int
+    chip: Chip, shape: Attention, queries: int, keys: int, heads: int, whole: bool, most_keys: int, *, apart: bool
 ) -> dict[str, int]:
     """Bytes that tiles of these sizes take of a slot of each ring, by the rings' names in `Layout`.
 
-    ``most_keys`` are those that some part of the queries reads.
+    ``most_keys`` are those that some part of the queries reads. Values have a ring of their own where they lie
+    ``apart``.
     """
     made = AttentionLayout.of(chip, shape)
-    return _needs(made, queries * heads, most_keys if whole else keys, _cached_tile(made, keys, most_keys))
+    return _needs(
+        made, queries * heads, most_keys if whole else keys, *_cached_tiles(made, keys, most_keys), apart=apart
+    )
 
 
-def _cached_tile(made: AttentionLayout, keys: int, most_keys: int) -> int:
-    """Bytes of a slot that holds a tile of keys, or of values."""
+def _cached_tiles(made: AttentionLayout, keys: int, most_keys: int) -> tuple[int, int]:
+    """Bytes of a slot that holds a tile of keys, and of one that holds a tile of values."""
     if not made.shape.values_in_keys:
-        return max(made.key_tile(keys), made.value_tile(keys))
-    return made.key_tile(keys) * (SLOTS if keys < most_keys else 1)
+        return made.key_tile(keys), made.value_tile(keys)
+    return made.key_tile(keys) * (SLOTS if keys < most_keys else 1), 0
 
 
-def _needs(made: AttentionLayout, rows: int, row: int, cached: int) -> dict[str, int]:
-    """As `attention_needs`: ``row`` is that of sums, and of probabilities; ``cached`` a tile of keys or of values."""
+def _needs(made: AttentionLayout, rows: int, row: int, keys: int, values: int, *, apart: bool) -> dict[str, int]:
+    """As `attention_needs`: ``row`` is that of sums, and of probabilities; ``keys`` and ``values`` a tile of them."""
     tile, shape, size = made.tile, made.shape, made.shape.precision.size
     scores, context = (first_values(tile, rows, depth, narrow=1) for depth in (shape.head_dim, row))
     queries, powers = rows * made.q_local(), rows * size(row_values(tile, row, narrow=1))
     needs = {
-        "weights": cached,
+        "weights": keys if apart else max(keys, values),
         "moving": max(size(scores), queries),
         "partial": made.sums(rows, row),
         "probabilities": max(size(context), powers),
@@ -365,6 +386,8 @@ def _needs(made: AttentionLayout, rows: int, row: int, cached: int) -> dict[str,
         "results": rows * made.o_local(),
         "constants": made.constants,
     }
+    if apart and values:
+        needs["values"] = values
     if made.turned:
         del needs["moving"]
         needs |= {"vector": queries, "queries": made.turned_bytes(rows, shape.head_dim)}
@@ -373,10 +396,10 @@ def _needs(made: AttentionLayout, rows: int, row: int, cached: int) -> dict[str,
 
 
 def attention_tiling(
-    chip: Chip, shape: Attention, held: int, queries: int, keys: int, heads: int, whole: bool
+    chip: Chip, shape: Attention, held: int, queries: int, keys: int, heads: int, whole: bool, *, apart: bool
 ) -> AttentionTiling:
-    """A tiling of these sizes with what it should take."""
-    return _Costs(chip, shape, held).of(queries, keys, heads, whole)
+    """A tiling of these sizes with what it should take; values have a ring of their own where they lie ``apart``."""
+    return _Costs(chip, shape, held).of(queries, keys, heads, whole, apart)
 
 
 class _Tile(Struct, frozen=True):
@@ -456,11 +479,13 @@ class _Costs:
         width, memory = self.shape.precision.size(elements), self.chip.nearest
         return moved_bytes(memory, rows, width), access_cycles(self.chip, memory, rows, width)
 
-    def _of(self, queries: int, keys: int, heads: int, whole: bool) -> AttentionTiling:
+    def _of(self, queries: int, keys: int, heads: int, whole: bool, apart: bool) -> AttentionTiling:
         shape = self.shape
         pairs, group = shape.batch * shape.kv_heads, shape.heads // shape.kv_heads
-        array = vector = port = reads = writes = tiles = paced = 0
+        array = vector = port = reads = writes = tiles = 0
+        paced = filled = 0.0
         for part in self.parts:
+            fill = 0.0
             for subset in segments(group, heads):
                 for q in segments(part.queries, queries):
                     count, rows = subset.count * q.count, q.size * subset.size
@@ -481,34 +506,38 @@ class _Costs:
                     array += count * (scores + context)
                     if one:
                         softmax, merge = self.whole_row(rows, part.keys)
-                        vector += count * (softmax + merge)
+                        closing = 0
                     else:
-                        vector += count * (softmax + merge + self.closing(rows))
+                        closing = self.closing(rows)
                     turning = self._turning(rows, shape.head_dim)
-                    vector, q_held = vector + count * turning, q_held + turning
+                    vector += count * (softmax + merge + closing + turning)
+                    q_held += turning
                     reads += count * (kv_moved + q_moved)
                     writes += count * o_moved
-                    port += count * (q_held - turning + o_held + of_keys + of_values)
+                    held = q_held - turning + o_held + of_keys + of_values
+                    port += count * held
                     tiles += count * key_tiles
-                    if part.keys <= keys and not shape.values_in_keys:
-                        # query tiles follow one another in the pipeline, all their keys in one tile each
-                        paced += subset.count * self._pipeline(q.count, row[0][2], q_held)
-                    elif whole:
-                        # a query tile against all of its key tiles, whose sums are there before its softmax
-                        merged = _Tile(scores, context, softmax, merge, of_keys, of_values)
-                        paced += subset.count * self._pipeline(q.count, merged, q_held, key_tiles)
-                    elif shape.values_in_keys:
+                    if shape.values_in_keys:
                         paced += count * sum(self._shared(n, t, part.keys <= keys) for n, _, t in row)
+                        continue
+                    # query tiles follow one another in the pipeline
+                    if one:
+                        merged = _Tile(scores, context, softmax, merge, of_keys, of_values)
+                        each, fill = self._pace(merged, q_held + o_held, key_tiles, apart)
                     else:
-                        paced += count * sum(self._pipeline(n, t, 0) for n, _, t in row)
-                        # the array makes the scores of the next query tile meanwhile
-                        paced += count * (q_held + max(self.closing(rows) - row[0][2].scores, 0))
+                        paces = [(n, *self._pace(t, 0, 1, apart)) for n, _, t in row]
+                        each, fill = sum(n * pace for n, pace, _ in paces), paces[0][2]
+                        each = max(each, held, softmax + merge + closing + turning)
+                        if not self.carries:  # nor do they, where no circuit keeps what is carried
+                            each += q_held + fill
+                    paced += count * each
+            filled += fill * self._pipelines(part, queries, keys, heads, one_tile=whole or part.keys <= keys)
         sequencer = pairs * tiles * 7 * self.tile.sequencer.issue_cycles
         last = array // tiles + vector // tiles
         fetch, _ = fetch_cycles(self.chip)
         lead = fetch + self.cached(self.layout.constants)[1] + 2 * self.arrive
         edge = lead + self.out + self.away + last // 2
-        cycles = max(pairs * array, pairs * port, pairs * vector, sequencer, pairs * paced) + edge
+        busy = max(pairs * array, pairs * port, pairs * vector, sequencer, round(pairs * paced + filled))
         return AttentionTiling(
             queries,
             keys,
@@ -518,9 +547,17 @@ class _Costs:
             pairs * array,
             pairs * port,
             pairs * vector,
-            cycles,
+            busy + edge,
             whole,
         )
+
+    def _pipelines(self, part: AttentionPart, queries: int, keys: int, heads: int, *, one_tile: bool) -> int:
+        """How many pipelines the tiles of a part of the queries make."""
+        sizes = places(self.shape, part, queries, heads)
+        if not one_tile:
+            sizes.append((part.keys, keys))
+        outer = sizes[: outside(sizes, len(self.parts))]
+        return prod(-(-total // size) for total, size in outer)
 
     def _closing(self, rows: int) -> int:
         """What a query tile whose rows are carried takes of the vector unit in the end."""
@@ -539,18 +576,22 @@ class _Costs:
         whole = self.shape.precision.size(elements) == row
         return self.transfer(1, queries * elements) if whole else self.transfer(queries, elements)
 
-    def _pipeline(self, count: int, t: _Tile, queries: int, parts: int = 1) -> int:
-        """So many tiles, the scores of each ahead of the context of the one before; keys and values take turns.
+    def _pace(self, t: _Tile, rows: int, parts: int, apart: bool) -> tuple[float, float]:
+        """Cycles from tile to tile, the scores of each ahead of the context of the one before; and until that is so.
 
-        ``parts`` are tiles of keys, and as many of values, that each takes.
+        ``rows`` are cycles of transfers of queries and results, ``parts`` tiles of keys, and as many of values, that
+        each takes; keys and values take turns in the slots of one ring, or each have their own.
         """
-        loads = t.keys + t.values + queries
+        loads, wait = t.keys + t.values + rows, self.arrive + OPERAND_LATENCY
         # slots of the cache's ring: loaded, then read by the array; and sums through the vector unit
-        turn = (loads + 2 * parts * (self.arrive + OPERAND_LATENCY) + t.scores + t.context) / SLOTS
-        sums = (t.scores + self.out + t.softmax + self.out + t.context + t.merge) / SLOTS
-        each = max(t.scores + t.context, t.softmax + t.merge, loads, turn, sums)
-        first = max(t.scores + self.out + t.softmax + t.context + 2 * OPERAND_LATENCY, each)
-        return round(first + (count - 1) * each)
+        if apart:
+            turn = max(t.keys + t.scores, t.values + t.context) + parts * wait
+        else:
+            turn = loads + 2 * parts * wait + t.scores + t.context
+        sums = t.scores + self.out + t.softmax + self.out + t.context + t.merge
+        each = max(t.scores + t.context, t.softmax + t.merge, loads, turn / SLOTS, sums / SLOTS)
+        first = t.scores + self.out + t.softmax + t.context + 2 * OPERAND_LATENCY
+        return each, max(first - each, 0)
 
     def _shared(self, count: int, t: _Tile, alone: bool) -> int:
         """So many tiles, two to a slot: two scores, then two contexts, each of which waits for its softmax."""
@@ -613,6 +654,7 @@ __all__ = [
     "is_masked",
     "key_unit",
     "most_heads",
+    "places",
     "query_parts",
     "softmax_functions",
 ]

@@ -136,6 +136,7 @@ def mapping_of(document: Document, chip: Chip, graph: Graph) -> program.Mapping:
     if not isinstance(chip.tile, NpuTile):
         raise LoomError(f"{chip.name}: a mapping is of a chip with an npu tile (its tile is of kind {chip.tile.kind})")
     reader = _Reader(document, described, chip, graph, _layout(document, described, chip.tile, chip.name))
+    reader.check_values()
     fused = {task.operator: len(task.fused) for task in described.tasks if task.fused is not None}
     parts = program.blocks_of(chip, graph, None, fused)
     reader.check_operators(parts)
@@ -340,6 +341,17 @@ class _Reader(Struct):
             raise self.document.error(rule, (*at, "sequence"), value=described.sequence)
         return replace(made, sequence=tuple(described.sequence))
 
+    def check_values(self) -> None:
+        """Values have a ring of their own where attention uses it, and where it has semaphores to wait with."""
+        if not self.layout.values:
+            return
+        if self.tile.array.dataflow == "output_stationary":
+            rule = "values take turns with keys on an array that keeps its sums: leave out layout.values"
+            raise self.document.error(rule, ("layout", "values"))
+        if not any(isinstance(each, Attention) and not each.values_in_keys for each in self.graph.operators()):
+            rule = f"{self.graph.name} has no values that attention loads: leave out layout.values"
+            raise self.document.error(rule, ("layout", "values"))
+
     def _attention(self, chip: Chip, task: Task, part: Attention, index: int, entry: DescribedTask) -> AttentionTiling:
         described, at = entry.attention, ("tasks", index, "attention")
         assert described is not None
@@ -365,8 +377,10 @@ class _Reader(Struct):
         if keys < most_keys and keys % unit:
             rule = f"tiles of keys are whole panels and folds of the array: multiples of {unit}, or {most_keys}"
             raise self.document.error(rule, (*at, "keys"), value=keys)
-        self._check_room(part.name, at, attention_needs(chip, part, queries, keys, heads, whole, most_keys))
-        return attention_tiling(chip, part, task.held_by(part), queries, keys, heads, whole)
+        apart = self.layout.values > 0
+        needs = attention_needs(chip, part, queries, keys, heads, whole, most_keys, apart=apart)
+        self._check_room(part.name, at, needs)
+        return attention_tiling(chip, part, task.held_by(part), queries, keys, heads, whole, apart=apart)
 
     def _vector(self, chip: Chip, task: Task, part: Vector, index: int, entry: DescribedTask) -> VectorTiling:
         described, shape, at = entry.vector, vector_shape(self.tile, part, task), ("tasks", index, "vector")

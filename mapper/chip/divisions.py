@@ -9,9 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.description import Chip, NpuTile
-from siliconloom.mapper.chip.attention_cost import attention_needs
+from siliconloom.arch.layout import padded
+from siliconloom.mapper.chip.attention_cost import AttentionLayout, attention_needs, carries
+from siliconloom.mapper.chip.bounds import operator_bound
 from siliconloom.mapper.chip.gemm_layout import GemmLayout
 from siliconloom.mapper.chip.layout import Layout, layouts
+from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
 from siliconloom.mapper.chip.tiling import candidates
 from siliconloom.mapper.chip.vector_shape import VectorLayout, vector_shape
@@ -20,6 +23,9 @@ from siliconloom.workloads import Attention, Gemm
 CONSTANT_SHARES = (32, 256)
 """A slot of what requantises takes at most this part of the scratchpad."""
 
+VALUES_SHARE = 16
+"""A slot of values of attention takes at most this part of the scratchpad, where one block of them takes no more."""
+
 
 def divisions_of(chip: Chip, tile: NpuTile, tasks: Sequence[Task]) -> list[Layout]:
     """Ways to divide the buffers: with room for tiles for the whole array, for half of it and so on.
@@ -27,10 +33,33 @@ def divisions_of(chip: Chip, tile: NpuTile, tasks: Sequence[Task]) -> list[Layou
     So an array of twice the size is tried with the divisions of this one, too.
     """
     constants, found = set[int](), dict[Layout, None]()
+    values = _values(tasks, chip, tile)
     for least in _least(tasks, chip, tile):
         constants |= _constant_bytes(tile, tasks, least["constants"])
         found |= dict.fromkeys(layouts(tile, constants, least))
+        if values:
+            found |= dict.fromkeys(layouts(tile, constants, least | {"values": values}))
     return list(found)
+
+
+def _values(tasks: Sequence[Task], chip: Chip, tile: NpuTile) -> int:
+    """A slot for values of attention beside its keys, where loads of the cache set its pace; else nothing.
+
+    It holds all of them, or what halvings leave of them within `VALUES_SHARE`.
+    """
+    size = 0
+    if oriented(tile).array.dataflow == "output_stationary":
+        return 0  # its transposed operands have the semaphores
+    for task in tasks:
+        operator = task.operator
+        if isinstance(operator, Attention) and carries(operator):
+            if operator_bound(chip, operator).name != "memory":
+                continue
+            made, keys = AttentionLayout.of(chip, operator), operator.kv_read
+            while made.value_tile(keys) > tile.scratchpad.capacity // VALUES_SHARE and keys > tile.array.cols:
+                keys = padded(-(-keys // 2), tile.array.cols)
+            size = max(size, made.value_tile(keys))
+    return size
 
 
 def _constant_bytes(tile: NpuTile, tasks: Sequence[Task], least: int) -> set[int]:
@@ -59,10 +88,8 @@ def _least(tasks: Sequence[Task], chip: Chip, tile: NpuTile) -> list[dict[str, i
             whole = [int(sizes[0]) for sizes in candidates(tile, shape, parts=False)]
             products.append((GemmLayout(tile, shape), whole, candidates(tile, shape)))
         elif isinstance(operator, Attention):
-            _raise_to(
-                others,
-                attention_needs(chip, operator, 1, min(tile.array.cols, operator.kv_len), 1, False, operator.kv_len),
-            )
+            block = min(tile.array.cols, operator.kv_len)
+            _raise_to(others, attention_needs(chip, operator, 1, block, 1, False, operator.kv_len, apart=False))
         else:
             _raise_to(others, VectorLayout(tile, vector_shape(tile, operator, task)).least())
     found: list[dict[str, int]] = []

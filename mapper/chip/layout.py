@@ -20,7 +20,7 @@ GRAIN = 64
 """Slots are multiples of this many bytes, and of a line of every unit."""
 
 BANKED = (
-    ("weights",),
+    ("weights", "values"),
     ("moving",),
     ("vector",),
     ("second", "constants"),
@@ -32,7 +32,7 @@ BANKED = (
     ("gates",),
 )
 """Rings that may share banks, as the same unit fills them and the same port empties them."""
-OPTIONAL = ("vector", "second", "probabilities", "queries", "powers", "chained", "gates")
+OPTIONAL = ("values", "vector", "second", "probabilities", "queries", "powers", "chained", "gates")
 """Rings that not every workload needs; what requantises and what is stored, each does."""
 ACCUMULATED = ("partial", "context")
 """Rings that lie in the accumulator."""
@@ -40,6 +40,8 @@ SINGLE = ("chained", "gates")
 """Regions of one slot: the vector unit both fills and empties them, and has one instruction at a time."""
 TURNED = {"queries": "moving", "powers": "probabilities"}
 """Rings of an array that takes rows column by column, and which ones stand for them elsewhere."""
+FIXED = ("constants", "values")
+"""Rings whose slots are as large as asked for; the others share what is left."""
 MOST_INDICES = 1 << 14
 """Indices of rows to be gathered that are loaded at a time, at most."""
 INDEX_SHARE = 128
@@ -62,7 +64,8 @@ SHARES = (
 class Layout(Struct, frozen=True):
     """Slot sizes in bytes; each ring has two slots, but those of `SINGLE` have one, and so have large constants.
 
-    ``weights`` feed the array's B operand, ``moving`` its A operand, ``vector`` and ``second`` the vector unit's first
+    ``weights`` feed the array's B operand, and so do ``values``, which attention loads beside its keys where they have
+    a ring of their own, ``moving`` its A operand, ``vector`` and ``second`` the vector unit's first
     and second, ``results`` the store unit, ``probabilities`` go from vector unit to array, ``constants`` hold the
     vector unit's parameters. ``chained`` and ``gates`` go from one of its functions to the next, as first and second
     operand. ``partial`` and ``context`` lie in the accumulator memory. Of an array that takes rows column by column,
@@ -83,6 +86,7 @@ class Layout(Struct, frozen=True):
     gates: int = 0
     queries: int = 0
     powers: int = 0
+    values: int = 0
 
 
 def slots_of(tile: NpuTile, ring: str, size: int) -> int:
@@ -153,17 +157,18 @@ def _wanted(shares: tuple[int, ...], needed: Collection[str]) -> dict[str, int]:
 def _banked(tile: NpuTile, wanted: Mapping[str, int], least: Mapping[str, int], grain: int) -> dict[str, int]:
     """Slots of rings that have banks of their own; nothing where there are too few banks."""
     bank = tile.scratchpad.capacity // tile.scratchpad.banks
-    kinds = [[ring for ring in rings if ring in wanted or ring == "constants"] for rings in BANKED]
+    fixed = [ring for ring in FIXED if ring in least]
+    kinds = [[ring for ring in rings if ring in wanted or ring in fixed] for rings in BANKED]
     kinds = [rings for rings in kinds if rings]
     taken = [_bytes(tile, rings, least) for rings in kinds]
     shares = [sum(wanted.get(ring, 0) for ring in rings) for rings in kinds]
     banks = _apportioned(tile.scratchpad.banks, shares, [max(-(-size // bank), 1) for size in taken])
     if not banks:
         return {}
-    slots = {"constants": least["constants"]}
+    slots = {ring: least[ring] for ring in fixed}
     for rings, count in zip(kinds, banks, strict=True):
-        free = count * bank - _bytes(tile, [ring for ring in rings if ring == "constants"], least)
-        slots |= {ring: _floor(free // slots_of(tile, ring, 0), grain) for ring in rings if ring != "constants"}
+        free = count * bank - _bytes(tile, [ring for ring in rings if ring in fixed], least)
+        slots |= {ring: _floor(free // slots_of(tile, ring, 0), grain) for ring in rings if ring not in fixed}
     return slots
 
 
@@ -186,7 +191,8 @@ def _apportioned(banks: int, shares: list[int], least: list[int]) -> list[int]:
 
 def _by_bytes(tile: NpuTile, wanted: Mapping[str, int], least: Mapping[str, int], grain: int) -> dict[str, int]:
     """Slots of rings that lie back to back, whatever the banks: what each needs, the rest by shares."""
-    free = tile.scratchpad.capacity - _bytes(tile, ["constants", *wanted], least)
+    fixed = [ring for ring in FIXED if ring in least]
+    free = tile.scratchpad.capacity - _bytes(tile, [*fixed, *wanted], least)
     if free < 0:
         return {}
     total = sum(wanted.values())
@@ -194,7 +200,7 @@ def _by_bytes(tile: NpuTile, wanted: Mapping[str, int], least: Mapping[str, int]
         ring: _floor(free * share // (total * slots_of(tile, ring, 0)), grain) + least.get(ring, 0)
         for ring, share in wanted.items()
     }
-    return {"constants": least["constants"]} | slots
+    return {ring: least[ring] for ring in fixed} | slots
 
 
 def _floor(value: int, unit: int) -> int:
@@ -232,7 +238,8 @@ class Rings(Struct, frozen=True):
 
     ``indices`` lie at the end of the results: what the DMA reads the vector unit fills. They are there while rows are
     gathered, whose results are as much smaller, and what was stored before is stored by then. Where the array takes
-    rows as they are, ``queries`` are ``moving``, and ``powers`` are ``probabilities``.
+    rows as they are, ``queries`` are ``moving``, and ``powers`` are ``probabilities``. ``values`` are ``weights`` where
+    they have no ring of their own.
     """
 
     weights: Ring
@@ -249,9 +256,10 @@ class Rings(Struct, frozen=True):
     gates: Region
     queries: Ring
     powers: Ring
+    values: Ring
 
 
-_DECLARED = tuple(each for each in Rings.__struct_fields__ if each not in TURNED)
+_DECLARED = tuple(each for each in Rings.__struct_fields__ if each not in TURNED and each != "values")
 
 
 def declare_rings(builder: ProgramBuilder, tile: NpuTile, layout: Layout) -> Rings:
@@ -271,6 +279,7 @@ def declare_rings(builder: ProgramBuilder, tile: NpuTile, layout: Layout) -> Rin
     if layout.powers:
         made["queries"] = builder.ring("queries", places["queries"], layout.queries)
         made["powers"] = builder.slots("powers", places["powers"], layout.powers)
+    made["values"] = builder.ring("values", places["values"], layout.values) if layout.values else made["weights"]
     return Rings(**made)  # type: ignore[arg-type]
 
 

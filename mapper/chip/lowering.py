@@ -44,6 +44,8 @@ class Context(Struct):
     """Each operator's result."""
     apart: dict[str, str] = field(default_factory=dict)
     """Why operators do not read what the graph says they read."""
+    written: int = 1
+    """Tiles of attention that may be written out for the sake of a long pipeline."""
 
     def operand(self, name: str, role: str, found: Found | None, size: int, row: int) -> int:
         """Address of an operand of the operator ``name``: of an earlier result, or of fresh memory.

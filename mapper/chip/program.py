@@ -25,6 +25,7 @@ from siliconloom.mapper.chip.lowering import Context, Stored
 from siliconloom.mapper.chip.memory import Kept, Key, MemoryMap
 from siliconloom.mapper.chip.operands import updated
 from siliconloom.mapper.chip.orientation import exchanges
+from siliconloom.mapper.chip.pipelined import MOST_WRITTEN
 from siliconloom.mapper.chip.placement import Placement
 from siliconloom.mapper.chip.sharing import Cut
 from siliconloom.mapper.chip.tasks import Task, block_tasks, gemm_shape, refuse_training
@@ -170,12 +171,25 @@ def lower(
 def draft(
     chip: Chip, graph: Graph, mapping: Mapping, known: KnownTasks | None = None, kept: Kept | None = None
 ) -> Drafted:
-    """The same without checks, for what is only timed; with tasks that are ``known`` it is good for nothing else."""
+    """The same without checks, for what is only timed; with tasks that are ``known`` it is good for nothing else.
+
+    Where a program would be longer than the memory of the sequencer, pipelines of attention are as short as can be.
+    """
+    made = _draft(chip, graph, mapping, known, kept, MOST_WRITTEN)
+    assert isinstance(chip.tile, NpuTile)
+    if len(made.program.instructions) <= chip.tile.sequencer.program_words:
+        return made
+    return _draft(chip, graph, mapping, None, kept, 1)
+
+
+def _draft(
+    chip: Chip, graph: Graph, mapping: Mapping, known: KnownTasks | None, kept: Kept | None, written: int
+) -> Drafted:
     placement = mapping.placement
     memory = MemoryMap(chip, None if placement is None else placement.homes)
     if kept is not None:
         memory.add(kept.taken)
-    lowered = lower_tasks(chip, graph, mapping.parts, mapping.choice, memory, draft=True, known=known)
+    lowered = lower_tasks(chip, graph, mapping.parts, mapping.choice, memory, draft=True, known=known, written=written)
     timed = known is not None
     tasks = () if timed else lowered.tasks()
     return Drafted(mapping, lowered.program, tasks, memory, lowered.results, lowered.apart, timed)
@@ -222,8 +236,12 @@ def lower_tasks(
     *,
     draft: bool = False,
     known: KnownTasks | None = None,
+    written: int = MOST_WRITTEN,
 ) -> Lowered:
-    """The Program, and every task with what is chosen for it; a task of several parts stands in the tables once."""
+    """The Program, and every task with what is chosen for it; a task of several parts stands in the tables once.
+
+    ``written`` is how many tiles of attention are written out at most for the sake of a long pipeline.
+    """
     layout, tilings = choice
     tile = chip.tile
     assert isinstance(tile, NpuTile)
@@ -240,7 +258,7 @@ def lower_tasks(
         memory.repetition = part.first
         with builder.loop(part.count) as layer:
             context = Context(
-                builder, chip, tile, layout, rings, memory, layer, stored, graph, in_place, outputs, apart
+                builder, chip, tile, layout, rings, memory, layer, stored, graph, in_place, outputs, apart, written
             )
             for task in part.tasks:
                 name = task.operator.name

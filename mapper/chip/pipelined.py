@@ -1,0 +1,117 @@
+"""Software pipelining over nested tiles: one stage runs a tile ahead of the other, also where an outer tile ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from siliconloom.mapper.chip.lowering import STILL, Nest, Segment, Walk
+
+Stage = Callable[[Sequence[Walk]], None]
+"""Writes what is done for one tile, given by where each dimension's walk is, the outermost first."""
+
+
+class Dimension:
+    """A dimension that is cut into tiles of ``size``; the last one may be shorter. Counted in elements."""
+
+    def __init__(self, total: int, size: int) -> None:
+        self.size = size
+        self.full, self.rest = divmod(total, size)
+        self.tiles = self.full + (self.rest > 0)
+
+    def at(self, number: int) -> Walk:
+        """One tile."""
+        width = self.size if number < self.full else self.rest
+        return Walk(Segment(number * self.size, 1, width, number == 0, number == self.tiles - 1), STILL)
+
+
+MOST_WRITTEN = 32
+"""Tiles of a task that are written out, at most, where more of its dimensions would share a pipeline."""
+LONG = 16
+"""A pipeline of so many tiles hides all but a small part of how it begins and ends."""
+
+
+def outside(sizes: Sequence[tuple[int, int]], parts: int = 1, most: int = MOST_WRITTEN) -> int:
+    """How many of the outer dimensions are loops around pipelines, and not in one.
+
+    Dimensions are taken in from the innermost one on, until pipelines are long, or too many tiles would be written out.
+
+    Parameters
+    ----------
+    sizes
+        As of `pipeline`.
+    parts
+        Nests of this kind that the task consists of.
+    most
+        Tiles that are written out at most, all parts together.
+    """
+    steps, written = 1, 0
+    for number in reversed(range(len(sizes))):
+        here = Dimension(*sizes[number])
+        # an inner nest in the loop over whole tiles, before a shorter one, and in the last tile
+        inner = (here.full > 1) + (here.rest > 0 and here.full > 0)
+        more = inner * (written + 1) + written
+        if here.tiles > 1 and (steps >= LONG or parts * (more + 1) > most) and number < len(sizes) - 1:
+            return number + 1
+        steps, written = steps * here.tiles, more
+    return 0
+
+
+def pipeline(nest: Nest, sizes: Sequence[tuple[int, int]], head: Stage, tail: Stage, outer: int = 0) -> None:
+    """Run two stages over the tiles of nested dimensions, ``head`` one tile ahead of ``tail``.
+
+    ``head(0); loop {head(i + 1); tail(i)}; tail(last)``, where ``i + 1`` is the next tile in the order of the nest: the
+    first one of the next outer tile follows the last one of this. A dimension's shorter last tile is unrolled. Where
+    that would make a program long, ``outer`` of the dimensions are loops around pipelines, see `outside`.
+
+    Parameters
+    ----------
+    sizes
+        Elements of each dimension and of its tiles, the outermost dimension first.
+    """
+    dimensions = [Dimension(*each) for each in sizes[outer:]]
+    for walks in _walked(nest, sizes[:outer]):
+        _run(nest, head, [*walks, *(each.at(0) for each in dimensions)])
+        _steps(nest, dimensions, walks, head, tail)
+        _run(nest, tail, [*walks, *(each.at(each.tiles - 1) for each in dimensions)])
+
+
+def _walked(nest: Nest, sizes: Sequence[tuple[int, int]]) -> Iterator[tuple[Walk, ...]]:
+    """Loops over all tiles of nested dimensions."""
+    if not sizes:
+        yield ()
+        return
+    for walk in nest.walk(*sizes[0]):
+        for inner in _walked(nest, sizes[1:]):
+            yield walk, *inner
+
+
+def _steps(nest: Nest, left: Sequence[Dimension], outer: Sequence[Walk], head: Stage, tail: Stage) -> None:
+    """Every step from a tile to the next one while the outer dimensions stay where they are."""
+    if not left:
+        return
+    here, inner = left[0], left[1:]
+
+    def turn(before: Walk, after: Walk) -> None:
+        _steps(nest, inner, (*outer, before), head, tail)
+        _run(nest, head, [*outer, after, *(each.at(0) for each in inner)])
+        _run(nest, tail, [*outer, before, *(each.at(each.tiles - 1) for each in inner)])
+
+    if here.full > 1:
+        steps = here.full - 1
+        with nest.context.builder.loop(steps) as loop:
+            before = Walk(Segment(0, steps, here.size, True, False), loop)
+            turn(before, Walk(Segment(here.size, steps, here.size, False, False), loop))
+    if here.rest and here.full:
+        turn(here.at(here.full - 1), here.at(here.full))
+    _steps(nest, inner, (*outer, here.at(here.tiles - 1)), head, tail)
+
+
+def _run(nest: Nest, stage: Stage, walks: Sequence[Walk]) -> None:
+    """Run a stage with its walks counted among the open loops, of which some are already."""
+    counted = nest.walks
+    nest.walks = [*counted, *(walk for walk in walks if walk not in counted)]
+    stage(walks)
+    nest.walks = counted
+
+
+__all__ = ["MOST_WRITTEN", "Stage", "outside", "pipeline"]
