@@ -133,8 +133,14 @@ class AttentionLowering:
     def _places(self, part: AttentionPart) -> list[tuple[int, int]]:
         return places(self.shape, part, self.tiling.queries, self.tiling.heads)
 
-    def _pipeline(self, sizes: Sequence[tuple[int, int]], scores: Stage, context: Stage) -> None:
-        pipeline(self.nest, sizes, scores, context, outside(sizes, self.parts, self.context.written))
+    def _pipeline(
+        self,
+        sizes: Sequence[tuple[int, int]],
+        scores: Stage,
+        context: Stage,
+        ended: Callable[[], None] = lambda: None,
+    ) -> None:
+        pipeline(self.nest, sizes, scores, context, outside(sizes, self.parts, self.context.written), ended)
 
     def _over_queries(self, part: AttentionPart) -> None:
         """All keys in one tile: the array runs one query tile ahead with the scores."""
@@ -305,8 +311,12 @@ class AttentionLowering:
                 builder.barrier(Unit.MATMUL, release=rings.queries.free_bit)
                 self._requantized(part, at, closing)
 
-        self._pipeline([*self._places(part), (part.keys, self.tiling.keys)], scores, context)
-        rings.queries.read()
+        def ended() -> None:
+            nonlocal begun
+            begun = False
+            rings.queries.read()
+
+        self._pipeline([*self._places(part), (part.keys, self.tiling.keys)], scores, context, ended)
 
     def _over_keys(self, part: AttentionPart, at: Place) -> None:
         """Keys in several tiles, by a specification: the array is one key tile ahead with the scores."""

@@ -56,12 +56,20 @@ def outside(sizes: Sequence[tuple[int, int]], parts: int = 1, most: int = MOST_W
     return 0
 
 
-def pipeline(nest: Nest, sizes: Sequence[tuple[int, int]], head: Stage, tail: Stage, outer: int = 0) -> None:
+def pipeline(
+    nest: Nest,
+    sizes: Sequence[tuple[int, int]],
+    head: Stage,
+    tail: Stage,
+    outer: int = 0,
+    ended: Callable[[], None] = lambda: None,
+) -> None:
     """Run two stages over the tiles of nested dimensions, ``head`` one tile ahead of ``tail``.
 
     ``head(0); loop {head(i + 1); tail(i)}; tail(last)``, where ``i + 1`` is the next tile in the order of the nest: the
     first one of the next outer tile follows the last one of this. A dimension's shorter last tile is unrolled. Where
-    that would make a program long, ``outer`` of the dimensions are loops around pipelines, see `outside`.
+    that would make a program long, ``outer`` of the dimensions are loops around pipelines, see `outside`; ``ended`` is
+    called where one has ended.
 
     Parameters
     ----------
@@ -73,6 +81,7 @@ def pipeline(nest: Nest, sizes: Sequence[tuple[int, int]], head: Stage, tail: St
         _run(nest, head, [*walks, *(each.at(0) for each in dimensions)])
         _steps(nest, dimensions, walks, head, tail)
         _run(nest, tail, [*walks, *(each.at(each.tiles - 1) for each in dimensions)])
+        ended()
 
 
 def _walked(nest: Nest, sizes: Sequence[tuple[int, int]]) -> Iterator[tuple[Walk, ...]]:
