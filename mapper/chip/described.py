@@ -38,6 +38,7 @@ from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape
 from siliconloom.mapper.chip.layout import ACCUMULATED, Layout, banks_of, slots_of
 from siliconloom.mapper.chip.memory import Key
 from siliconloom.mapper.chip.operands import Turned
+from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.placement import Counts, Demand, Placement, assign_units
 from siliconloom.mapper.chip.program import MappedWorkload
 from siliconloom.mapper.chip.sharing import CUT_DIMENSIONS, Cut, Share, part_of
@@ -135,8 +136,8 @@ def mapping_of(document: Document, chip: Chip, graph: Graph) -> program.Mapping:
     described = document.validate(DescribedMapping)
     if not isinstance(chip.tile, NpuTile):
         raise LoomError(f"{chip.name}: a mapping is of a chip with an npu tile (its tile is of kind {chip.tile.kind})")
+    _check_values(document, described, chip.tile, graph)
     reader = _Reader(document, described, chip, graph, _layout(document, described, chip.tile, chip.name))
-    reader.check_values()
     fused = {task.operator: len(task.fused) for task in described.tasks if task.fused is not None}
     parts = program.blocks_of(chip, graph, None, fused)
     reader.check_operators(parts)
@@ -187,6 +188,19 @@ def _layout(document: Document, described: DescribedMapping, tile: NpuTile, name
             )
     _check_banks(document, described, tile, name, layout)
     return layout
+
+
+def _check_values(document: Document, described: DescribedMapping, tile: NpuTile, graph: Graph) -> None:
+    """Values have a ring of their own where attention uses it, and where it has semaphores to wait with."""
+    if not described.layout.values:
+        return
+    rule = ""
+    if oriented(tile).array.dataflow == "output_stationary":
+        rule = "values take turns with keys on an array that keeps its sums"
+    elif not any(isinstance(each, Attention) and not each.values_in_keys for each in graph.operators()):
+        rule = f"{graph.name} has no values that attention loads"
+    if rule:
+        raise document.error(f"{rule}: leave out layout.values", ("layout", "values"))
 
 
 def _check_banks(document: Document, described: DescribedMapping, tile: NpuTile, name: str, layout: Layout) -> None:
@@ -340,17 +354,6 @@ class _Reader(Struct):
             rule = f"the tiles of rows of {part.name}, each once: 0 to {tiles - 1}"
             raise self.document.error(rule, (*at, "sequence"), value=described.sequence)
         return replace(made, sequence=tuple(described.sequence))
-
-    def check_values(self) -> None:
-        """Values have a ring of their own where attention uses it, and where it has semaphores to wait with."""
-        if not self.layout.values:
-            return
-        if self.tile.array.dataflow == "output_stationary":
-            rule = "values take turns with keys on an array that keeps its sums: leave out layout.values"
-            raise self.document.error(rule, ("layout", "values"))
-        if not any(isinstance(each, Attention) and not each.values_in_keys for each in self.graph.operators()):
-            rule = f"{self.graph.name} has no values that attention loads: leave out layout.values"
-            raise self.document.error(rule, ("layout", "values"))
 
     def _attention(self, chip: Chip, task: Task, part: Attention, index: int, entry: DescribedTask) -> AttentionTiling:
         described, at = entry.attention, ("tasks", index, "attention")

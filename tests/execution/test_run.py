@@ -16,7 +16,7 @@ from siliconloom.execution.image import fill_cache, read_cache
 from siliconloom.execution.run import lengths, run_model
 from siliconloom.execution.walk import Past
 from siliconloom.execution.weights import RandomWeights
-from siliconloom.mapper.chip.attention_cost import AttentionLayout
+from siliconloom.mapper.chip.attention_cost import AttentionLayout, is_masked, query_parts
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.sim.chip.engine import duration
 from siliconloom.verification.layers import LayerWeights
@@ -223,6 +223,44 @@ def test_rows_that_are_carried_are_the_exact_reading_and_as_near_as_the_mapper_s
     *_, last = errors[0]
     assert last == ("pooler.tanh" if family == "bert" else "head")
     assert errors[0][last] < 1.5 * errors[1][last] + 0.01, errors
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    family=st.sampled_from(["gpt2", "llama"]),
+    dataflow=st.sampled_from(DATAFLOWS),
+    dtype=st.sampled_from(["int8", "int8", "bf16"]),
+    kv_heads=st.sampled_from([1, 2, 4]),
+    batch=st.integers(1, 3),
+    length=st.integers(2, 26),
+    decode=st.booleans(),
+    queries=st.integers(1, 5),
+    blocks=st.integers(1, 7),
+    words=st.sampled_from([1024, 200]),
+    apart=st.booleans(),
+    seed=st.integers(0, 9),
+)
+def test_attention_in_tiles_of_any_sizes_is_the_exact_reading(
+    tmp_path_factory, family, dataflow, dtype, kv_heads, batch, length, decode, queries, blocks, words, apart, seed
+):
+    """Pipelines over heads and sequences, with loops around them where a program would be long.
+
+    A cursor that stood still in such loops read another tile's queries: 18 of 900 random models.
+    """
+    sets = [("phase", "decode"), ("context", str(length + 1))] if decode else [("sequence", str(length))]
+    sets += [("batch", str(batch)), ("precision", dtype)]
+    graph = graph_of(tmp_path_factory.mktemp("model"), config_of(family, 4, kv_heads, 8, 2), sets)
+    chip = chip_of(4, 4, 4, 16, dataflow=dataflow, dtype=dtype)
+    sequencer = chip.tile.sequencer.model_copy(update={"program_words": words})
+    chip = chip.model_copy(update={"tile": chip.tile.model_copy(update={"sequencer": sequencer})})
+    shape = next(each for each in graph.operators() if isinstance(each, Attention))
+    parts = query_parts(shape)
+    most_keys = max(each.keys for each in parts)
+    sizes = min(queries, max(each.queries for each in parts)), min(4 * blocks, most_keys)
+    heads = 1 if is_masked(shape) else shape.heads // shape.kv_heads
+    mapped = tiled(chip, graph, *sizes, heads, apart and dataflow != "output_stationary")
+    tokens = np.random.default_rng(seed).integers(0, VOCABULARY, lengths(mapped.graph)[:2])
+    assert run_model(mapped, RandomWeights(mapped.graph, seed), tokens).differing == 0
 
 
 def test_a_reading_that_takes_rows_for_whole_differs(tmp_path, monkeypatch):

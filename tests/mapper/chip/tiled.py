@@ -8,10 +8,17 @@ from siliconloom.mapper.chip.mapping import fit_precision, map_workload
 from siliconloom.mapper.chip.program import lower
 
 
-def tiled(chip, graph, queries, keys, heads=1):
-    """The workload's program with attention in so many queries, keys and heads at a time; rows are not whole."""
+def tiled(chip, graph, queries, keys, heads=1, apart=False):
+    """The workload's program with attention in so many queries, keys and heads at a time; rows are not whole.
+
+    Values have a ring of their own where they lie ``apart``, half of what they share with keys elsewhere.
+    """
     graph, _ = fit_precision(chip, graph)
     described = yaml.safe_load(mapping_text(map_workload(chip, graph)))
+    layout = described["layout"]
+    weights = int(layout["weights"].split()[0]) + int(layout.pop("values", "0 B").split()[0])
+    half = weights // 2 // 64 * 64
+    layout |= {"weights": f"{half} B", "values": f"{half} B"} if apart else {"weights": f"{weights} B"}
     for task in described["tasks"]:
         if "attention" in task:
             task["attention"] = {"queries": queries, "keys": keys, "heads": heads}
