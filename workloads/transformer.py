@@ -8,7 +8,7 @@ from typing import Any
 from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.workloads.architecture import Architecture, Layer, MixtureOfExperts, Norm, NormPlacement, Patches
-from siliconloom.workloads.attention import TokenStep, add_attention
+from siliconloom.workloads.attention import TokenStep, add_attention, add_cross_attention
 from siliconloom.workloads.builder import Builder, Value
 from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.feed_forward import add_feed_forward
@@ -35,19 +35,50 @@ def forward_graph(
     With ``sample`` the token of the largest logit follows the head.
     """
     builder = Builder(precision, patterns, model.epsilon, packing, unpacked)
-    x = _embedding(builder, model, run)
-    names: dict[str, int] = {}
-    for label, repeat, layers in layer_blocks(model.layers):
-        names[label] = names.get(label, 0) + 1
-        builder.block(label if names[label] == 1 else f"{label}_{names[label]}", Section.LAYER, repeat)
-        for index, layer in enumerate(layers):
-            builder.layer(index if len(layers) > 1 else None)
-            x = _layer(builder, layer, run, model.hidden, x)
+    if model.encoder is None:
+        builder.block("embedding", Section.EMBEDDING)
+        x = add_layers(builder, model.layers, run, model.hidden, add_embedding(builder, model, run))
+    else:
+        from siliconloom.workloads.encoder_decoder import add_encoder_decoder
+
+        x = add_encoder_decoder(builder, model, model.encoder, run)
     logits = _head(builder, model, run, x)
     if sample:
         rows, cols = run.batch, model.vocabulary
         builder.vector("sample", Role.SAMPLE, VectorFunction.ARGMAX, logits, rows=rows, cols=cols)
     return builder.dataflow
+
+
+def add_layers(
+    builder: Builder,
+    stack: Sequence[Layer],
+    run: TokenStep,
+    hidden: int,
+    x: Value,
+    *made: Value,
+    prefix: str = "",
+    bias: Value | None = None,
+) -> Value:
+    """Add the blocks of a stack of layers; ``made`` and ``bias`` are what all of them read beside the one before.
+
+    Parameters
+    ----------
+    made
+        The encoder's result, where the layers attend to it and it is at hand.
+    prefix
+        Of the blocks' names.
+    bias
+        Biases of scores by distance, where there are any.
+    """
+    names: dict[str, int] = {}
+    for label, repeat, layers in layer_blocks(stack):
+        names[label] = names.get(label, 0) + 1
+        own = prefix + (label if names[label] == 1 else f"{label}_{names[label]}")
+        builder.block(own, Section.LAYER, repeat)
+        for index, layer in enumerate(layers):
+            builder.layer(index if len(layers) > 1 else None)
+            x = _layer(builder, layer, run, hidden, x, *made, bias=bias)
+    return x
 
 
 def layer_blocks(layers: Sequence[Layer]) -> list[tuple[str, int, list[Layer]]]:
@@ -84,14 +115,18 @@ def _label(layer: Layer, layers: Sequence[Layer]) -> str:
     return "_".join([*words, "layer"])
 
 
-def _embedding(builder: Builder, model: Architecture, run: TokenStep) -> Value:
+def add_tokens(builder: Builder, model: Architecture, run: TokenStep, tied: str | None) -> Value:
+    """Add the rows of the table of tokens, which the operator ``tied`` stores where that is another one."""
+    rows, cols, table = run.tokens, model.embedding_width, model.vocabulary * model.embedding_width
+    return builder.vector("tokens", Role.TABLE, VectorFunction.GATHER, rows=rows, cols=cols, weights=table, tied=tied)
+
+
+def add_embedding(builder: Builder, model: Architecture, run: TokenStep) -> Value:
+    """Add what makes the first layer's input of tokens, or of an image, to a block that has begun."""
     tokens, width, gather = run.tokens, model.embedding_width, VectorFunction.GATHER
-    builder.block("embedding", Section.EMBEDDING)
     if model.patches is not None:
         return _image(builder, model, model.patches, run)
-    tied = "head" if model.tied and not model.pooler else None
-    table = model.vocabulary * width
-    x = builder.vector("tokens", Role.TABLE, gather, rows=tokens, cols=width, weights=table, tied=tied)
+    x = add_tokens(builder, model, run, "head" if model.tied and not model.pooler else None)
     if model.embedding_scale:
         x = builder.vector("scale", Role.EMBEDDING, VectorFunction.MULTIPLY, x, rows=tokens, cols=width)
     if width != model.hidden:
@@ -106,7 +141,7 @@ def _embedding(builder: Builder, model: Architecture, run: TokenStep) -> Value:
         add = VectorFunction.ADD
         x = builder.vector("add", Role.EMBEDDING, add, *summands, rows=tokens, cols=model.hidden)
     if model.embedding_norm is not None:
-        x = _norm(builder, "norm", Role.EMBEDDING, model.embedding_norm, x, tokens, model.hidden)
+        x = add_norm(builder, "norm", Role.EMBEDDING, model.embedding_norm, x, tokens, model.hidden)
     return x
 
 
@@ -122,13 +157,15 @@ def _image(builder: Builder, model: Architecture, patches: Patches, run: TokenSt
     return builder.vector("add", role, VectorFunction.ADD, first, embedded, places, **shape)
 
 
-def _layer(builder: Builder, layer: Layer, run: TokenStep, hidden: int, x: Value) -> Value:
+def _layer(
+    builder: Builder, layer: Layer, run: TokenStep, hidden: int, x: Value, *made: Value, bias: Value | None = None
+) -> Value:
     tokens, norm, placement = run.tokens, layer.norm, layer.placement
     joint = placement in (NormPlacement.PARALLEL, NormPlacement.PARALLEL_PAIR)
     norms, sums = (Role.JOINT_NORM, Role.JOINT_RESIDUAL) if joint else (Role.NORM, Role.RESIDUAL)
 
     def normed(name: str, value: Value) -> Value:
-        return _norm(builder, name, norms, norm, value, tokens, hidden)
+        return add_norm(builder, name, norms, norm, value, tokens, hidden)
 
     def add(name: str, *values: Value) -> Value:
         return builder.vector(name, sums, VectorFunction.ADD, *values, rows=tokens, cols=hidden)
@@ -141,12 +178,16 @@ def _layer(builder: Builder, layer: Layer, run: TokenStep, hidden: int, x: Value
         computed = add_feed_forward(builder, layer.feed_forward, tokens, hidden, inner)
         return add("add", attended, computed, x)
     after = placement is NormPlacement.POST
-    attended = add_attention(builder, layer.attention, run, hidden, x if after else normed("attention_norm", x))
+    inner = x if after else normed("attention_norm", x)
+    attended = add_attention(builder, layer.attention, run, hidden, inner, bias)
     if placement is NormPlacement.SANDWICH:
         attended = normed("attention_post_norm", attended)
     x = add("attention_add", attended, x)
     if after:
         x = normed("attention_norm", x)
+    if layer.cross is not None:
+        attended = add_cross_attention(builder, layer.cross, run, hidden, normed("cross_norm", x), *made)
+        x = add("cross_add", attended, x)
     computed = add_feed_forward(
         builder, layer.feed_forward, tokens, hidden, x if after else normed("feed_forward_norm", x)
     )
@@ -162,8 +203,11 @@ def _head(builder: Builder, model: Architecture, run: TokenStep, x: Value) -> Va
         return _of_first(builder, model, run, x)
     builder.block("head", Section.HEAD)
     if model.final_norm is not None:
-        x = _norm(builder, "norm", Role.FINAL_NORM, model.final_norm, x, run.tokens, hidden)
+        x = add_norm(builder, "norm", Role.FINAL_NORM, model.final_norm, x, run.tokens, hidden)
     rows = run.batch if run.cached else run.tokens
+    if model.head_scale:
+        scale, x = VectorFunction.MULTIPLY, x.part(rows * hidden)
+        x = builder.vector("scale", Role.FINAL_NORM, scale, x, rows=rows, cols=hidden, inputs=1)
     if width != hidden:
         x = builder.gemm("project", Role.WHOLE, x.part(rows * hidden), m=rows, n=width, k=hidden)
     last, bias = x.part(rows * width), model.head_bias
@@ -181,7 +225,7 @@ def _of_first(builder: Builder, model: Architecture, run: TokenStep, x: Value) -
     hidden, rows = model.hidden, run.batch
     builder.block("pooler" if model.pooler else "classifier", Section.POOLER)
     if model.final_norm is not None:
-        x = _norm(builder, "norm", Role.FINAL_NORM, model.final_norm, x, run.tokens, hidden)
+        x = add_norm(builder, "norm", Role.FINAL_NORM, model.final_norm, x, run.tokens, hidden)
     first = x.part(rows * hidden)
     if model.pooler:
         pooled = builder.gemm("pooler", Role.WHOLE, first, m=rows, n=hidden, k=hidden, bias=True)
@@ -192,5 +236,6 @@ def _of_first(builder: Builder, model: Architecture, run: TokenStep, x: Value) -
     return logits
 
 
-def _norm(builder: Builder, name: str, role: Role, norm: Norm, x: Value, tokens: int, hidden: int) -> Value:
+def add_norm(builder: Builder, name: str, role: Role, norm: Norm, x: Value, tokens: int, hidden: int) -> Value:
+    """Add a norm of rows as wide as the model."""
     return builder.vector(name, role, norm.function, x, rows=tokens, cols=hidden, weights=norm.weights(hidden))
