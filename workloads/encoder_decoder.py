@@ -1,8 +1,8 @@
 """An encoder and the decoder that attends to its result: what each phase runs of them, and how long sequences are.
 
-Prefill runs the encoder over the whole input, makes the keys and values of every decoder layer's cross-attention of what
-comes out, and runs the decoder over its first tokens. Decode runs the decoder alone, a token at a time: it reads those
-keys and values as they are, and appends none to them.
+Prefill runs the encoder over the whole input, makes of what comes out the keys and values of every decoder layer's
+cross-attention, and runs the decoder over its first tokens. Decode runs the decoder alone, a token at a time: it reads
+those keys and values as they are, and appends none to them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.graph import Phase
 from siliconloom.workloads.operators import Operator
 from siliconloom.workloads.roles import Role, Section
-from siliconloom.workloads.transformer import add_embedding, add_layers, add_norm, add_tokens
+from siliconloom.workloads.stack import add_embedding, add_layers, add_norm, add_tokens
 
 TABLE = "decoder_embedding.tokens"
 """Stores the table of tokens that encoder and decoder read, where the head is another one."""

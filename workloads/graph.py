@@ -290,7 +290,6 @@ class Graph(Struct, frozen=True, kw_only=True, eq=False, dict=True):
             "weight_bytes": self.weight_bytes,
             "kv_bytes_per_token": self.kv_bytes_per_token,
             "kv_bytes": self.kv_bytes,
-            **({"cross_kv_bytes": self.cross_bytes} if self.cross_bytes else {}),
             "notes": list(self.notes),
             "operators": [_row(operator) for operator in self.operators()],
         }

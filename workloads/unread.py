@@ -257,7 +257,7 @@ def _without(config: Configuration, key: str, model: Architecture) -> bool:
     if SHAPING[key] == "window" and key != "use_sliding_window":
         return config.data.get("use_sliding_window") is False or key == "max_window_layers"
     if key in ("rope_scaling", "rope_parameters"):
-        return model.positions == 0
+        return model.positions == 0 and not getattr(model.layers[0].attention, "position_buckets", 0)
     return key == "attn_logit_softcapping" and model.softcap
 
 

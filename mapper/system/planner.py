@@ -156,8 +156,8 @@ class Planner:
         kind = f"{self.graph.name}, an encoder with a decoder"
         if plan.pipeline > 1 and self.graph.phase is not Phase.DECODE:
             raise LoomError(
-                f"plan.pipeline {plan.pipeline} in {self.graph.phase.value} of {kind}: every layer of the decoder reads "
-                "the encoder's result, and stages pass on what one layer makes"
+                f"plan.pipeline {plan.pipeline} in {self.graph.phase.value} of {kind}: every layer of the decoder "
+                "reads the encoder's result, and stages pass on what one layer makes"
             )
         for key, value, without in (
             ("context", plan.context, 1),

@@ -61,9 +61,8 @@ def read_plan_input(
         if graph.phase is not Phase.PREFILL:
             raise LoomError(f"decode. follows prompts; workload.phase is {graph.phase.value}")
         if any(o.role is Role.CROSS_ATTENTION for o in graph.operators()):
-            raise LoomError(
-                f"decode. of {graph.name}, an encoder with a decoder: not supported; workload.phase=decode plans it alone"
-            )
+            kind = f"{graph.name}, an encoder with a decoder"
+            raise LoomError(f"decode. of {kind}: not supported; workload.phase=decode plans it alone")
         length = next(o.kv_len for o in graph.operators() if isinstance(o, Attention))
         sets = [s for s in theirs if s[0] not in ("phase", "sequence", "context")]
         decode = load_workload(model, [*sets, ("phase", "decode"), ("context", str(length))])
