@@ -85,6 +85,8 @@ class Planner:
         self.depth = 1 if whole else sum(o.repeat for o in attentions)
         """Layers that stages may be cut between."""
         self.experts = routing_of_model(graph).experts
+        if self.documents and self.encoder:
+            raise LoomError(f"plan.documents of {graph.name}, an encoder with a decoder: not supported")
         if self.documents:
             forward = [d for o in forward for d in (self._apart(o) if isinstance(o, Attention) else [o])]
         self.macs = sum(o.macs * o.repeat for o in forward)
@@ -166,8 +168,6 @@ class Planner:
         ):
             if value != without:
                 raise LoomError(f"plan.{key} {value} of {kind}: not supported")
-        if self.documents:
-            raise LoomError(f"plan.documents of {kind}: not supported")
 
     def _check_copies(self, plan: Plan) -> None:
         if self.graph.phase is Phase.TRAINING:
