@@ -35,10 +35,9 @@ from siliconloom.mapper.chip.attention_cost import (
 )
 from siliconloom.mapper.chip.builder import SLOTS, Ring, affine
 from siliconloom.mapper.chip.lowering import STILL, Context, Nest, Segment, Walk, when
-from siliconloom.mapper.chip.operands import NO_BIAS, attended
+from siliconloom.mapper.chip.operands import NO_BIAS, attended, has_biases
 from siliconloom.mapper.chip.tasks import Task
 from siliconloom.workloads import Attention
-from siliconloom.workloads.roles import Role
 
 
 class AttentionLowering:
@@ -57,8 +56,8 @@ class AttentionLowering:
         assert isinstance(whole, Attention)
         all_of = AttentionLayout(context.tile, context.chip.nearest, whole, task.held)
         pairs, tokens = max(whole.batch * whole.kv_heads, shape.batch * shape.kv_heads), whole.batch * whole.q_len
-        found, makers = attended(context.graph, whole), context.graph.dataflow.predecessors(name)
-        if any(context.graph.dataflow[maker].role is Role.SCORE_BIAS for maker in makers):
+        found = attended(context.graph, whole)
+        if has_biases(context.graph, whole):
             context.apart.setdefault(name, NO_BIAS)
         self.q_base = context.operand(name, "input", found[0], tokens * all_of.q_row, all_of.q_row)
         for each in found:

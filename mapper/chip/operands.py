@@ -341,8 +341,18 @@ def _attended_across(attention: Attention, asks: Operator, made: Operator | None
 
 def in_its_cache(graph: Graph, attention: Attention) -> bool:
     """Whether all keys and values lie in their cache already: those of cross-attention, after the prompt."""
-    makers = (graph.dataflow[name] for name in graph.dataflow.predecessors(attention.name))
-    return attention.role is Role.CROSS_ATTENTION and not any(is_append(maker) for maker in makers)
+    return attention.role is Role.CROSS_ATTENTION and not any(map(is_append, _makers(graph, attention)))
+
+
+def has_biases(graph: Graph, attention: Attention) -> bool:
+    """Whether a bias is added to every score of an attention operator."""
+    return any(maker.role is Role.SCORE_BIAS for maker in _makers(graph, attention))
+
+
+def _makers(graph: Graph, operator: Operator) -> list[Operator]:
+    """Operators whose results one uses; none of one that is by itself."""
+    flow = graph.dataflow
+    return [flow[name] for name in flow.predecessors(operator.name)] if operator.name in flow else []
 
 
 def is_append(operator: Operator) -> bool:
@@ -411,6 +421,7 @@ __all__ = [
     "attended",
     "columns",
     "expert_weights",
+    "has_biases",
     "in_its_cache",
     "is_append",
     "key_block",
