@@ -67,10 +67,10 @@ def _add_frames(builder: Builder, frames: Frames, hidden: int, run: TokenStep) -
     role, gelu, gather = Role.EMBEDDING, VectorFunction.GELU, VectorFunction.GATHER
     first, rows = run.batch * frames.count, run.tokens
     x = builder.gemm("conv1", Role.WHOLE, m=first, n=hidden, k=frames.kernel * frames.bands, bias=True)
-    x = builder.vector("gelu1", role, gelu, x, rows=first, cols=hidden)
+    x = builder.vector("gelu1", Role.WHOLE, gelu, x, rows=first, cols=hidden)
     under = frames.kernel * hidden
     x = builder.gemm("conv2", Role.WHOLE, x.part(rows * under), m=rows, n=hidden, k=under, bias=True)
-    x = builder.vector("gelu2", role, gelu, x, rows=rows, cols=hidden)
+    x = builder.vector("gelu2", Role.WHOLE, gelu, x, rows=rows, cols=hidden)
     table = frames.positions * hidden
     places = builder.vector("positions", role, gather, rows=rows, cols=hidden, weights=table)
     return builder.vector("add", role, VectorFunction.ADD, x, places, rows=rows, cols=hidden)

@@ -34,7 +34,7 @@ class Role(StrEnum):
     HEADWISE = "headwise"
     """One product for each head."""
     WHOLE = "whole"
-    """A product that every chip does itself: it makes what all heads or all columns use."""
+    """A product that every chip does itself, or a function of it: it makes what all heads or all columns use."""
     ATTENTION = "attention"
     CROSS_KEYS_VALUES = "cross_keys_values"
     """The product that makes, of the encoder's result, the keys and values that a decoder layer's tokens attend to."""

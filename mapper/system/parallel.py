@@ -37,7 +37,7 @@ CUT = frozenset({Role.CACHE, Role.CROSS_CACHE, Role.LATENT_CACHE, Role.ROPE, Rol
 RESIDUAL = frozenset({Role.NORM, Role.RESIDUAL, Role.JOINT_NORM, Role.JOINT_RESIDUAL, Role.ENTRY})
 """What is done to the residual stream, between the layers' halves."""
 REPEATED = frozenset(
-    {Role.TABLE, Role.EMBEDDING, Role.ROUTE, Role.COMBINE, Role.FINAL_NORM, Role.LATENT_NORM, Role.SAMPLE}
+    {Role.TABLE, Role.EMBEDDING, Role.WHOLE, Role.ROUTE, Role.COMBINE, Role.FINAL_NORM, Role.LATENT_NORM, Role.SAMPLE}
 )
 """Functions that every chip does itself, of all of its tokens."""
 SIZES = {Pass.FORWARD: ("m", "n", "k"), Pass.INPUT_GRADIENT: ("m", "k", "n"), Pass.WEIGHT_GRADIENT: ("k", "n", "m")}

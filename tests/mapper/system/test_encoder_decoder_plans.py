@@ -58,6 +58,18 @@ def test_three_sums_a_layer_of_the_decoder_and_two_of_the_encoder(name, phase):
     assert [o.elements for o in sums["decoder_layer"]] == [tokens * 768] * 3
 
 
+def test_every_chip_does_all_of_the_convolutions_whoever_shares_norms_by_tokens():
+    """The second one reads all of what the first one makes."""
+    part = share(workload("whisper-small", "prefill"), Split(4, sequence=True)).dataflow
+    assert [part[f"embedding.{name}"].output_elements for name in ("conv1", "gelu1", "conv2", "gelu2")] == [
+        8 * 3000 * 768,
+        8 * 3000 * 768,
+        8 * 1500 * 768,
+        8 * 1500 * 768,
+    ]
+    assert part["encoder_norm"].output_elements == 8 * 1500 * 768 // 4
+
+
 @pytest.mark.parametrize(
     ("phase", "plan", "message"),
     [
