@@ -238,7 +238,8 @@ def _kept(graph: Graph, attention: Attention) -> dict[str, Any]:
     """Columns that say in what keys and values are kept: what attention reads, or what a prompt's append writes."""
     cached = attention.cached
     if cached is None:
-        append = graph.beside(attention, Role.CACHE)
+        across = attention.role is Role.CROSS_ATTENTION
+        append = graph.beside(attention, Role.CROSS_CACHE if across else Role.CACHE)
         cached = append.cached if isinstance(append, Vector) else None
     if cached is None or cached.dtype is attention.precision:
         return {}

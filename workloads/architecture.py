@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import ClassVar
 
 from msgspec import Struct
 
@@ -39,8 +40,13 @@ class GroupedAttention(Struct, frozen=True, kw_only=True):
         Biases of the projections.
     qk_norm
         Norm over each head's queries and keys, sharing its parameters among heads.
+    key_bias
+        Where there are biases of queries and values, keys have one, too.
     window
         Keys a query sees, its own included; ``None`` for all.
+    position_buckets
+        Rows of a table of relative positions, with a column for each head, from which a bias is added to every score;
+        0 for none. All layers of a stack use the same table (T5, Raffel et al., arXiv:1910.10683, section 2.1).
     """
 
     heads: int
@@ -50,8 +56,10 @@ class GroupedAttention(Struct, frozen=True, kw_only=True):
     qkv_bias: bool = False
     output_bias: bool = False
     qk_norm: Norm | None = None
+    key_bias: bool = True
     window: int | None = None
     causal: bool = True
+    position_buckets: int = 0
 
 
 class LatentAttention(Struct, frozen=True, kw_only=True):
@@ -122,12 +130,13 @@ class NormPlacement(Enum):
 
 
 class Layer(Struct, frozen=True, kw_only=True):
-    """One transformer layer."""
+    """One transformer layer; with ``cross`` it attends to the encoder's result after its own tokens."""
 
     attention: GroupedAttention | LatentAttention
     feed_forward: FeedForward | MixtureOfExperts
     norm: Norm
     placement: NormPlacement = NormPlacement.PRE
+    cross: GroupedAttention | None = None
 
 
 class Patches(Struct, frozen=True, kw_only=True):
@@ -156,6 +165,48 @@ class Patches(Struct, frozen=True, kw_only=True):
         return self.channels * self.patch**2
 
 
+class Frames(Struct, frozen=True, kw_only=True):
+    """Frames of a spectrogram, and two convolutions over them of which the second one halves their number.
+
+    Both have a kernel of ``kernel`` frames and are padded to keep their ends; a GELU follows each (Whisper, Radford et
+    al., arXiv:2212.04356, section 2.2).
+
+    Parameters
+    ----------
+    bands
+        Values of a frame: mel bands.
+    positions
+        Positions that the second convolution leaves.
+    """
+
+    bands: int
+    positions: int
+
+    kernel: ClassVar[int] = 3
+    stride: ClassVar[int] = 2
+
+    @property
+    def count(self) -> int:
+        """Frames that the first convolution takes."""
+        return self.positions * self.stride
+
+
+class Encoder(Struct, frozen=True, kw_only=True):
+    """What comes before a decoder: layers of its own over another sequence, which the decoder's layers attend to.
+
+    Parameters
+    ----------
+    layers, norm
+        Its layers, and the norm behind the last one.
+    frames
+        Those of a spectrogram, in place of tokens; a table of as many positions as they make is added to them.
+    """
+
+    layers: tuple[Layer, ...]
+    norm: Norm
+    frames: Frames | None = None
+
+
 class Architecture(Struct, frozen=True, kw_only=True):
     """A whole model.
 
@@ -177,6 +228,9 @@ class Architecture(Struct, frozen=True, kw_only=True):
         Rows of the segment table (0: none).
     patches
         Those of an image; with a class token before them they are a sequence, in place of tokens.
+    encoder
+        The encoder whose result the layers attend to; ``layers``, positions and embeddings are the decoder's then, and
+        both read one table of tokens where the encoder reads tokens.
     embedding_norm
         Norm right after the embeddings (BERT).
     embedding_scale
@@ -185,6 +239,8 @@ class Architecture(Struct, frozen=True, kw_only=True):
         Norm before the head.
     tied
         The head uses the token table.
+    head_scale
+        What the head takes is multiplied by a constant (T5, where its head is the token table).
     pooler
         The model ends in BERT's pooler in place of a language-model head.
     classes
@@ -212,10 +268,12 @@ class Architecture(Struct, frozen=True, kw_only=True):
     trained_length: int | None = None
     token_types: int = 0
     patches: Patches | None = None
+    encoder: Encoder | None = None
     embedding_norm: Norm | None = None
     embedding_scale: bool = False
     final_norm: Norm | None = None
     tied: bool = False
+    head_scale: bool = False
     pooler: bool = False
     classes: int = 0
     head_bias: bool = False

@@ -17,6 +17,7 @@ class TokenStep(Struct, frozen=True, kw_only=True):
 
     The cache has room for ``room`` positions, or for ``kv_len`` where it says nothing. It is kept in ``cache``, or in
     the operands' own format where that says nothing; whole numbers have a scale for each head's key and value.
+    ``source`` are the positions of each sequence of the encoder, where the model has one.
     """
 
     phase: Phase
@@ -25,6 +26,7 @@ class TokenStep(Struct, frozen=True, kw_only=True):
     kv_len: int
     room: int | None = None
     cache: DataType | None = None
+    source: int = 0
 
     @property
     def tokens(self) -> int:
@@ -44,20 +46,92 @@ class TokenStep(Struct, frozen=True, kw_only=True):
 
 
 def add_attention(
-    builder: Builder, spec: GroupedAttention | LatentAttention, run: TokenStep, hidden: int, x: Value
+    builder: Builder,
+    spec: GroupedAttention | LatentAttention,
+    run: TokenStep,
+    hidden: int,
+    x: Value,
+    bias: Value | None = None,
 ) -> Value:
-    """Add the attention of one layer, from the normed residual ``x`` to the output projection."""
+    """Add the attention of one layer, from the normed residual ``x`` to the output projection.
+
+    ``bias`` has the biases of scores by distance, where there are any (`add_position_bias`).
+    """
     if isinstance(spec, GroupedAttention):
-        return _grouped(builder, spec, run, hidden, x)
+        return _grouped(builder, spec, run, hidden, x, bias)
     if run.phase is Phase.DECODE:
         return _latent_absorbed(builder, spec, run, hidden, x)
     return _latent_expanded(builder, spec, run, hidden, x)
 
 
-def _grouped(builder: Builder, spec: GroupedAttention, run: TokenStep, hidden: int, x: Value) -> Value:
+def add_position_bias(builder: Builder, spec: GroupedAttention, run: TokenStep) -> Value:
+    """Add what every layer of a stack takes biases of scores from: one for each distance, and each head.
+
+    Of ``q_len`` queries and ``kv_len`` keys there are ``kv_len`` distances under a causal mask, as many as there are
+    earlier tokens and the own one, and ``q_len + kv_len - 1`` without one. The table has a row to a bucket of distances
+    (Raffel et al., arXiv:1910.10683, section 2.1).
+    """
+    distances = run.kv_len if spec.causal else run.q_len + run.kv_len - 1
+    table = {"rows": distances, "cols": spec.heads, "weights": spec.position_buckets * spec.heads}
+    return builder.vector("position_bias", Role.POSITION_BIAS, VectorFunction.GATHER, **table)
+
+
+def _score_bias(builder: Builder, spec: GroupedAttention, run: TokenStep, bias: Value) -> Value:
+    """The sum of scores and their biases as an operator of its own: no kernel or circuit of attention does it.
+
+    It reads every score and its bias and writes their sum, through memory. That is more than a kernel of attention
+    would take that adds biases (it would read those alone), and less than one that keeps its scores in memory takes.
+    """
+    shape = {"rows": run.tokens * spec.heads, "cols": run.kv_len, "inputs": 2}
+    return builder.vector("score_bias", Role.SCORE_BIAS, VectorFunction.ADD, bias, **shape)
+
+
+def add_cross_attention(
+    builder: Builder, spec: GroupedAttention, run: TokenStep, hidden: int, x: Value, *made: Value
+) -> Value:
+    """Add attention of the decoder's tokens to all positions of the encoder, from the normed residual ``x``.
+
+    Keys and values are a product of the encoder's result ``made``, once for all of the decoder's tokens: in prefill
+    they are made and put into a cache of their own, and each step of decode, where nothing is ``made``, reads that.
+    """
+    tokens, source = run.tokens, run.batch * run.source
+    q_width, kv_width = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+    bias = spec.qkv_bias
+    query = builder.gemm("cross_query", Role.COLUMN_PARALLEL, x, m=tokens, n=q_width, k=hidden, bias=bias)
+    operands = [query]
+    for encoded in made:
+        unbiased = 0 if spec.key_bias or not bias else kv_width
+        sizes = {"m": source, "n": 2 * kv_width, "k": hidden, "unbiased": unbiased}
+        both = builder.gemm("cross_kv", Role.CROSS_KEYS_VALUES, encoded, **sizes, bias=bias)
+        shape = {"rows": source, "cols": 2 * kv_width, "inputs": 1}
+        append, cached = VectorFunction.KV_APPEND, run.format(spec.head_dim)
+        operands.append(builder.vector("cross_append", Role.CROSS_CACHE, append, both, **shape, cached=cached))
+    context = builder.attention(
+        "cross_attention",
+        *operands,
+        role=Role.CROSS_ATTENTION,
+        batch=run.batch,
+        heads=spec.heads,
+        kv_heads=spec.kv_heads,
+        q_len=run.q_len,
+        kv_len=run.source,
+        head_dim=spec.head_dim,
+        v_head_dim=spec.head_dim,
+        causal=False,
+        cached=None if made else run.format(spec.head_dim),
+    )
+    sizes = {"m": tokens, "n": hidden, "k": q_width}
+    return builder.gemm("cross_output", Role.ROW_PARALLEL, context, **sizes, bias=spec.output_bias)
+
+
+def _grouped(
+    builder: Builder, spec: GroupedAttention, run: TokenStep, hidden: int, x: Value, bias: Value | None
+) -> Value:
     tokens = run.tokens
     q_width, kv_width = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
-    qkv = builder.gemm("qkv", Role.QKV, x, m=tokens, n=q_width + 2 * kv_width, k=hidden, bias=spec.qkv_bias)
+    unbiased = 0 if spec.key_bias or not spec.qkv_bias else kv_width
+    sizes = {"m": tokens, "n": q_width + 2 * kv_width, "k": hidden, "unbiased": unbiased}
+    qkv = builder.gemm("qkv", Role.QKV, x, **sizes, bias=spec.qkv_bias)
     query, key, value = (qkv.part(tokens * width) for width in (q_width, kv_width, kv_width))
     if spec.qk_norm is not None:
         function, weights = spec.qk_norm.function, spec.qk_norm.weights(spec.head_dim)
@@ -80,6 +154,8 @@ def _grouped(builder: Builder, spec: GroupedAttention, run: TokenStep, hidden: i
         append, shape = VectorFunction.KV_APPEND, {"rows": tokens, "cols": 2 * kv_width, "inputs": 1}
         cached = builder.vector("kv_append", Role.CACHE, append, *operands, **shape, cached=run.format(spec.head_dim))
         operands = [cached]
+    if bias is not None:
+        operands.append(_score_bias(builder, spec, run, bias))
     context = builder.attention(
         "attention",
         *queries,

@@ -90,9 +90,9 @@ class Builder:
         operators = (self.dataflow[name] for name in self.dataflow)
         return any(isinstance(operator, Vector) and operator.tied == full for operator in operators)
 
-    def attention(self, name: str, *operands: Value, **shape: Any) -> Value:
+    def attention(self, name: str, *operands: Value, role: Role = Role.ATTENTION, **shape: Any) -> Value:
         """Add an `Attention`."""
-        return self._add(Attention(**shape, **self._common(name, Role.ATTENTION)), operands)
+        return self._add(Attention(**shape, **self._common(name, role)), operands)
 
     def vector(
         self, name: str, role: Role, function: VectorFunction, *operands: Value, rows: int, cols: int, **options: Any

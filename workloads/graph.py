@@ -55,6 +55,9 @@ class Graph(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     dataflow
         Operators in program order, and the elements that flow between them. A block that is executed several times
         stands once: the edges from one execution to the next are those from the block before it, repeated.
+    resting
+        Operators of another phase that this one does not run, whose parameters lie in memory meanwhile (a decode step
+        of a model with an encoder).
     notes
         What whoever reads a result of this workload should know.
     """
@@ -66,6 +69,7 @@ class Graph(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     batch: int
     tokens: int
     dataflow: Dataflow
+    resting: tuple[Operator, ...] = ()
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -117,12 +121,12 @@ class Graph(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     @property
     def parameters(self) -> int:
         """Parameter elements stored."""
-        return sum(operator.parameters * operator.repeat for operator in self.operators())
+        return sum(operator.parameters * operator.repeat for operator in (*self.operators(), *self.resting))
 
     @property
     def active_parameters(self) -> int:
         """Parameter elements that one token uses."""
-        return sum(operator.active_parameters * operator.repeat for operator in self.operators())
+        return sum(operator.active_parameters * operator.repeat for operator in (*self.operators(), *self.resting))
 
     @property
     def macs(self) -> int:
@@ -142,18 +146,47 @@ class Graph(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     @property
     def weight_bytes(self) -> int:
         """Bytes of all stored parameters, each at its operator's precision."""
-        return sum(operator.weight_bytes * operator.repeat for operator in self.operators())
+        return sum(operator.weight_bytes * operator.repeat for operator in self.operators()) + self.resting_bytes
+
+    @property
+    def resting_bytes(self) -> int:
+        """Bytes of parameters that nothing of this phase reads."""
+        return sum(operator.weight_bytes * operator.repeat for operator in self.resting)
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes that one token of one sequence adds to the key-value cache, over all layers."""
-        return sum(append.row_bytes * append.repeat for append, _ in self._caches())
+        """Bytes that one token of one sequence adds to the key-value cache, over all layers.
+
+        Of a decoder behind an encoder those of its own keys and values: a token adds none to cross-attention's.
+        """
+        own = (append for append, attention in self._caches() if attention.role is not Role.CROSS_ATTENTION)
+        return sum(append.row_bytes * append.repeat for append in own)
+
+    @property
+    def cross_bytes(self) -> int:
+        """Bytes of the keys and values of cross-attention, all positions of the encoder in all decoder layers."""
+        return sum(self.cross_bytes_of(o) * o.repeat for o in self.operators() if isinstance(o, Attention))
+
+    def cross_bytes_of(self, attention: Attention) -> int:
+        """Those of one execution of an attention operator, as they are kept; none where it is no cross-attention."""
+        if attention.role is not Role.CROSS_ATTENTION:
+            return 0
+        makers = (self.dataflow[name] for name in self.dataflow.predecessors(attention.name))
+        for maker in makers:
+            if isinstance(maker, Vector) and maker.role is Role.CROSS_CACHE:
+                return maker.output_bytes
+        return attention.kv_read_bytes
 
     @property
     def kv_bytes(self) -> int:
-        """Bytes that the key-value cache has room for; a window keeps its last keys only."""
-        total = 0
+        """Bytes that the key-value cache has room for; a window keeps its last keys only.
+
+        With those of cross-attention, where a decoder attends to an encoder's positions.
+        """
+        total = self.cross_bytes
         for append, attention in self._caches():
+            if attention.role is Role.CROSS_ATTENTION:
+                continue
             length = min(attention.positions, attention.window or attention.positions)
             total += append.row_bytes * attention.batch * length * append.repeat
         return total
@@ -202,18 +235,23 @@ class Graph(Struct, frozen=True, kw_only=True, eq=False, dict=True):
             dataflow.add(operator)
         for source, target, elements in self.dataflow.edges():
             dataflow.connect(source, target, elements)
-        return replace(self, precision=dtype, explicit_precision=True, dataflow=dataflow)
+        resting = tuple(_in_format(o, dtype) if o.precision == self.precision else o for o in self.resting)
+        return replace(self, precision=dtype, explicit_precision=True, dataflow=dataflow, resting=resting)
 
     def in_elements(self, dtype: DataType, weights: Packing) -> Graph:
         """Return the same graph with all operators in one format, and weights that are not packed in that of others."""
-        dataflow = Dataflow()
-        for operator in self.operators():
+
+        def changed(operator: Operator) -> Operator:
             if isinstance(operator, Gemm) and operator.weight and operator.packing is None:
                 operator = replace(operator, packing=weights)
-            dataflow.add(replace(operator, precision=dtype))
+            return replace(operator, precision=dtype)
+
+        dataflow = Dataflow()
+        for operator in self.operators():
+            dataflow.add(changed(operator))
         for source, target, elements in self.dataflow.edges():
             dataflow.connect(source, target, elements)
-        return replace(self, precision=dtype, dataflow=dataflow)
+        return replace(self, precision=dtype, dataflow=dataflow, resting=tuple(map(changed, self.resting)))
 
     def read_as_kept(self) -> Graph:
         """Return the same graph where attention reads keys and values as they are kept, those of a prompt, too.
@@ -223,6 +261,9 @@ class Graph(Struct, frozen=True, kw_only=True, eq=False, dict=True):
         kept: dict[str, CacheFormat | None] = {}
         for append, attention in self._caches():
             kept[append.name] = kept[attention.name] = _own_format(attention, append.cached)
+        for operator in self.operators():
+            if isinstance(operator, Attention) and operator.role is Role.CROSS_ATTENTION and operator.name not in kept:
+                kept[operator.name] = _own_format(operator, operator.cached)  # filled in another phase
         dataflow = Dataflow()
         for operator in self.operators():
             if isinstance(operator, Attention | Vector) and operator.name in kept:

@@ -16,6 +16,7 @@ from siliconloom.workloads.unread import refuse_unread
 EPSILONS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps")
 FAMILIES = {
     "deepseek": ("deepseek_v2", "deepseek_v3"),
+    "encoder_decoder": ("t5", "whisper"),
     "gpt": ("bert", "gpt2", "opt", "phi", "roberta"),
     "llama": (
         "gemma",

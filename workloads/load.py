@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,14 +15,15 @@ from pydantic import Field, TypeAdapter
 from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.document import Description, Document, find_file
 from siliconloom.arch.errors import NotSupported, Position
-from siliconloom.workloads.architecture import Architecture, LatentAttention, MixtureOfExperts
+from siliconloom.workloads.architecture import Architecture, Encoder, LatentAttention, MixtureOfExperts
 from siliconloom.workloads.attention import TokenStep
 from siliconloom.workloads.dataflow import Dataflow
+from siliconloom.workloads.encoder_decoder import resting
 from siliconloom.workloads.fields import Count, Title
 from siliconloom.workloads.graph import Graph, Phase
 from siliconloom.workloads.huggingface import read_architecture
 from siliconloom.workloads.names import LIBRARY
-from siliconloom.workloads.operators import Attention, Gemm, Vector
+from siliconloom.workloads.operators import Attention, Gemm, Operator, Vector
 from siliconloom.workloads.precision import (
     Block,
     CacheName,
@@ -50,6 +53,9 @@ class Transformer(Description):
     ``model`` is the content of a Hugging Face ``config.json``. ``sequence`` are the tokens of each sequence in
     prefill and training, ``context`` the keys that the new token of a decode step attends to, its own included;
     both default to 2048 or the model's longest sequence, and an image's is as long as its patches make it.
+    Of a model with an encoder ``sequence`` are the encoder's tokens, or positions, ``decoder_sequence`` the decoder's
+    in prefill (1), and ``context`` those of the decoder alone; ``encoder_sequence`` are the encoder's positions that a
+    decode step attends to, by default as many as ``sequence`` in prefill.
     ``cache_length`` are the positions that the cache has room for, where those are more. ``training_batch`` are the
     sequences of a training step, where ``--set`` gives no ``batch``. ``layers`` keeps only the first so many.
     ``experts: all`` lets every expert compute every token, with the weight zero where it is not chosen.
@@ -73,6 +79,8 @@ class Transformer(Description):
     batch: Count = 1
     training_batch: Count | None = None
     sequence: Length | None = None
+    decoder_sequence: Length | None = None
+    encoder_sequence: Length | None = None
     context: Length | None = None
     cache_length: Length | None = None
     layers: Length | None = None
@@ -172,10 +180,12 @@ def _title(text: str) -> str:
 OTHER_PHASES: dict[Phase, dict[str, str]] = {
     Phase.PREFILL: {
         "context": "context in prefill (chunked prefill after earlier tokens); sequence is the prompt's length",
+        "encoder_sequence": "encoder_sequence in prefill; sequence is the length of the encoder's input",
         "training_batch": "training_batch in prefill; set batch",
     },
     Phase.DECODE: {
         "sequence": "sequence in decode (several tokens a step, as in speculative decoding); context is the length",
+        "decoder_sequence": "decoder_sequence in decode, which makes one token; context is the decoder's length",
         "training_batch": "training_batch in decode; set batch",
     },
     Phase.TRAINING: {
@@ -220,20 +230,26 @@ def _transformer(document: Document, title: str, described: set[Any], changed: s
     if sample and (model.pooler or model.classes):
         end = "pooler" if model.pooler else "classifier"
         raise document.error(f"{model.model_type} has a {end} and no head to sample from", ("sample",))
-    dataflow = forward_graph(model, run, precision, patterns, sample=sample, packing=packing, unpacked=unpacked)
+    made = partial(forward_graph, model, sample=sample, packing=packing, unpacked=unpacked)
+    dataflow, rest = made(run, precision, patterns), tuple[Operator, ...]()
+    if model.encoder is not None and run.phase is Phase.DECODE:
+        prompt = replace(run, phase=Phase.PREFILL, kv_len=1, room=None)
+        rest = resting(made(prompt, precision, patterns), dataflow)
+    encoded = run.batch * run.source if run.phase is Phase.PREFILL else 0
     graph = Graph(
         name=entry.name or title,
         phase=entry.phase,
         precision=precision,
         explicit_precision=entry.precision is not None and entry.precision.states_operands,
         batch=run.batch,
-        tokens=run.tokens,
+        tokens=run.tokens + encoded,
         dataflow=dataflow,
+        resting=rest,
         notes=_notes(model, run),
     )
-    _check_patterns(document, entry, dataflow)
+    _check_patterns(document, entry, (*graph.operators(), *rest))
     _check_cache(document, entry, dataflow)
-    check_groups(document, graph.operators())
+    check_groups(document, [*graph.operators(), *rest])
     if entry.phase is Phase.TRAINING:
         from siliconloom.workloads.training import training_graph
 
@@ -244,9 +260,14 @@ def _transformer(document: Document, title: str, described: set[Any], changed: s
 def _kept_layers(document: Document, entry: Transformer, model: Architecture) -> Architecture:
     if entry.layers is None:
         return model
-    if entry.layers > len(model.layers):
-        raise document.error(f"the model has {len(model.layers)} layers", ("layers",), value=entry.layers)
-    return replace(model, layers=model.layers[: entry.layers])
+    encoder = model.encoder
+    least = len(model.layers) if encoder is None else min(len(model.layers), len(encoder.layers))
+    if entry.layers > least:
+        which = "model" if encoder is None else "encoder" if least < len(model.layers) else "decoder"
+        raise document.error(f"the {which} has {least} layers", ("layers",), value=entry.layers)
+    if encoder is not None:
+        encoder = replace(encoder, layers=encoder.layers[: entry.layers])
+    return replace(model, layers=model.layers[: entry.layers], encoder=encoder)
 
 
 def _with_all_experts(document: Document, model: Architecture) -> Architecture:
@@ -263,6 +284,11 @@ def _with_all_experts(document: Document, model: Architecture) -> Architecture:
 
 
 def _run(document: Document, entry: Transformer, model: Architecture) -> TokenStep:
+    if model.encoder is not None:
+        return _run_decoder(document, entry, model, _source(document, entry, model, model.encoder))
+    for key in ("decoder_sequence", "encoder_sequence"):
+        if getattr(entry, key) is not None:
+            raise document.error(f"{model.model_type} is no encoder with a decoder", (key,), value=getattr(entry, key))
     default = model.length or min(DEFAULT_SEQUENCE, model.max_length or model.trained_length or DEFAULT_SEQUENCE)
     if model.patches is not None and entry.sequence not in (None, model.length):
         cut = f"image_size {model.patches.image}, patch_size {model.patches.patch}"
@@ -295,6 +321,43 @@ def _run(document: Document, entry: Transformer, model: Architecture) -> TokenSt
     return TokenStep(phase=entry.phase, batch=entry.batch, q_len=new, kv_len=length, room=room, cache=cache)
 
 
+def _source(document: Document, entry: Transformer, model: Architecture, encoder: Encoder) -> int:
+    """Positions of each sequence of the encoder."""
+    if entry.phase is Phase.TRAINING:
+        raise document.error(f"not supported: training of {model.model_type}, an encoder with a decoder", ("phase",))
+    key, length = "sequence", entry.sequence
+    if entry.phase is Phase.DECODE and entry.encoder_sequence is not None:
+        key, length = "encoder_sequence", entry.encoder_sequence
+    if encoder.frames is None:
+        return length or min(DEFAULT_SEQUENCE, model.trained_length or DEFAULT_SEQUENCE)
+    positions, count = encoder.frames.positions, encoder.frames.count
+    if length not in (None, positions):
+        rule = f"must be {positions}: the positions that convolutions leave of {count} frames (max_source_positions)"
+        raise document.error(rule, (key,), value=length)
+    return positions
+
+
+def _run_decoder(document: Document, entry: Transformer, model: Architecture, source: int) -> TokenStep:
+    """The decoder's tokens: its first ones in prefill, one that attends to ``context`` of its own in decode."""
+    for key in ("decoder_sequence", "context", "cache_length"):
+        length = getattr(entry, key)
+        if length is not None and model.max_length is not None and length > model.max_length:
+            rule = f"the decoder has learned positions for {model.max_length} tokens only"
+            raise document.error(rule, (key,), value=length)
+    if entry.phase is Phase.DECODE:
+        default = min(DEFAULT_SEQUENCE, model.max_length or model.trained_length or DEFAULT_SEQUENCE)
+        length, new = entry.context or default, 1
+    else:
+        length = new = entry.decoder_sequence or 1
+    room = entry.cache_length
+    if room is not None and room < length:
+        raise document.error(f"the cache must have room for {length} positions", ("cache_length",), value=room)
+    cache = _cache_format(document, entry, model)
+    return TokenStep(
+        phase=entry.phase, batch=entry.batch, q_len=new, kv_len=length, room=room, cache=cache, source=source
+    )
+
+
 def _cache_format(document: Document, entry: Transformer, model: Architecture) -> DataType | None:
     """The format that keys and values are kept in, where one is stated."""
     stated = entry.cache_precision if entry.phase is not Phase.TRAINING else None
@@ -322,10 +385,11 @@ def _check_cache(document: Document, entry: Transformer, dataflow: Dataflow) -> 
 
 
 def _notes(model: Architecture, run: TokenStep) -> tuple[str, ...]:
-    """Rotary positions go on beyond those that a model was made for; what it says there is another matter."""
-    if model.trained_length is None or run.kv_len <= model.trained_length:
+    """Positions that no table holds go on beyond those that a model was made for; what it says there is open."""
+    longest = max(run.kv_len, run.source)
+    if model.trained_length is None or longest <= model.trained_length:
         return ()
-    return (f"{run.kv_len:,} tokens are more than the {model.trained_length:,} positions that the model was made for",)
+    return (f"{longest:,} tokens are more than the {model.trained_length:,} positions that the model was made for",)
 
 
 def _formats(
@@ -341,12 +405,11 @@ def _formats(
     return precision, packing, patterns
 
 
-def _check_patterns(document: Document, entry: Transformer, dataflow: Dataflow) -> None:
-    operators = [dataflow[name] for name in dataflow]
+def _check_patterns(document: Document, entry: Transformer, operators: Sequence[Operator]) -> None:
     for pattern, stated in entry.operator_precision.items():
         found = [operator for operator in operators if fnmatchcase(operator.name, pattern)]
         if not found:
-            blocks = ", ".join(dict.fromkeys(str(name) for name in dataflow))
+            blocks = ", ".join(dict.fromkeys(operator.name for operator in operators))
             rule = f"no operator matches '{pattern}'; there are {blocks}"
             raise document.error(rule, ("operator_precision", pattern))
         if stated.weights and not any(isinstance(operator, Gemm) and operator.weight for operator in found):

@@ -126,6 +126,8 @@ class Gemm(Operator, frozen=True, kw_only=True):
         B is a stored parameter; otherwise it is an operand, and counts in `input_bytes`.
     bias
         A stored vector of n elements is added to each row.
+    unbiased
+        With ``bias``: columns whose bias is zero, and no parameter (the keys' columns among queries, keys and values).
     stored
         Stored matrices where that is more than are executed (all experts); ``None`` means ``batch``.
     chosen
@@ -144,6 +146,7 @@ class Gemm(Operator, frozen=True, kw_only=True):
     batch: int = 1
     weight: bool = True
     bias: bool = False
+    unbiased: int = 0
     stored: int | None = None
     chosen: int | None = None
     packing: Packing | None = None
@@ -183,8 +186,8 @@ class Gemm(Operator, frozen=True, kw_only=True):
         """As of any operator; of packed matrices codes, and a scale for every column of a group."""
         if self.packing is None and self.compression is None and self.sparsity is None:
             return self.precision.size(self.parameters)
-        matrices = self.batch if self.stored is None else self.stored
-        return matrices * (self.matrix_bytes + self.precision.size(self.n * self.bias))
+        matrices = self.stored or self.batch
+        return matrices * (self.matrix_bytes + self.precision.size((self.n - self.unbiased) * self.bias))
 
     @property
     def matrix_bytes(self) -> int:
@@ -212,7 +215,7 @@ class Gemm(Operator, frozen=True, kw_only=True):
         return self.batch * self.m * self.n
 
     def _matrix_elements(self, matrices: int) -> int:
-        return matrices * (self.k * self.n * self.weight + self.n * self.bias)
+        return matrices * (self.k * self.n * self.weight + (self.n - self.unbiased) * self.bias)
 
 
 class Attention(Operator, frozen=True, kw_only=True):

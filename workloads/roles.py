@@ -34,8 +34,18 @@ class Role(StrEnum):
     HEADWISE = "headwise"
     """One product for each head."""
     WHOLE = "whole"
-    """A product that every chip does itself: it makes what all heads or all columns use."""
+    """A product that every chip does itself, or a function of it: it makes what all heads or all columns use."""
     ATTENTION = "attention"
+    CROSS_KEYS_VALUES = "cross_keys_values"
+    """The product that makes, of the encoder's result, the keys and values that a decoder layer's tokens attend to."""
+    CROSS_CACHE = "cross_cache"
+    """Puts those keys and values into a cache, once for all of the decoder's tokens."""
+    CROSS_ATTENTION = "cross_attention"
+    """Attention of the decoder's tokens to the encoder's positions."""
+    POSITION_BIAS = "position_bias"
+    """Rows of the table of relative positions: a bias for each distance, and each head."""
+    SCORE_BIAS = "score_bias"
+    """Adds to every score the bias of its distance and head, before the softmax."""
     QUERY_NORM = "query_norm"
     """A norm of every head's queries."""
     KEY_NORM = "key_norm"
@@ -98,6 +108,7 @@ class Section(StrEnum):
     LIST = "list"
     """None: an entry of a list."""
     EMBEDDING = "embedding"
+    """What makes the input of the first layer; of a decoder behind an encoder, the encoder's last norm, too."""
     LAYER = "layer"
     """One layer, or the layers of a repeating pattern."""
     HEAD = "head"
@@ -154,7 +165,9 @@ class Place(Struct, frozen=True, kw_only=True):
         return self.step is not Pass.FORWARD and self.step is not Pass.OPTIMIZER
 
 
+ASIDE = frozenset({Role.CROSS_KEYS_VALUES, Role.SCORE_BIAS})
+"""Of a block that is executed again and again, what reads a result from before it that stays the same meanwhile."""
 NOWHERE = Place()
 """Of operators that no model is known of."""
 
-__all__ = ["NOWHERE", "Pass", "Place", "Role", "Section"]
+__all__ = ["ASIDE", "NOWHERE", "Pass", "Place", "Role", "Section"]

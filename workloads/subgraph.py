@@ -27,17 +27,18 @@ def subgraph(graph: Graph, operators: Sequence[Operator]) -> Graph:
 
 
 def executed_once(graph: Graph) -> Graph:
-    """The same with every block executed once."""
+    """The same with every block executed once, and nothing in memory beside it."""
     dataflow = Dataflow()
     for operator in graph.operators():
         dataflow.add(replace(operator, repeat=1))
     for source, target, elements in graph.dataflow.edges():
         dataflow.connect(source, target, elements)
-    return replace(graph, dataflow=dataflow)
+    return replace(graph, dataflow=dataflow, resting=())
 
 
 def alone(graph: Graph, attention: Attention) -> Graph:
     """A graph of one attention, done as in ``graph``."""
     dataflow = Dataflow()
     dataflow.add(attention)
-    return replace(graph, dataflow=dataflow, batch=attention.batch, tokens=attention.batch * attention.q_len)
+    tokens = attention.batch * attention.q_len
+    return replace(graph, dataflow=dataflow, resting=(), batch=attention.batch, tokens=tokens)

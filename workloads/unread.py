@@ -41,8 +41,13 @@ FEATURES: dict[str, str] = {
     "text model nested in it": "text_config llm_config language_config",
     "encoder": (
         "is_encoder_decoder encoder_layers num_encoder_layers cross_attention_hidden_size add_cross_attention "
-        "cross_attention_layers cross_attention_frequency"
+        "cross_attention_layers cross_attention_frequency encoder_attention_heads encoder_ffn_dim decoder_layers "
+        "num_decoder_layers decoder_attention_heads decoder_ffn_dim"
     ),
+    "sound": "num_mel_bins max_source_positions max_target_positions",
+    "biases of scores by distance": "relative_attention_num_buckets",
+    "perceptron of this kind": "feed_forward_proj",
+    "scaled embeddings": "scale_embedding",
     "state-space or linear-attention layers": (
         "state_size ssm_state_size mamba_d_state mamba_n_heads mamba_d_conv mamba_expand attn_layer_period "
         "attn_layer_offset full_attention_interval linear_num_key_heads linear_num_value_heads linear_key_head_dim "
@@ -62,7 +67,8 @@ FEATURES: dict[str, str] = {
 
 INERT: dict[str, str] = {
     "constants of positions": (
-        "rope_theta rotary_emb_base rope_local_base_freq rope_interleave original_max_position_embeddings"
+        "rope_theta rotary_emb_base rope_local_base_freq rope_interleave original_max_position_embeddings "
+        "relative_attention_max_distance"
     ),
     "constants of scores and routers": (
         "query_pre_attn_scalar scale_attn_weights scale_attn_by_inverse_layer_idx reorder_and_upcast_attn "
@@ -71,7 +77,8 @@ INERT: dict[str, str] = {
     ),
     "dropout and initial values": (
         "attention_dropout attention_probs_dropout_prob hidden_dropout_prob dropout layerdrop attn_pdrop "
-        "embd_pdrop resid_pdrop initializer_range init_std classifier_dropout"
+        "embd_pdrop resid_pdrop initializer_range init_std classifier_dropout dropout_rate activation_dropout "
+        "encoder_layerdrop decoder_layerdrop initializer_factor"
     ),
     "tokens": "bos_token_id eos_token_id pad_token_id sep_token_id decoder_start_token_id",
     "how the file came about": (
@@ -169,15 +176,19 @@ def stated(model: Architecture) -> dict[str, tuple[Any, ...]]:
         "d_model": (hidden,),
         "word_embed_proj_dim": (model.embedding_width,),
         "embedding_size": (model.embedding_width,),
-        "num_hidden_layers": (layers,),
+        "num_hidden_layers": (layers,) if model.encoder is None else (layers, len(model.encoder.layers)),
         "n_layer": (layers,),
         "n_layers": (layers,),
+        "num_layers": (layers,),
         "num_attention_heads": (heads,),
         "n_head": (heads,),
         "n_heads": (heads,),
+        "num_heads": (heads,),
+        "is_encoder_decoder": (model.encoder is not None,),
         "intermediate_size": widths,
         "n_inner": widths,
         "ffn_dim": widths,
+        "d_ff": widths,
         "ffn_hidden_size": widths,
         "hidden_act": (perceptron.activation,),
         "hidden_activation": (perceptron.activation,),
@@ -204,6 +215,7 @@ def stated(model: Architecture) -> dict[str, tuple[Any, ...]]:
             "num_kv_heads": (attention.kv_heads,),
             "n_head_kv": (attention.kv_heads,),
             "head_dim": (attention.head_dim,),
+            "d_kv": (attention.head_dim,),
             "rotary_dim": (attention.rotary_dim,),
             "v_head_dim": (attention.head_dim,),
             "attention_bias": biases,
@@ -226,6 +238,7 @@ def stated(model: Architecture) -> dict[str, tuple[Any, ...]]:
             "n_head_kv": (heads,),
             "rotary_dim": (rotary,),
             "qk_head_dim": (content + rotary,),
+            "d_kv": (rotary, content + rotary, attention.v_head_dim),
             "head_dim": (rotary, content + rotary, attention.v_head_dim, hidden // heads),
             "mlp_bias": (False,),
             "bias": (False,),
@@ -244,7 +257,7 @@ def _without(config: Configuration, key: str, model: Architecture) -> bool:
     if SHAPING[key] == "window" and key != "use_sliding_window":
         return config.data.get("use_sliding_window") is False or key == "max_window_layers"
     if key in ("rope_scaling", "rope_parameters"):
-        return model.positions == 0
+        return model.positions == 0 and not getattr(model.layers[0].attention, "position_buckets", 0)
     return key == "attn_logit_softcapping" and model.softcap
 
 

@@ -37,7 +37,7 @@ from siliconloom.mapper.chip.attention_cost import (
 )
 from siliconloom.mapper.chip.builder import SLOTS, Loop, Ring, affine
 from siliconloom.mapper.chip.lowering import Context, Nest, Walk, when
-from siliconloom.mapper.chip.operands import attended
+from siliconloom.mapper.chip.operands import NO_BIAS, attended, has_biases
 from siliconloom.mapper.chip.pipelined import Stage, outside, pipeline
 from siliconloom.mapper.chip.tasks import Task
 from siliconloom.workloads import Attention
@@ -82,6 +82,8 @@ class AttentionLowering:
         all_of = AttentionLayout(context.tile, context.chip.nearest, whole, task.held)
         pairs, tokens = max(whole.batch * whole.kv_heads, shape.batch * shape.kv_heads), whole.batch * whole.q_len
         found = attended(context.graph, whole)
+        if has_biases(context.graph, whole):
+            context.apart.setdefault(name, NO_BIAS)
         self.q_base = context.operand(name, "input", found[0], tokens * all_of.q_row, all_of.q_row)
         for each in found:
             if isinstance(each, str):

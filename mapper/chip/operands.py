@@ -18,7 +18,7 @@ from siliconloom.arch.layout import line_values
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.epilogue import GATED
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
-from siliconloom.workloads.roles import Section
+from siliconloom.workloads.roles import ASIDE, Role, Section
 
 
 class Operand(Struct, frozen=True):
@@ -226,6 +226,8 @@ def operands(graph: Graph, operator: Operator) -> tuple[Found, ...]:
         return tuple(_of_product(graph, operator, flow[name]) for name in makers[:1])
     assert isinstance(operator, Vector)
     count = operator.inputs
+    if operator.role is Role.SCORE_BIAS:
+        return (NO_BIAS,) * count
     if operator.function is VectorFunction.COMBINE and makers:
         return _of_experts(graph, operator)
     if len(makers) == count:
@@ -235,6 +237,9 @@ def operands(graph: Graph, operator: Operator) -> tuple[Found, ...]:
         return tuple(Operand(makers[0], number * operator.cols, held) for number in range(count))
     return ("no layout for operands that several operators have made",) * count if makers else ()
 
+
+NO_BIAS = "no circuit adds a bias of its distance to a score"
+"""Why the sum of scores and biases reads neither: scores never leave the tile, and only an operator beside adds."""
 
 ROUTED = "routing depends on data"
 """Why there is no layout for what experts read and make, where a token does not go to every expert."""
@@ -292,11 +297,13 @@ def attended(graph: Graph, attention: Attention) -> tuple[Found, Found, Found]:
     flow = graph.dataflow
     makers = flow.predecessors(attention.name) if attention.name in flow else []
     caches = [name for name in makers if is_append(flow[name])]
-    others = [name for name in makers if name not in caches]
+    others = [name for name in makers if name not in caches and flow[name].role is not Role.SCORE_BIAS]
     news = flow.predecessors(caches[0]) if caches else others
     others, news = (sorted(names, key=lambda name: columns(flow[name])) for names in (others, news))  # rope, then qkv
     if not others or not news or attention.values_in_keys:
         return ("no layout for a latent cache",) * 3
+    if attention.role is Role.CROSS_ATTENTION:
+        return _attended_across(attention, flow[others[0]], flow[news[0]] if caches else None)
     queries = attention.heads * attention.head_dim
     keys = queries + attention.kv_heads * attention.head_dim
     values = keys + attention.kv_heads * attention.v_head_dim
@@ -310,6 +317,42 @@ def attended(graph: Graph, attention: Attention) -> tuple[Found, Found, Found]:
         return _same_format(attention, maker) or Operand(name, first, held)
 
     return found(others[0], 0, queries), found(news[0], queries, keys), found(news[-1], keys, values)
+
+
+def _attended_across(attention: Attention, asks: Operator, made: Operator | None) -> tuple[Found, Found, Found]:
+    """Those of cross-attention: queries are a product, keys and values another one, of the encoder's result.
+
+    Where nothing has ``made`` the latter they lie in their cache, and those that are found stand for none.
+    """
+    queries, keys = attention.heads * attention.head_dim, attention.kv_heads * attention.head_dim
+    both = keys + attention.kv_heads * attention.v_head_dim
+
+    def found(maker: Operator, first: int, tokens: int, held: int) -> Found:
+        if (rows(maker), columns(maker)) != (tokens, held):
+            return "no layout for queries and keys that are normalised, or turned in part"
+        return _same_format(attention, maker) or Operand(maker.name, first, held)
+
+    asked = found(asks, 0, attention.batch * attention.q_len, queries)
+    if made is None:
+        return (asked,) * 3
+    source = attention.batch * attention.kv_len
+    return asked, found(made, 0, source, both), found(made, keys, source, both)
+
+
+def in_its_cache(graph: Graph, attention: Attention) -> bool:
+    """Whether all keys and values lie in their cache already: those of cross-attention, after the prompt."""
+    return attention.role is Role.CROSS_ATTENTION and not any(map(is_append, _makers(graph, attention)))
+
+
+def has_biases(graph: Graph, attention: Attention) -> bool:
+    """Whether a bias is added to every score of an attention operator."""
+    return any(maker.role is Role.SCORE_BIAS for maker in _makers(graph, attention))
+
+
+def _makers(graph: Graph, operator: Operator) -> list[Operator]:
+    """Operators whose results one uses; none of one that is by itself."""
+    flow = graph.dataflow
+    return [flow[name] for name in flow.predecessors(operator.name)] if operator.name in flow else []
 
 
 def is_append(operator: Operator) -> bool:
@@ -327,7 +370,8 @@ def updated(graph: Graph) -> dict[str, str]:
     flow = graph.dataflow
     for _, repeat, members in graph.blocks():
         names, last = {each.name for each in members}, members[-1]
-        before = {name for each in members for name in flow.predecessors(each.name) if name not in names}
+        moving = (each.name for each in members if each.role not in ASIDE)
+        before = {name for each in moving for name in flow.predecessors(each) if name not in names}
         if repeat > 1 and len(before) == 1 and not isinstance(last, Attention):
             maker = flow[before.pop()]
             same = (rows(maker), columns(maker), maker.precision) == (rows(last), columns(last), last.precision)
@@ -368,6 +412,7 @@ def _same_format(reader: Operator, maker: Operator) -> str | None:
 
 
 __all__ = [
+    "NO_BIAS",
     "ROUTED",
     "Cached",
     "Found",
@@ -376,6 +421,8 @@ __all__ = [
     "attended",
     "columns",
     "expert_weights",
+    "has_biases",
+    "in_its_cache",
     "is_append",
     "key_block",
     "operands",

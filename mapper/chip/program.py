@@ -269,6 +269,9 @@ def lower_tasks(
                 runs[builder.operator][1].append((part.count, tiled[name]))
                 emit = partial(_lower, context, task, tiled[name])
                 emit() if known is None else known.lower(context, tiled[name], emit)
+    memory.repetition = 0
+    for operator in graph.resting:  # nothing reads them, and they take room
+        memory.take(operator.name, "parameters", operator.weight_bytes, operator.repeat)
     return Lowered(builder.finish(tuple(numbers), draft=draft), runs, outputs, apart)
 
 

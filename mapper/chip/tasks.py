@@ -20,6 +20,7 @@ from siliconloom.mapper.chip.operands import (
     Turned,
     attended,
     columns,
+    in_its_cache,
     is_append,
     operands,
     takes_all,
@@ -110,14 +111,17 @@ def rearrangements(graph: Graph, operator: Operator, tile: NpuTile, linked: bool
     """What brings operands into the order in which the array takes them, where the workload does not say how.
 
     - Keys are made token by token, as values are, but the array multiplies with their transpose: what loads B by its
-      rows needs new keys transposed. Older ones lie transposed in the cache; their own run has paid for it. What
-      appends to a cache does so; where nothing does (an encoder), keys and values are brought there all the same.
+      rows needs new keys transposed. Older ones lie transposed in the cache; their own run has paid for it. Those of
+      cross-attention are new in prefill alone. What appends to a cache does so; where nothing does (an encoder), keys
+      and values are brought there all the same.
     - Experts take the rows of their tokens, which lie anywhere; where each takes all of them they are in order.
     - An array that keeps its sums takes rows of what it multiplies column by column: they are transposed into blocks.
       What no operator makes (an image's patches) comes in blocks.
     """
     common: dict[str, Any] = {"block": operator.block, "repeat": operator.repeat, "precision": operator.precision}
     if isinstance(operator, Attention):
+        if linked and in_its_cache(graph, operator):
+            return []
         makers = graph.dataflow.predecessors(operator.name) if linked else []
         if any(_appends(graph, graph.dataflow[name]) for name in makers):
             return []

@@ -90,7 +90,7 @@ class Layers:
     def __init__(self, cluster: Cluster, graph: Graph, documents: Sequence[int] = ()) -> None:
         self.cluster, self.graph, self.documents = cluster, graph, documents
         forward = [o for o in graph.operators() if o.place.step is Pass.FORWARD]
-        self._attentions = [o for o in forward if isinstance(o, Attention)]
+        self._attentions = [o for o in forward if o.role is Role.ATTENTION]
         self._graphs: dict[tuple[Any, ...], Graph] = {}
         self._blocks: dict[tuple[Any, ...], tuple[Block, ...]] = {}
         self._waits: dict[tuple[Any, ...], dict[str, float]] = {}
@@ -133,6 +133,12 @@ class Layers:
             if plan.attention_chips and block.attention:
                 block = self._pooled(block, plan, batch, kind, operators, backward.get(name, []), seconds)
             found.append(block)
+        rest, layers = part.resting_bytes, sum(b.repeat for b in found if b.section is Section.LAYER)
+        if rest:  # as many of the encoder's layers as of the decoder's
+            found = [
+                replace(b, weight_bytes=b.weight_bytes + rest / layers) if b.section is Section.LAYER else b
+                for b in found
+            ]
         return tuple(found)
 
     def row(self, plan: Plan, batch: int, kind: int = 0) -> LayerRow | None:
@@ -272,7 +278,7 @@ def _block(
         o.row_bytes * _cached(part, o)
         for o in forward
         if isinstance(o, Vector) and o.role in (Role.CACHE, Role.LATENT_CACHE)
-    )
+    ) + sum(part.cross_bytes_of(o) for o in forward if isinstance(o, Attention))
     own = {o.name for o in forward}
     kept, entering = _kept(part, own, {o.name for o in backward}, tensor)
     scores = masks = 0.0

@@ -25,19 +25,19 @@ from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.graph import is_optimizer
 from siliconloom.workloads.roles import Pass, Role, Section
 
-COLUMNS = frozenset({Role.QKV, Role.COLUMN_PARALLEL, Role.SHARED_COLUMN, Role.HEAD})
+COLUMNS = frozenset({Role.QKV, Role.COLUMN_PARALLEL, Role.CROSS_KEYS_VALUES, Role.SHARED_COLUMN, Role.HEAD})
 """Products whose result is cut."""
 ROWS = frozenset({Role.ROW_PARALLEL, Role.SHARED_ROW})
 """Products whose sum is cut."""
 WHOLE = frozenset({Role.ROUTER, Role.WHOLE})
 """Products that every chip does itself."""
 EXPERTS = frozenset({Role.EXPERT_COLUMN, Role.EXPERT_ACTIVATION, Role.EXPERT_ROW})
-CUT = frozenset({Role.CACHE, Role.LATENT_CACHE, Role.ROPE, Role.LATENT_ROPE, Role.ACTIVATION})
+CUT = frozenset({Role.CACHE, Role.CROSS_CACHE, Role.LATENT_CACHE, Role.ROPE, Role.LATENT_ROPE, Role.ACTIVATION})
 """Functions whose columns are cut with the product before them."""
 RESIDUAL = frozenset({Role.NORM, Role.RESIDUAL, Role.JOINT_NORM, Role.JOINT_RESIDUAL, Role.ENTRY})
 """What is done to the residual stream, between the layers' halves."""
 REPEATED = frozenset(
-    {Role.TABLE, Role.EMBEDDING, Role.ROUTE, Role.COMBINE, Role.FINAL_NORM, Role.LATENT_NORM, Role.SAMPLE}
+    {Role.TABLE, Role.EMBEDDING, Role.WHOLE, Role.ROUTE, Role.COMBINE, Role.FINAL_NORM, Role.LATENT_NORM, Role.SAMPLE}
 )
 """Functions that every chip does itself, of all of its tokens."""
 SIZES = {Pass.FORWARD: ("m", "n", "k"), Pass.INPUT_GRADIENT: ("m", "k", "n"), Pass.WEIGHT_GRADIENT: ("k", "n", "m")}
@@ -152,7 +152,8 @@ class _Sharing:
                 self.made.connect(at, message.name, message.elements)
                 at = message.name
             last[operator.name] = at
-        return replace(self.graph, dataflow=self.made)
+        resting = tuple(self._change(operator)[1] for operator in self.graph.resting)
+        return replace(self.graph, dataflow=self.made, resting=resting)
 
     def _add(self, message: Collective) -> None:
         self.made.add(message)
@@ -193,7 +194,7 @@ class _Sharing:
             changes["batch"] = self._even(gemm, gemm.batch, t, "heads", "tensor")
         elif role not in WHOLE and t > 1:
             raise NotSupported(f"tensor parallelism of {gemm.name} ({gemm.kind}) in {self.graph.name}")
-        return replace(gemm, **changes)
+        return replace(gemm, unbiased=gemm.unbiased // t, **changes)
 
     def _columns(self, gemm: Gemm, columns: str) -> int:
         """Columns of a chip; key-value heads fewer than the chips are repeated."""
@@ -242,6 +243,8 @@ class _Sharing:
         changed = replace(attention, heads=heads, kv_heads=kv_heads)
         if split.context == 1:
             return [], changed, []
+        if attention.role is Role.CROSS_ATTENTION:
+            raise LoomError(f"{self.key}.context: chips do not share sequences of an encoder and a decoder")
         if self.graph.phase is Phase.DECODE:
             merged = changed.batch * heads * (changed.v_head_dim + 2)  # with the largest score and the sum of each
             changed = replace(changed, kv_len=-(-changed.kv_len // split.context))
@@ -272,6 +275,11 @@ class _Sharing:
             if role is Role.KEY_NORM and heads is not None and t % heads.kv_heads == 0:
                 return replace(vector, rows=rows // min(t, heads.kv_heads))
             return replace(vector, rows=self._even(vector, rows, t, "rows", "tensor"))
+        if role is Role.POSITION_BIAS:  # a column for every head
+            cols = self._even(vector, vector.cols, t, "heads", "tensor")
+            return replace(vector, cols=cols, weights=vector.weights // t)
+        if role is Role.SCORE_BIAS:
+            return replace(vector, rows=self._even(vector, vector.rows, t, "rows", "tensor"))
         if role is Role.LOSS:
             return replace(vector, rows=self._tokens(vector, vector.rows), cols=-(-vector.cols // t))
         if role is Role.EMBEDDING and vector.cols == self._model_width():

@@ -75,19 +75,25 @@ class Planner:
         self.routed = routed
         self.layers = Layers(cluster, graph, self.documents)
         forward = [o for o in graph.operators() if o.place.step is Pass.FORWARD]
-        attentions = [o for o in forward if isinstance(o, Attention)]
+        attentions = [o for o in forward if isinstance(o, Attention) and o.role is not Role.CROSS_ATTENTION]
+        self.encoder = len(attentions) < sum(isinstance(o, Attention) for o in forward)
+        """Whether the layers attend to an encoder's result."""
         if not attentions:
             raise LoomError(f"{graph.name}: a plan is for transformers; it has no attention")
         self.attention = attentions[0]
-        self.depth = sum(o.repeat for o in attentions)
+        whole = self.encoder and graph.phase is not Phase.DECODE
+        self.depth = 1 if whole else sum(o.repeat for o in attentions)
+        """Layers that stages may be cut between."""
         self.experts = routing_of_model(graph).experts
+        if self.documents and self.encoder:
+            raise LoomError(f"plan.documents of {graph.name}, an encoder with a decoder: not supported")
         if self.documents:
             forward = [d for o in forward for d in (self._apart(o) if isinstance(o, Attention) else [o])]
         self.macs = sum(o.macs * o.repeat for o in forward)
         self.unmasked_macs = sum(o.unmasked_macs * o.repeat for o in forward)
         self.parameters = graph.parameters
         stored = sum(o.parameters * o.repeat for o in forward)
-        self.least_bytes = float(sum(o.weight_bytes * o.repeat for o in forward))
+        self.least_bytes = float(sum(o.weight_bytes * o.repeat for o in forward)) + graph.resting_bytes
         """Bytes of all chips together under any plan: parameters, in training with their gradients and state."""
         if graph.phase is Phase.TRAINING:
             self.least_bytes += stored * (GRADIENT + STATE)
@@ -123,6 +129,8 @@ class Planner:
                 f"plan: data {plan.data} x tensor {plan.tensor}{context} x pipeline {plan.pipeline}{pool} is "
                 f"{plan.chips} chips, {cluster.name} has {cluster.chips}"
             )
+        if self.encoder:
+            self.check_encoder(plan)
         placement = make_placement(plan)
         if placement.stages > self.depth:
             raise LoomError(
@@ -144,6 +152,22 @@ class Planner:
             raise LoomError(f"plan.overlap shortcut: {self.graph.name} has no experts")
         if plan.expert_copies:
             self._check_copies(plan)
+
+    def check_encoder(self, plan: Plan) -> None:
+        """Refuse what is for one sequence that passes through layers that are alike."""
+        kind = f"{self.graph.name}, an encoder with a decoder"
+        if plan.pipeline > 1 and self.graph.phase is not Phase.DECODE:
+            raise LoomError(
+                f"plan.pipeline {plan.pipeline} in {self.graph.phase.value} of {kind}: every layer of the decoder "
+                "reads the encoder's result, and stages pass on what one layer makes"
+            )
+        for key, value, without in (
+            ("context", plan.context, 1),
+            ("attention_chips", plan.attention_chips, 0),
+            ("overlap", plan.overlap, "none"),
+        ):
+            if value != without:
+                raise LoomError(f"plan.{key} {value} of {kind}: not supported")
 
     def _check_copies(self, plan: Plan) -> None:
         if self.graph.phase is Phase.TRAINING:

@@ -188,6 +188,8 @@ def search(
         When no plan divides or fits, with the smallest memory that any needs.
     """
     _check_chips(planner, fixed or {})
+    if planner.encoder:
+        planner.check_encoder(Plan(pipeline=int((fixed or {}).get("pipeline", 1))))
     _check_whole(planner)
     fitting: list[tuple[float, int, Plan]] = []
     too_large, smallest = 0, (float("inf"), Plan())
@@ -206,7 +208,7 @@ def search(
             continue
         fitting.append((planner.least(plan), number, plan))
     if not fitting:
-        raise _none(planner, smallest, refused)
+        raise _none(planner, smallest, refused if fixed or not planner.encoder else None)
     if all(plan.expert == 1 for _, _, plan in fitting):
         of_loads = "expert_routing" if planner.routed else "expert_load"
         if planner.routed or (fixed or {}).get("expert_load", 1.0) != 1.0:
@@ -289,8 +291,8 @@ def _none(planner: Trainer | Server, smallest: tuple[float, Plan], refused: Loom
             else f"with what is given, data x tensor x context x pipeline must be {chips} (plan., chips.0.count)"
         )
         return LoomError(
-            f"no plan divides: {chips} chips, batch {planner.batch}, {planner.attention.heads} heads, {planner.depth} "
-            f"layers; {advice}"
+            f"no plan divides: {chips} chips, batch {planner.batch}, {planner.attention.heads} heads, "
+            + (f"{planner.depth} layers; {advice}" if planner.depth > 1 else f"one stage; {advice}")
         )
     have = room(planner)
     return LoomError(

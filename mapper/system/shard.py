@@ -12,6 +12,7 @@ from siliconloom.mapper.system.parallel import EXPERTS, SIZES, Split, first_expe
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
 from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.graph import is_optimizer
+from siliconloom.workloads.roles import Role
 
 
 def tensor_shard(graph: Graph, tensor: int) -> Graph:
@@ -56,6 +57,8 @@ def sequences_of(graph: Graph, batch: int) -> Graph:
                 changes["batch"], changes[rows] = experts(operator)
             return replace(operator, **changes)
         assert isinstance(operator, Vector)
+        if operator.role is Role.POSITION_BIAS:  # of distances, whatever the sequence
+            return operator
         if operator.role in EXPERTS:
             active, each = experts(operator)
             return replace(operator, rows=active * each)
@@ -74,6 +77,8 @@ def tokens_of(graph: Graph, part: int, parts: int) -> Graph:
     LoomError
         When the tokens cannot be cut evenly.
     """
+    if any(operator.role is Role.CROSS_ATTENTION for operator in graph.operators()):
+        raise NotSupported(f"{graph.name}: runs of the tokens of an encoder and a decoder")
     if graph.tokens % parts:
         raise LoomError(f"{graph.name}: {graph.tokens} tokens cannot be cut into {parts} equal runs")
 
@@ -97,9 +102,15 @@ def without(graph: Graph, leave: Callable[[Operator], bool]) -> Graph:
 
 
 def with_context(graph: Graph, context: int) -> Graph:
-    """A decode step whose sequences attend to ``context`` tokens."""
+    """A decode step whose sequences attend to ``context`` tokens; what they attend to of an encoder stays."""
 
     def change(operator: Operator) -> Operator:
+        if isinstance(operator, Vector) and operator.role is Role.SCORE_BIAS:
+            return replace(operator, cols=context)
+        if isinstance(operator, Vector) and operator.role is Role.POSITION_BIAS:
+            return replace(operator, rows=context)
+        if operator.role is Role.CROSS_ATTENTION:
+            return operator
         if not isinstance(operator, Attention):
             return operator
         room = None if operator.room is None else max(operator.room, context)

@@ -225,6 +225,8 @@ def test_positions_of_roberta_begin_behind_the_number_of_its_padding_token(tmp_p
         ("resnet50-conv", {}, "products"),
         ("mistral-7b", {"sequence": "8192"}, "a sliding window"),
         ("pythia-1b", {}, "rotations of a part of each head"),
+        ("t5-base", {}, "t5-base, an encoder with a decoder that attends to it"),
+        ("whisper-small", {"phase": "decode"}, "whisper-small, an encoder with a decoder that attends to it"),
         ("vit-base", {}, r"products of what no operator makes \(an image's patches"),
     ],
 )

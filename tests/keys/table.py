@@ -236,7 +236,25 @@ ROWS = (
         "model.quantization_config!{bits:4} "
         "model.lora_rank!8",
     ),
-    ("Transformer", "decode", "", "context=32 sequence!64 training_batch!4"),
+    ("Transformer", "decode", "", "context=32 sequence!64 training_batch!4 encoder_sequence!8"),
+    ("Transformer", "prefill", "", "decoder_sequence!2 encoder_sequence!8"),
+    (
+        "Transformer",
+        "translator",
+        "",
+        "sequence=32 decoder_sequence=2 batch=3 layers=1 precision=int8 phase=decode phase!training sample=greedy "
+        "encoder_sequence!32 context!96 cache_length=96 cache_precision=int8 experts!all model.d_kv=32 "
+        "model.relative_attention_num_buckets=8 model.relative_attention_max_distance!64 weight_sparsity=2of4 "
+        "operator_precision={'*.cross_kv':int8}",
+    ),
+    (
+        "Transformer",
+        "translated",
+        "",
+        "encoder_sequence=32 context=32 sequence!64 decoder_sequence!2 cache_length=600 cache_precision=int8 layers=1 "
+        "operator_precision={'*.cross_kv':int8}",
+    ),
+    ("Transformer", "heard", "", "sequence!32 decoder_sequence=2 decoder_sequence!449 model.num_mel_bins=128"),
     (
         "Transformer",
         "training",

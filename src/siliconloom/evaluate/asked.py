@@ -9,6 +9,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from siliconloom.workloads import Attention, Graph, Phase
+from siliconloom.workloads.roles import Role
 
 
 def asked(
@@ -22,9 +23,10 @@ def asked(
 ) -> dict[str, Any]:
     """Everything that was asked (`arch.result.Asked`).
 
-    Lengths are ``None`` for lists of products; where the layers' attentions differ, the longest.
+    Lengths are ``None`` for lists of products; where the layers' attentions differ, the longest. Of a decoder behind an
+    encoder, a decode step's context is that of its own tokens.
     """
-    attentions = [o for o in graph.operators() if isinstance(o, Attention)]
+    attentions = [o for o in graph.operators() if isinstance(o, Attention) and o.role is not Role.CROSS_ATTENTION]
     decode = graph.phase is Phase.DECODE
     return {
         "machine": machine,

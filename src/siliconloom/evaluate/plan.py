@@ -37,6 +37,7 @@ from siliconloom.mapper.system.search import ANY, Found, search, too_much
 from siliconloom.mapper.system.step import Slowdown
 from siliconloom.mapper.system.training import Trainer
 from siliconloom.workloads import Attention, Graph, Phase, load_workload
+from siliconloom.workloads.roles import Role
 
 PASSES = {"F": "forward", "B": "backward", "W": "weights"}
 """Kinds of a pipeline's passes, by the letter that their names begin with."""
@@ -59,6 +60,9 @@ def read_plan_input(
     if later:
         if graph.phase is not Phase.PREFILL:
             raise LoomError(f"decode. follows prompts; workload.phase is {graph.phase.value}")
+        if any(o.role is Role.CROSS_ATTENTION for o in graph.operators()):
+            kind = f"{graph.name}, an encoder with a decoder"
+            raise LoomError(f"decode. of {kind}: not supported; workload.phase=decode plans it alone")
         length = next(o.kv_len for o in graph.operators() if isinstance(o, Attention))
         sets = [s for s in theirs if s[0] not in ("phase", "sequence", "context")]
         decode = load_workload(model, [*sets, ("phase", "decode"), ("context", str(length))])

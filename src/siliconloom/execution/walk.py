@@ -132,6 +132,8 @@ class GraphWalk:
     def __init__(self, graph: Graph) -> None:
         if graph.phase is Phase.TRAINING:
             raise NotSupported(f"values of a training step ({graph.name})")
+        if any(operator.role is Role.CROSS_ATTENTION for operator in graph.operators()):
+            raise NotSupported(f"values of {graph.name}, an encoder with a decoder that attends to it")
         self.graph = graph
         self.attended: dict[str, Attended] = {}
         self.turns: dict[str, Attended] = {}

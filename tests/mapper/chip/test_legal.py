@@ -20,7 +20,17 @@ from siliconloom.workloads import load_workload
 from siliconloom.workloads.load import read_workload
 from tests.execution.models import DATAFLOWS
 
-MODELS = ("gpt2", "llama3-8b", "bert-base", "mixtral-8x7b", "pythia-1b", "vit-base", "gpt2-block-gemms")
+MODELS = (
+    "gpt2",
+    "llama3-8b",
+    "bert-base",
+    "mixtral-8x7b",
+    "pythia-1b",
+    "vit-base",
+    "t5-base",
+    "whisper-small",
+    "gpt2-block-gemms",
+)
 UNBUILT = ("rescale", "softmax_merged")
 """Functions without a circuit; what else is wrong with a program is a bug of the mapper."""
 
@@ -93,6 +103,8 @@ def test_every_program_of_every_tile_is_taken_by_the_assembler(chip, model, deco
         sets = [("layers", "1")]
     elif decode and model != "bert-base":
         sets = [("phase", "decode"), ("context", str(length)), ("layers", "1")]
+    elif model == "whisper-small":  # and 30 seconds of sound
+        sets = [("model.max_source_positions", str(min(length, 128))), ("layers", "1")]
     else:
         sets = [("sequence", str(min(length, 128))), ("layers", "1")]
     plan = mapped_if_it_fits(chip, load_workload(model, sets))

@@ -90,7 +90,14 @@ def shown(result):
 
 
 @pytest.mark.parametrize(
-    ("model", "phase"), [*product(FAMILIES, PHASES), ("bert-base", "prefill"), ("bert-base", "training")]
+    ("model", "phase"),
+    [
+        *product(FAMILIES, PHASES),
+        ("bert-base", "prefill"),
+        ("bert-base", "training"),
+        ("t5-base", "prefill"),
+        ("t5-base", "decode"),
+    ],
 )
 def test_shards(model, phase):
     graph = workload(model, phase)
