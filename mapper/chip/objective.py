@@ -1,0 +1,66 @@
+"""What the search of a mapping minimises: time, energy, both together, or bytes moved.
+
+Every objective is a sum: so much for a cycle, so much for a byte between the main memory and a tile, and what work
+takes wherever it is done. The product of energy and time is no such sum; near its least it is one, of energy and of
+cycles at the price that energy over time is there (its differential is zero where dE / E + dT / T is).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+
+from siliconloom.arch.isa import Program
+
+OBJECTIVES = ("time", "energy", "edp", "traffic")
+"""Names of objectives; ``edp`` is the product of energy and delay."""
+NEARLY = 1.005
+"""Where time counts alone, of candidates that take so many times the least cycles the one that moves the fewest bytes
+is taken."""
+
+
+class Objective(Struct, frozen=True):
+    """What a program costs, in a whole number of the objective's units.
+
+    Parameters
+    ----------
+    name
+        One of `OBJECTIVES`.
+    measure
+        The cost of a program that is run.
+    per_cycle, per_byte
+        What a cycle of the chip and a byte of main memory's traffic add to it: for candidates that are not run.
+    """
+
+    name: str
+    measure: Callable[[Program], int]
+    per_cycle: float = 1.0
+    per_byte: float = 0.0
+
+    @property
+    def slack(self) -> float:
+        """How many times the least cost still counts as the least."""
+        return NEARLY if self.name == "time" else 1.0
+
+    def of(self, cycles: Any, moved: Any) -> Any:
+        """Cost of so many cycles and bytes, of numbers or of arrays of them."""
+        if self.name == "time":
+            return cycles
+        return (self.per_cycle * cycles + self.per_byte * moved + 0.5) // 1
+
+
+def in_time(cycles: Callable[[Program], int]) -> Objective:
+    """The objective that counts cycles alone."""
+    return Objective("time", cycles)
+
+
+def _unmeasured(program: Program) -> int:
+    raise AssertionError("estimates decide: nothing is run")
+
+
+ESTIMATED = in_time(_unmeasured)
+"""Cycles, of candidates that are not run."""
+
+__all__ = ["ESTIMATED", "NEARLY", "OBJECTIVES", "Objective", "in_time"]
