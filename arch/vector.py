@@ -189,6 +189,8 @@ class FunctionSpec(Struct, frozen=True, kw_only=True, dict=True):
         the second operand, which has k columns; at least one and at most `INPUT_LIMIT`.
     indexes
         The result has `INDEX_BYTES` a row: a column of the operand, without sign, low byte first.
+    reduces
+        The result has one element a row.
     carries
         The peak and the total of each row are kept in the slot that its results are in, and go on from those in the
         other slot where it adds. Of that slot a product takes what the peaks have risen by (`Instruction.rescale`).
@@ -222,6 +224,7 @@ class FunctionSpec(Struct, frozen=True, kw_only=True, dict=True):
     chooses: bool = False
     weighs: bool = False
     indexes: bool = False
+    reduces: bool = False
     carries: bool = False
     divides: bool = False
     keeps: bool = False
@@ -323,7 +326,7 @@ class FunctionSpec(Struct, frozen=True, kw_only=True, dict=True):
 
     def result_cols(self, cols: int, dtype: DataType = DataType.INT8) -> int:
         """Columns of the result of an operand of so many."""
-        return INDEX_BYTES // self.cost_in(dtype).element if self.indexes else cols
+        return INDEX_BYTES // self.cost_in(dtype).element if self.indexes else 1 if self.reduces else cols
 
 
 PARAMETER_ORDERS = (

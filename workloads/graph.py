@@ -55,6 +55,8 @@ class Graph(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     dataflow
         Operators in program order, and the elements that flow between them. A block that is executed several times
         stands once: the edges from one execution to the next are those from the block before it, repeated.
+    images
+        Images of one execution, of a workload that takes images; 0 of others.
     notes
         What whoever reads a result of this workload should know.
     """
@@ -66,6 +68,7 @@ class Graph(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     batch: int
     tokens: int
     dataflow: Dataflow
+    images: int = 0
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -132,7 +132,11 @@ def read_workload(document: Document, title: str, overrides: list[tuple[str, str
     """As `load_workload`, of a description that is read already; ``title`` is its name where it says none."""
     described = set(document.data) if "phase" in document.data else set()
     document.override(overrides or [], "workload.")
-    kind = document.expect_kind(["transformer", "gemms", "convolutions"])
+    kind = document.expect_kind(["transformer", "gemms", "convolutions", "operators"])
+    if kind == "operators":
+        from siliconloom.workloads.operator_lists import operator_graph
+
+        return operator_graph(document, title)
     if kind != "transformer":
         from siliconloom.workloads.lists import convolution_graph, gemm_graph
 
@@ -144,9 +148,10 @@ def read_workload(document: Document, title: str, overrides: list[tuple[str, str
 def workload_schema() -> dict[str, Any]:
     """JSON Schema of a workload description: one of the kinds."""
     from siliconloom.workloads.lists import ConvolutionList, GemmList
+    from siliconloom.workloads.operator_lists import OperatorList
 
     kinds: TypeAdapter[Any] = TypeAdapter(
-        Annotated[Transformer | GemmList | ConvolutionList, Field(discriminator="kind")]
+        Annotated[Transformer | GemmList | ConvolutionList | OperatorList, Field(discriminator="kind")]
     )
     return kinds.json_schema()
 
@@ -229,6 +234,7 @@ def _transformer(document: Document, title: str, described: set[Any], changed: s
         batch=run.batch,
         tokens=run.tokens,
         dataflow=dataflow,
+        images=run.batch if model.patches is not None else 0,
         notes=_notes(model, run),
     )
     _check_patterns(document, entry, dataflow)

@@ -18,7 +18,7 @@ from siliconloom.arch.layout import line_values
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.epilogue import GATED
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
-from siliconloom.workloads.roles import Section
+from siliconloom.workloads.roles import Role, Section
 
 
 class Operand(Struct, frozen=True):
@@ -226,6 +226,8 @@ def operands(graph: Graph, operator: Operator) -> tuple[Found, ...]:
         return tuple(_of_product(graph, operator, flow[name]) for name in makers[:1])
     assert isinstance(operator, Vector)
     count = operator.inputs
+    if operator.role is Role.NONE and count > 1 and len(makers) == 1:
+        return ("no layout for windows of an image",) * count
     if operator.function is VectorFunction.COMBINE and makers:
         return _of_experts(graph, operator)
     if len(makers) == count:
@@ -256,7 +258,7 @@ def expert_weights(graph: Graph, operator: Vector) -> Found | None:
     flow = graph.dataflow
     makers = [flow[name] for name in flow.predecessors(operator.name)] if operator.name in flow else []
     chances = [each for each in makers if isinstance(each, Vector) and each.function is VectorFunction.TOP_K]
-    if not makers:
+    if not makers or operator.role is Role.NONE:  # of a mean all weights are alike
         return None
     if len(chances) != 1 or chances[0].cols != operator.inputs:
         return ROUTED
@@ -354,9 +356,13 @@ def _of_product(graph: Graph, reader: Gemm, maker: Operator) -> Found:
         return _same_format(reader, maker) or Operand(maker.name, 0, reader.k)
     if not reader.weight or reader.batch > 1:
         return "no layout for products of heads"
+    if reader.role is Role.NONE and columns(maker) < reader.k:
+        return "no layout for windows of an image"
     if columns(maker) != reader.k or made % reader.m or is_append(maker):
         return "no layout for a result that is read in other rows than it was made in"
     step = made // reader.m
+    if reader.role is Role.NONE and step > 1:
+        return "no layout for windows of an image"
     row = 0 if reader.place.section is Section.POOLER else step - 1
     return _same_format(reader, maker) or Operand(maker.name, 0, reader.k, row, step)
 

@@ -160,6 +160,7 @@ class PlannedStep:
             "cycles": round(self.seconds * clock),
             "macs": graph.macs,
             "tokens_per_second": graph.tokens / self.seconds,
+            **({"images_per_second": graph.images / self.seconds} if graph.images else {}),
             **self.routed,
         }
 
