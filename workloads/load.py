@@ -280,6 +280,8 @@ def _run(document: Document, entry: Transformer, model: Architecture) -> TokenSt
             raise document.error(
                 f"the model has learned positions for {model.max_length} tokens only", (key,), value=length
             )
+    if model.recurrent:
+        _refuse_cache(document, entry, model)
     if entry.phase is Phase.DECODE:
         if not model.causal:
             raise document.error(
@@ -299,6 +301,19 @@ def _run(document: Document, entry: Transformer, model: Architecture) -> TokenSt
         raise document.error(f"the cache must have room for {length} positions", ("cache_length",), value=room)
     cache = _cache_format(document, entry, model)
     return TokenStep(phase=entry.phase, batch=entry.batch, q_len=new, kv_len=length, room=room, cache=cache)
+
+
+def _refuse_cache(document: Document, entry: Transformer, model: Architecture) -> None:
+    """Refuse what a state, which has one size whatever came before, has no answer for."""
+    if entry.phase is Phase.TRAINING:
+        raise NotSupported(f"training of {model.model_type}: no gradients of a scan")
+    for key, value in ("context", entry.context), ("cache_length", entry.cache_length):
+        if value is not None:
+            rule = f"{model.model_type} keeps a state of one size, whatever the tokens before, and no keys and values"
+            raise document.error(rule, (key,), value=value)
+    if entry.cache_precision is not None:
+        rule = f"{model.model_type} keeps no keys and values; its state has the operands' format"
+        raise document.error(rule, ("cache_precision",), value=entry.cache_precision.value)
 
 
 def _cache_format(document: Document, entry: Transformer, model: Architecture) -> DataType | None:

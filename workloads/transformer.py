@@ -7,13 +7,23 @@ from typing import Any
 
 from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.vector import VectorFunction
-from siliconloom.workloads.architecture import Architecture, Layer, MixtureOfExperts, Norm, NormPlacement, Patches
+from siliconloom.workloads.architecture import (
+    Architecture,
+    ChunkedStateSpace,
+    Layer,
+    MixtureOfExperts,
+    Norm,
+    NormPlacement,
+    Patches,
+    StateSpace,
+)
 from siliconloom.workloads.attention import TokenStep, add_attention
 from siliconloom.workloads.builder import Builder, Value
 from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.feed_forward import add_feed_forward
 from siliconloom.workloads.precision import NOTHING_MORE, Stated, Unpacked
 from siliconloom.workloads.roles import Role, Section
+from siliconloom.workloads.state_space import add_state_space
 
 LONGEST_PATTERN = 16
 
@@ -123,6 +133,9 @@ def _image(builder: Builder, model: Architecture, patches: Patches, run: TokenSt
 
 
 def _layer(builder: Builder, layer: Layer, run: TokenStep, hidden: int, x: Value) -> Value:
+    if isinstance(layer.attention, StateSpace | ChunkedStateSpace):
+        return _state_space(builder, layer, layer.attention, run, hidden, x)
+    assert layer.feed_forward is not None
     tokens, norm, placement = run.tokens, layer.norm, layer.placement
     joint = placement in (NormPlacement.PARALLEL, NormPlacement.PARALLEL_PAIR)
     norms, sums = (Role.JOINT_NORM, Role.JOINT_RESIDUAL) if joint else (Role.NORM, Role.RESIDUAL)
@@ -154,6 +167,15 @@ def _layer(builder: Builder, layer: Layer, run: TokenStep, hidden: int, x: Value
         computed = normed("feed_forward_post_norm", computed)
     x = add("feed_forward_add", computed, x)
     return normed("feed_forward_norm", x) if after else x
+
+
+def _state_space(
+    builder: Builder, layer: Layer, mixer: StateSpace | ChunkedStateSpace, run: TokenStep, hidden: int, x: Value
+) -> Value:
+    """Norm, mixer and residual sum."""
+    normed = _norm(builder, "norm", Role.NORM, layer.norm, x, run.tokens, hidden)
+    mixed = add_state_space(builder, mixer, run, hidden, normed)
+    return builder.vector("add", Role.RESIDUAL, VectorFunction.ADD, mixed, x, rows=run.tokens, cols=hidden)
 
 
 def _head(builder: Builder, model: Architecture, run: TokenStep, x: Value) -> Value:

@@ -10,12 +10,16 @@ from typing import Any
 
 from siliconloom.arch.document import Key
 from siliconloom.arch.errors import nearest_name
+from siliconloom.arch.vector import VectorFunction
 from siliconloom.workloads.architecture import (
     Architecture,
+    ChunkedStateSpace,
     FeedForward,
     GroupedAttention,
+    LatentAttention,
     MixtureOfExperts,
     NormPlacement,
+    StateSpace,
 )
 from siliconloom.workloads.configuration import ACTIVATIONS, Configuration
 
@@ -44,7 +48,7 @@ FEATURES: dict[str, str] = {
         "cross_attention_layers cross_attention_frequency"
     ),
     "state-space or linear-attention layers": (
-        "state_size ssm_state_size mamba_d_state mamba_n_heads mamba_d_conv mamba_expand attn_layer_period "
+        "state_size conv_kernel time_step_rank ssm_state_size mamba_d_state mamba_n_heads mamba_d_conv mamba_expand attn_layer_period "
         "attn_layer_offset full_attention_interval linear_num_key_heads linear_num_value_heads linear_key_head_dim "
         "linear_value_head_dim hybrid_override_pattern"
     ),
@@ -71,13 +75,15 @@ INERT: dict[str, str] = {
     ),
     "dropout and initial values": (
         "attention_dropout attention_probs_dropout_prob hidden_dropout_prob dropout layerdrop attn_pdrop "
-        "embd_pdrop resid_pdrop initializer_range init_std classifier_dropout"
+        "rescale_prenorm_residual time_step_scale time_step_min time_step_max time_step_init_scheme time_step_floor "
+        "time_step_limit embd_pdrop resid_pdrop initializer_range init_std classifier_dropout"
     ),
     "tokens": "bos_token_id eos_token_id pad_token_id sep_token_id decoder_start_token_id",
     "how the file came about": (
         "architectures _name_or_path transformers_version auto_map use_cache cache_implementation pretraining_tp "
         "ep_size attn_implementation _attn_implementation gradient_checkpointing num_nextn_predict_layers "
-        "task_specific_params id2label label2id num_labels problem_type encoder_stride"
+        "residual_in_fp32 fused_add_norm use_mambapy task_specific_params id2label label2id num_labels problem_type "
+        "encoder_stride"
     ),
 }
 """Keys that change no time, by what they are; of families that do not read them."""
@@ -157,7 +163,10 @@ def _refuse_stated(config: Configuration, key: str, value: Any, model: Architect
 
 def stated(model: Architecture) -> dict[str, tuple[Any, ...]]:
     """Values that keys of other families may have in a file of ``model``, because they say what it is."""
+    if model.recurrent:
+        return _stated_recurrent(model)
     layer = model.layers[0]
+    assert isinstance(layer.attention, GroupedAttention | LatentAttention) and layer.feed_forward is not None
     attention, perceptron, layers = layer.attention, layer.feed_forward, len(model.layers)
     hidden, heads = model.hidden, attention.heads
     plain = [each.feed_forward for each in model.layers if isinstance(each.feed_forward, FeedForward)]
@@ -237,6 +246,25 @@ def stated(model: Architecture) -> dict[str, tuple[Any, ...]]:
         said |= dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), (perceptron.experts,))
         said["moe_intermediate_size"] = (perceptron.intermediate,)
     return said
+
+
+def _stated_recurrent(model: Architecture) -> dict[str, tuple[Any, ...]]:
+    """The same of a state-space model; files have their sizes under other names, too."""
+    mixer, layers = model.layers[0].attention, len(model.layers)
+    assert isinstance(mixer, StateSpace | ChunkedStateSpace)
+    return {
+        **dict.fromkeys(("d_model", "n_embd"), (model.hidden,)),
+        **dict.fromkeys(("n_layer", "n_layers"), (layers,)),
+        "d_inner": (mixer.inner,),
+        "intermediate_size": (mixer.inner,),
+        "d_state": (mixer.state,),
+        "d_conv": (mixer.taps,),
+        "use_bias": (mixer.bias,),
+        "hidden_act": (VectorFunction.SILU,),
+        "vocab_size": (model.vocabulary,),
+        "tie_word_embeddings": (model.tied,),
+        "is_decoder": (True,),
+    }
 
 
 def _without(config: Configuration, key: str, model: Architecture) -> bool:

@@ -342,6 +342,8 @@ def _whole(reader: Vector, maker: Operator) -> Found:
     """All columns of a result, or the first of them."""
     held = columns(maker)
     wide = reader.function is VectorFunction.ROPE and held >= reader.cols  # values follow queries and keys
+    if rows(maker) == reader.rows and held > reader.cols and not wide:
+        return "no layout for some of a result's columns"
     if rows(maker) != reader.rows or not (wide or held == reader.cols):
         return "no layout for a result that is read in other rows than it was made in"
     return _same_format(reader, maker) or Operand(maker.name, 0, held)
@@ -358,6 +360,8 @@ def _of_product(graph: Graph, reader: Gemm, maker: Operator) -> Found:
         return "no layout for products of heads"
     if reader.role is Role.NONE and columns(maker) < reader.k:
         return "no layout for windows of an image"
+    if made == reader.m and columns(maker) > reader.k and not is_append(maker):
+        return "no layout for some of a result's columns"
     if columns(maker) != reader.k or made % reader.m or is_append(maker):
         return "no layout for a result that is read in other rows than it was made in"
     step = made // reader.m

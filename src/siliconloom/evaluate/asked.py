@@ -9,6 +9,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from siliconloom.workloads import Attention, Graph, Phase
+from siliconloom.workloads.recurrence import Recurrence
 
 
 def asked(
@@ -25,6 +26,7 @@ def asked(
     Lengths are ``None`` for lists of products; where the layers' attentions differ, the longest.
     """
     attentions = [o for o in graph.operators() if isinstance(o, Attention)]
+    runs = [o.run for o in graph.operators() if isinstance(o, Recurrence) and o.state_rows]
     decode = graph.phase is Phase.DECODE
     return {
         "machine": machine,
@@ -34,7 +36,7 @@ def asked(
         "phase": graph.phase.value,
         "precision": graph.formats,
         "batch": graph.batch,
-        "sequence": None if decode else max((o.q_len for o in attentions), default=None),
+        "sequence": None if decode else max([*(o.q_len for o in attentions), *runs], default=None),
         "context": max((o.kv_len for o in attentions), default=None),
         "plan": None if plan is None else dict(plan),
         "mapping": mapping,
