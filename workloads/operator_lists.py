@@ -232,14 +232,14 @@ def _made(item: Item, batch: int, **common: Any) -> Operator:
     often as they lie in windows, as a convolution's are. The largest is a chain of maxima; the mean a weighted sum.
     """
     if isinstance(item, VectorEntry):
-        function, shape = FUNCTIONS[item.kind], {"rows": batch * item.rows, "cols": item.cols}
         return Vector(
-            function=function,
+            function=FUNCTIONS[item.kind],
+            rows=batch * item.rows,
+            cols=item.cols,
             inputs=2 if item.kind in PAIRS else 1,
             weights=VECTORS.get(item.kind, 0) * item.cols,
             epsilon=EPSILON if item.kind in VECTORS else 0.0,
             chosen=item.cols if item.kind == "softmax" else 1,
-            **shape,
             **common,
         )
     if isinstance(item, ProductEntry):

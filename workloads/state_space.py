@@ -124,8 +124,8 @@ def _chunks(builder: Builder, spec: ChunkedStateSpace, run: TokenStep, active: V
     sums = make(
         "chunk_cumsum", VectorFunction.CHUNK_CUMSUM, steps, rows=rows, cols=heads, sequences=chunks, weights=heads
     )
-    values, shared = active.part(run.tokens * inner), active.part(2 * run.tokens * groups * state)
-    scores = builder.gemm("scores", matrix, shared, m=size, n=size, k=state, batch=chunks * groups, **options)
+    values, shared = active.part(run.tokens * inner), active.part(run.tokens * groups * state)
+    scores = builder.gemm("scores", matrix, shared, shared, m=size, n=size, k=state, batch=chunks * groups, **options)
     masked = make(
         "chunk_decay",
         VectorFunction.CHUNK_DECAY,

@@ -48,8 +48,9 @@ FEATURES: dict[str, str] = {
         "cross_attention_layers cross_attention_frequency"
     ),
     "state-space or linear-attention layers": (
-        "state_size conv_kernel time_step_rank ssm_state_size mamba_d_state mamba_n_heads mamba_d_conv mamba_expand attn_layer_period "
-        "attn_layer_offset full_attention_interval linear_num_key_heads linear_num_value_heads linear_key_head_dim "
+        "state_size conv_kernel time_step_rank expand use_conv_bias chunk_size n_groups ssm_state_size mamba_d_state "
+        "mamba_n_heads mamba_d_conv mamba_expand attn_layer_period attn_layer_offset full_attention_interval "
+        "linear_num_key_heads linear_num_value_heads linear_key_head_dim "
         "linear_value_head_dim hybrid_override_pattern"
     ),
     "layers that differ in this way": (
@@ -95,6 +96,14 @@ BESIDE = {NormPlacement.PARALLEL: 1, NormPlacement.PARALLEL_PAIR: 2}
 """Norms before halves of a layer that run side by side."""
 ON_BY_DEFAULT = ("bias", "do_layer_norm_before", "enable_bias", "layer_norm_elementwise_affine")
 """Flags whose false is a statement, and not the absence of one."""
+ABSENT = (
+    "num_attention_heads n_head n_heads num_key_value_heads num_kv_heads n_head_kv rotary_dim v_head_dim qk_head_dim "
+    "n_inner ffn_dim ffn_hidden_size type_vocab_size n_positions n_ctx max_position_embeddings num_ln_in_parallel_attn "
+    "pooler_output_size"
+)
+"""Sizes of what a state-space model has not: attention, perceptrons, positions."""
+BIASES = "attention_bias qkv_bias mlp_bias enable_bias bias use_bias"
+"""Names of biases of projections."""
 WHOLE: dict[str, object] = {
     "moe_layer_freq": 1,
     "decoder_sparse_step": 1,
@@ -166,7 +175,8 @@ def stated(model: Architecture) -> dict[str, tuple[Any, ...]]:
     if model.recurrent:
         return _stated_recurrent(model)
     layer = model.layers[0]
-    assert isinstance(layer.attention, GroupedAttention | LatentAttention) and layer.feed_forward is not None
+    assert isinstance(layer.attention, GroupedAttention | LatentAttention)
+    assert layer.feed_forward is not None
     attention, perceptron, layers = layer.attention, layer.feed_forward, len(model.layers)
     hidden, heads = model.hidden, attention.heads
     plain = [each.feed_forward for each in model.layers if isinstance(each.feed_forward, FeedForward)]
@@ -184,6 +194,8 @@ def stated(model: Architecture) -> dict[str, tuple[Any, ...]]:
         "num_attention_heads": (heads,),
         "n_head": (heads,),
         "n_heads": (heads,),
+        "num_heads": (heads,),
+        "rms_norm": (layer.norm.function is VectorFunction.RMS_NORM,),
         "intermediate_size": widths,
         "n_inner": widths,
         "ffn_dim": widths,
@@ -220,6 +232,7 @@ def stated(model: Architecture) -> dict[str, tuple[Any, ...]]:
             "mlp_bias": (getattr(perceptron, "bias", False),),
             "enable_bias": (attention.output_bias,),
             "bias": (attention.output_bias,),
+            "use_bias": biases,
             "qk_layernorm": (attention.qk_norm is not None,),
             "use_qk_norm": (attention.qk_norm is not None,),
             "use_sliding_window": (any(each.attention.window is not None for each in model.layers),),
@@ -238,6 +251,7 @@ def stated(model: Architecture) -> dict[str, tuple[Any, ...]]:
             "head_dim": (rotary, content + rotary, attention.v_head_dim, hidden // heads),
             "mlp_bias": (False,),
             "bias": (False,),
+            "use_bias": (False,),
             "enable_bias": (False,),
             "qk_layernorm": (False,),
             "layer_types": (["full_attention"] * layers,),
@@ -252,18 +266,25 @@ def _stated_recurrent(model: Architecture) -> dict[str, tuple[Any, ...]]:
     """The same of a state-space model; files have their sizes under other names, too."""
     mixer, layers = model.layers[0].attention, len(model.layers)
     assert isinstance(mixer, StateSpace | ChunkedStateSpace)
-    return {
-        **dict.fromkeys(("d_model", "n_embd"), (model.hidden,)),
+    own: dict[str, tuple[Any, ...]] = {"rms_norm": (True,), "head_dim": (0,), "num_heads": (0,)}
+    if isinstance(mixer, ChunkedStateSpace):
+        own = {"time_step_rank": (-(-model.hidden // 16), "auto")}  # files have it, and nothing uses it
+    return own | {
+        **dict.fromkeys(ABSENT.split(), (0,)),
+        **dict.fromkeys(BIASES.split(), (mixer.bias,)),
+        **dict.fromkeys(("d_model", "n_embd", "word_embed_proj_dim", "embedding_size"), (model.hidden,)),
         **dict.fromkeys(("n_layer", "n_layers"), (layers,)),
-        "d_inner": (mixer.inner,),
-        "intermediate_size": (mixer.inner,),
+        **dict.fromkeys(("d_inner", "intermediate_size"), (mixer.inner,)),
+        **dict.fromkeys(
+            ("hidden_act", "hidden_activation", "activation_function", "activation"), (VectorFunction.SILU,)
+        ),
+        **dict.fromkeys(("do_layer_norm_before", "layer_norm_elementwise_affine", "is_decoder"), (True,)),
+        **dict.fromkeys(("_remove_final_layer_norm", "qk_layernorm", "use_qk_norm"), (False,)),
         "d_state": (mixer.state,),
         "d_conv": (mixer.taps,),
-        "use_bias": (mixer.bias,),
-        "hidden_act": (VectorFunction.SILU,),
         "vocab_size": (model.vocabulary,),
+        "layer_types": ([],),
         "tie_word_embeddings": (model.tied,),
-        "is_decoder": (True,),
     }
 
 
@@ -272,7 +293,7 @@ def _without(config: Configuration, key: str, model: Architecture) -> bool:
     if SHAPING[key] == "window" and key != "use_sliding_window":
         return config.data.get("use_sliding_window") is False or key == "max_window_layers"
     if key in ("rope_scaling", "rope_parameters"):
-        return model.positions == 0
+        return model.positions == 0 and not model.recurrent
     return key == "attn_logit_softcapping" and model.softcap
 
 

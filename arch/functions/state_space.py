@@ -34,7 +34,7 @@ register_function(
         each=3,
         recurs=True,
         circuit=False,
-        result="y + D · x, y = sum of C · h over k states, h = 2^(d · A) · h + d · x · B, row by row; a is x, d beside it",
+        result="y + D · x, y = sum of C · h over k states, h = 2^(d · A) · h + d · x · B, row by row",
     )
 )
 register_function(

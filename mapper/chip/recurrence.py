@@ -23,7 +23,8 @@ class RecurrenceLowering(VectorLowering):
     def __init__(self, context: Context, task: Task, shape: VectorShape, tiling: VectorTiling) -> None:
         super().__init__(context, task, shape, tiling)
         whole, name, memory = task.operator, task.operator.name, context.memory
-        assert isinstance(whole, Recurrence) and shape.recurrent is not None
+        assert isinstance(whole, Recurrence)
+        assert shape.recurrent is not None
         all_of = VectorLayout(context.tile, vector_shape(context.tile, whole, task))
         self.own: RecurrentShape = shape.recurrent
         self.beside = memory.take(name, "beside", whole.rows * all_of.beside_row) if self.own.beside else 0
