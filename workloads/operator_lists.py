@@ -48,7 +48,7 @@ EPSILON = 1e-5
 """What norms add to the mean square of a row."""
 
 
-class Entry(Description):
+class ListedOperator(Description):
     """What every entry has.
 
     ``reads`` are the entries before it whose results are its operands, in order; without it the operands are data of
@@ -62,7 +62,7 @@ class Entry(Description):
     precision: OperandFormat | None = None
 
 
-class VectorEntry(Entry):
+class VectorEntry(ListedOperator):
     """A function of a matrix of ``rows`` x ``cols``: of its elements, or of whole rows."""
 
     kind: Literal[
@@ -92,7 +92,7 @@ class VectorEntry(Entry):
         return self
 
 
-class PoolEntry(Entry):
+class PoolEntry(ListedOperator):
     """The largest value, or the mean, of every window of ``kernel`` of an image of each of ``channels``.
 
     Rows of the result are places of windows and its columns are channels, as those of a convolution. A mean counts the
@@ -126,7 +126,7 @@ class PoolEntry(Entry):
         return self
 
 
-class ProductEntry(Entry):
+class ProductEntry(ListedOperator):
     """C[m,n] = A[m,k] B[k,n]; B and ``bias`` are stored parameters."""
 
     kind: Literal["gemm"]
@@ -136,7 +136,7 @@ class ProductEntry(Entry):
     bias: bool = False
 
 
-class ImageEntry(ConvolutionEntry, Entry):
+class ImageEntry(ConvolutionEntry, ListedOperator):
     """A convolution, as in a list of them; lowered to a product by im2col."""
 
     kind: Literal["convolution"]
