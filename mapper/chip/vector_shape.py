@@ -53,6 +53,12 @@ class RecurrentShape(Struct, frozen=True):
             return tile_counts(total, rows)
         return [(tall, total // self.run * count) for tall, count in tile_counts(self.run, rows)]
 
+    def takes(self, rows: int) -> bool:
+        """Whether a tile may have so many rows: whole sequences, or where a state is kept parts of one."""
+        if not (self.state_rows or self.together):
+            return True
+        return rows % self.run == 0 or (self.state_rows > 0 and rows < self.run)
+
     def candidates(self, total: int, rows: set[int]) -> set[int]:
         """Rows that tiles may have, of those that others have: whole sequences, or where a state is kept parts."""
         if not (self.state_rows or self.together):
@@ -254,8 +260,9 @@ class VectorLayout:
     def least(self) -> dict[str, int]:
         """What the smallest tiles take."""
         by_row = vector_cost(self.shape.function).by_row
-        if self.shape.recurrent is not None and self.shape.recurrent.together:
-            return self.needs(self.shape.recurrent.run, 1)
+        if self.shape.recurrent is not None:  # each row of its state takes a line, however narrow a tile is
+            own, narrow = self.shape.recurrent, min(self.shape.cols, self.lanes)
+            return self.needs(own.run if own.together else 1, narrow)
         return self.needs(min(self.shape.tokens, self.block if self.shape.transposes else 1), self._narrowest(by_row))
 
     def _narrowest(self, by_row: bool) -> int:

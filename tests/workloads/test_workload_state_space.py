@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,8 @@ from siliconloom.arch.document import Document
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.evaluate.chip import simulate
 from siliconloom.evaluate.machine import evaluate, read_machine
+from siliconloom.mapper.chip.described import mapping_text
+from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.mapper.chip.sharing import part_of
 from siliconloom.mapper.system.shard import sequences_of, tensor_shard
 from siliconloom.sim.timing.units import vector_cycles
@@ -181,6 +184,14 @@ def test_chips_run_them_within_their_bounds(model: dict[str, Any], phase: str, c
     assert result["asked"]["sequence"] == (40 if phase == "prefill" else None)
 
 
+@pytest.mark.parametrize("model", ["mamba-2.8b", "mamba2-2.7b"])
+@pytest.mark.parametrize("chip", ["npu-edge", "npu-edge-w8a8", "gemmini-16"])
+def test_narrow_tiles_find_room_for_the_rows_of_a_state(model: str, chip: str) -> None:
+    graph = load_workload(model, [("layers", "1"), ("phase", "decode"), ("batch", "2")])
+    result = simulate(chip, graph).result()
+    assert result["cycles"] >= result["bound"]["lower_bound_cycles"]
+
+
 def test_a_sequence_longer_than_a_tile_goes_on_from_its_state() -> None:
     small = load_chip("npu-edge-int8", [("tile.scratchpad.capacity", "64KiB"), ("tile.scratchpad.banks", "16")])
     graph = built(MODEL | {"num_hidden_layers": 1}, "prefill", 2, 1000, "int8")
@@ -231,3 +242,17 @@ def test_machines_without_a_model_of_it_name_it() -> None:
     for share in (lambda: tensor_shard(graph, 2), lambda: sequences_of(graph, 1)):
         with pytest.raises(NotSupported, match=r"no scheme to share the states of layer\.conv1d"):
             share()
+
+
+@pytest.mark.parametrize(("operator", "rows", "fits"), [("scan", 7, True), ("scan", 40, True), ("scan", 50, False)])
+def test_a_described_tile_has_parts_of_a_sequence_or_whole_ones(operator: str, rows: int, fits: bool) -> None:
+    graph, chip = built(MODEL, "prefill", 2, 40, "int8"), load_chip("npu-edge-int8")
+    described = yaml.safe_load(mapping_text(map_workload(chip, graph)))
+    task = next(each for each in described["tasks"] if each["operator"] == f"layer.{operator}")
+    task["vector"]["rows"] = rows
+    text = Document.parse(yaml.safe_dump(described))
+    if fits:
+        assert simulate(chip, graph, mapping=text).run.cycles > 0
+    else:
+        with pytest.raises(LoomError, match=r"a tile of layer\.scan has whole sequences of 40 rows, or parts of one"):
+            simulate(chip, graph, mapping=text)
