@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from siliconloom.arch import DescriptionError
@@ -141,3 +141,25 @@ def test_functions_with_circuits_are_proven_and_no_faster_than_their_bound(load_
     assert {name for name, row in rows.items() if row["hardware_why"] is None} == set(PROVEN)
     assert all(row["cycles"] >= row["bound_cycles"] for row in rows.values())
     assert VectorFunction.MAXIMUM.spec.circuit is False
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    kind=st.sampled_from(["add", "copy", "maximum", "multiply", "relu", "row_max", "softmax"]),
+    rows=st.integers(1, 6).map(lambda n: 64 * n),
+    cols=st.integers(1, 6).map(lambda n: 64 * n),
+)
+def test_chips_move_the_bytes_of_operands_and_results_and_no_others(kind: str, rows: int, cols: int) -> None:
+    """Parameters of a function are a line of 16 lanes; one byte a row adjoins the next one, a tile's fill accesses."""
+    graph = parsed(
+        f"{{kind: operators, precision: int8, operators: [{{name: one, kind: {kind}, rows: {rows}, cols: {cols}}}]}}"
+    )
+    (operator,) = graph.operators()
+    assert isinstance(operator, Vector)
+    (row,) = simulate("npu-edge-int8", graph).result()["operators"]
+    parameters = 64 if kind in ("add", "multiply", "softmax") else 0
+    assert row["read_bytes"] == operator.input_bytes + parameters
+    written = row["write_bytes"]
+    assert written == operator.output_bytes or (kind == "row_max" and written % 64 == 0 and written < 64 * rows)
+    passes = 2 if kind == "softmax" else 1
+    assert row["cycles"] >= row["bound_cycles"] >= passes * rows * cols // 16
