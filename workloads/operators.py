@@ -444,10 +444,7 @@ class Vector(Operator, frozen=True, kw_only=True):
 
     @property
     def passes(self) -> int:
-        """How often the vector unit begins its function: more than two operands of a sum, or maximum, come one by one.
-
-        The first two are taken together. Where they are weighted, one instruction adds all.
-        """
+        """How often the vector unit begins its function: what is `CHAINED` takes two operands, then one by one."""
         return max(self.inputs - 1, 1) if self.function in CHAINED else 1
 
     @property

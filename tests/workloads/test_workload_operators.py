@@ -150,7 +150,7 @@ def test_functions_with_circuits_are_proven_and_no_faster_than_their_bound(load_
     cols=st.integers(1, 6).map(lambda n: 64 * n),
 )
 def test_chips_move_the_bytes_of_operands_and_results_and_no_others(kind: str, rows: int, cols: int) -> None:
-    """Parameters of a function are a line of 16 lanes; one byte a row adjoins the next one, a tile's fill accesses."""
+    """Parameters of a function are a line of 16 lanes; one byte a row takes an access where rows do not adjoin."""
     graph = parsed(
         f"{{kind: operators, precision: int8, operators: [{{name: one, kind: {kind}, rows: {rows}, cols: {cols}}}]}}"
     )
@@ -160,6 +160,6 @@ def test_chips_move_the_bytes_of_operands_and_results_and_no_others(kind: str, r
     parameters = 64 if kind in ("add", "multiply", "softmax") else 0
     assert row["read_bytes"] == operator.input_bytes + parameters
     written = row["write_bytes"]
-    assert written == operator.output_bytes or (kind == "row_max" and written % 64 == 0 and written < 64 * rows)
+    assert written == operator.output_bytes or (kind == "row_max" and written % 64 == 0 and written <= 64 * rows)
     passes = 2 if kind == "softmax" else 1
     assert row["cycles"] >= row["bound_cycles"] >= passes * rows * cols // 16
