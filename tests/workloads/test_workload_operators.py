@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siliconloom.arch import DescriptionError
+from siliconloom.arch import DescriptionError, NotSupported
 from siliconloom.arch.document import Document
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.evaluate.chip import simulate
+from siliconloom.execution.walk import GraphWalk
 from siliconloom.workloads import Gemm, Graph, Vector, load_workload
 from siliconloom.workloads.operator_lists import FUNCTIONS, PAIRS, operator_graph
 
@@ -163,3 +164,10 @@ def test_chips_move_the_bytes_of_operands_and_results_and_no_others(kind: str, r
     assert written == operator.output_bytes or (kind == "row_max" and written % 64 == 0 and written <= 64 * rows)
     passes = 2 if kind == "softmax" else 1
     assert row["cycles"] >= row["bound_cycles"] >= passes * rows * cols // 16
+
+
+@pytest.mark.parametrize("kind", ["softmax", "layer_norm", "gelu", "add", "maximum", "row_sum"])
+def test_values_of_a_list_are_refused_by_name(kind: str) -> None:
+    graph = parsed(f"{{kind: operators, operators: [{{name: one, kind: {kind}, rows: 16, cols: 32}}]}}")
+    with pytest.raises(NotSupported, match=r"values of functions of what no operator makes .*\(operator one\)"):
+        GraphWalk(graph)
