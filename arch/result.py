@@ -218,6 +218,7 @@ class Result(ResultSection):
         description="multiply-accumulates of the arrays over those at their peak; memory's are in units.pim"
     )
     tokens_per_second: float
+    images_per_second: float | None = Field(default=None, description="of a workload that takes images")
     energy_j: float
     energy: dict[str, float]
     energy_excludes: list[str]

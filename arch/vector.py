@@ -118,6 +118,8 @@ class VectorCost(Struct, frozen=True):
         One element a cycle.
     chooses, weighs, indexes
         See `FunctionSpec`.
+    each, recurs
+        See `FunctionSpec`.
     element
         Bytes of an element.
     """
@@ -131,6 +133,8 @@ class VectorCost(Struct, frozen=True):
     chooses: bool = False
     weighs: bool = False
     indexes: bool = False
+    each: int = 0
+    recurs: bool = False
     element: int = 1
 
     @property
@@ -139,6 +143,8 @@ class VectorCost(Struct, frozen=True):
 
     def slot_cycles(self, lanes: int, inputs: int = 1) -> int:
         """Cycles that all passes but those that choose spend on one block of one row, with ``inputs`` as ``k``."""
+        if self.each:
+            return self.each * inputs + self.passes
         return lanes if self.serial else inputs if self.weighs else self.passes
 
     def rounds(self, cols: Count, inputs: int) -> Count:
@@ -189,9 +195,16 @@ class FunctionSpec(Struct, frozen=True, kw_only=True, dict=True):
         the second operand, which has k columns; at least one and at most `INPUT_LIMIT`.
     indexes
         The result has `INDEX_BYTES` a row: a column of the operand, without sign, low byte first.
+    reduces
+        The result has one element a row.
     carries
         The peak and the total of each row are kept in the slot that its results are in, and go on from those in the
         other slot where it adds. Of that slot a product takes what the peaks have risen by (`Instruction.rescale`).
+    each
+        Cycles that each of ``k`` states, or taps, adds to a slot's ``passes``; ``k`` is at least one.
+    recurs
+        Rows go on from what the row before has left: all slots of a row come before those of the next one, which
+        begin the unit's latency after them at the soonest.
     keeps
         It passes its operand on, and its results may be kept in a format of fewer bits (`Instruction.packing`).
     divides
@@ -222,8 +235,11 @@ class FunctionSpec(Struct, frozen=True, kw_only=True, dict=True):
     chooses: bool = False
     weighs: bool = False
     indexes: bool = False
+    reduces: bool = False
     carries: bool = False
     divides: bool = False
+    each: int = 0
+    recurs: bool = False
     keeps: bool = False
     circuit: bool = True
     floats: str = ""
@@ -264,6 +280,8 @@ class FunctionSpec(Struct, frozen=True, kw_only=True, dict=True):
                 f"vector function {self.name}: what divides by rows' totals has sums, parameters of columns, and no "
                 "reduction of its own"
             )
+        if self.circuit and (self.each or self.recurs):
+            raise LoomError(f"vector function {self.name}: no circuit has states or taps, or goes on from row to row")
         if self.epsilon and (self.chooses or self.weighs or self.masks):
             raise LoomError(f"vector function {self.name}: k is an epsilon, or a count, or says that rows are masked")
         if self.circuit and self.second > SECOND_LIMIT:
@@ -303,6 +321,8 @@ class FunctionSpec(Struct, frozen=True, kw_only=True, dict=True):
             chooses=self.chooses,
             weighs=self.weighs,
             indexes=self.indexes,
+            each=self.each,
+            recurs=self.recurs,
             element=1 if dtype.is_integer else dtype.bits // 8,
         )
 
@@ -323,7 +343,7 @@ class FunctionSpec(Struct, frozen=True, kw_only=True, dict=True):
 
     def result_cols(self, cols: int, dtype: DataType = DataType.INT8) -> int:
         """Columns of the result of an operand of so many."""
-        return INDEX_BYTES // self.cost_in(dtype).element if self.indexes else cols
+        return INDEX_BYTES // self.cost_in(dtype).element if self.indexes else 1 if self.reduces else cols
 
 
 PARAMETER_ORDERS = (

@@ -280,7 +280,8 @@ def _row(graph: Graph, operator: Operator) -> dict[str, Any] | None:
             raise NotSupported(f"{operator.name}: {operator.function.value} on a GPU")
         width = "fp16" if operator.precision.size(2) == 4 else dtype
         cols = operator.cols
-        if operator.place.backward:  # as many passes over memory as operands and results
+        mean = operator.role is Role.NONE and operator.function is VectorFunction.COMBINE  # of windows of an image
+        if operator.place.backward or mean:  # as many passes over memory as operands and results
             kernel, cols = Op.ADD, -(-cols * (operator.inputs + operator.outputs) // ADD_PASSES)
         return {"op": str(kernel), "m": operator.rows, "n": cols, "dtype": width}
     raise NotSupported(f"{operator.name} on a GPU")

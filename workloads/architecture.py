@@ -86,6 +86,73 @@ class LatentAttention(Struct, frozen=True, kw_only=True):
     window: None = None
 
 
+class StateSpace(Struct, frozen=True, kw_only=True):
+    """The mixer of a Mamba layer (Gu and Dao, arXiv:2312.00752, figure 3 and algorithm 2).
+
+    Parameters
+    ----------
+    inner
+        Columns that are convolved and scanned: ``expand`` times the width of the model.
+    state
+        States of each of them.
+    taps
+        Of the depthwise causal convolution.
+    rank
+        Columns from which the steps of all inner columns are made.
+    bias, convolution_bias
+        Of the projections in and out; of the convolution.
+    """
+
+    inner: int
+    state: int
+    taps: int
+    rank: int
+    bias: bool = False
+    convolution_bias: bool = True
+
+    window: None = None
+
+
+class ChunkedStateSpace(Struct, frozen=True, kw_only=True):
+    """The mixer of a Mamba-2 layer (Dao and Gu, arXiv:2405.21060, figure 6 and listing 1).
+
+    Parameters
+    ----------
+    heads, head_dim
+        Heads, each with one decay, and columns of a head.
+    groups
+        Of heads that share B and C.
+    state, taps, bias, convolution_bias
+        As in `StateSpace`.
+    chunk
+        Tokens of a chunk, within which prefill multiplies matrices.
+    gated_norm
+        A norm follows the gate.
+    """
+
+    heads: int
+    head_dim: int
+    groups: int
+    state: int
+    taps: int
+    chunk: int
+    bias: bool = False
+    convolution_bias: bool = True
+    gated_norm: bool = True
+
+    window: None = None
+
+    @property
+    def inner(self) -> int:
+        """Columns of all heads."""
+        return self.heads * self.head_dim
+
+    @property
+    def convolved(self) -> int:
+        """Columns that are convolved: those of heads, and B and C of groups."""
+        return self.inner + 2 * self.groups * self.state
+
+
 class FeedForward(Struct, frozen=True, kw_only=True):
     """Two-layer perceptron, or the gated one of three matrices; ``activation`` is of the plain kind."""
 
@@ -130,10 +197,12 @@ class NormPlacement(Enum):
 
 
 class Layer(Struct, frozen=True, kw_only=True):
-    """One transformer layer; with ``cross`` it attends to the encoder's result after its own tokens."""
+    """One layer: of a transformer, which with ``cross`` attends to the encoder's result after its own tokens, or of a
+    state-space model, which has a mixer alone.
+    """
 
-    attention: GroupedAttention | LatentAttention
-    feed_forward: FeedForward | MixtureOfExperts
+    attention: GroupedAttention | LatentAttention | StateSpace | ChunkedStateSpace
+    feed_forward: FeedForward | MixtureOfExperts | None
     norm: Norm
     placement: NormPlacement = NormPlacement.PRE
     cross: GroupedAttention | None = None
@@ -285,6 +354,11 @@ class Architecture(Struct, frozen=True, kw_only=True):
     def causal(self) -> bool:
         """Whether each token sees only those before it."""
         return all(getattr(layer.attention, "causal", True) for layer in self.layers)
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether a state of one size takes the place of keys and values."""
+        return any(isinstance(layer.attention, StateSpace | ChunkedStateSpace) for layer in self.layers)
 
     @property
     def length(self) -> int | None:

@@ -14,6 +14,7 @@ from siliconloom.arch.vector import VectorFunction
 from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.operators import Attention, Gemm, Operator, Vector
 from siliconloom.workloads.precision import NOTHING_MORE, Stated, Unpacked
+from siliconloom.workloads.recurrence import Recurrence
 from siliconloom.workloads.roles import Place, Role, Section
 
 NORMS = (VectorFunction.LAYER_NORM, VectorFunction.RMS_NORM)
@@ -103,6 +104,14 @@ class Builder:
             options.setdefault("epsilon", self.epsilon)
         common = self._common(name, role)
         return self._add(Vector(function=function, rows=rows, cols=cols, **options, **common), operands)
+
+    def recurrence(
+        self, name: str, function: VectorFunction, *operands: Value, rows: int, cols: int, **options: Any
+    ) -> Value:
+        """Add a `Recurrence`; of its result the states are no part of what others use."""
+        common = self._common(name, Role.STATE)
+        made = self._add(Recurrence(function=function, rows=rows, cols=cols, **options, **common), operands)
+        return made.part(rows * cols)
 
     def _common(self, name: str, role: Role) -> dict[str, Any]:
         full, precision = self._full(name), self.precision

@@ -14,6 +14,7 @@ from siliconloom.arch.datatype import CacheFormat, DataType, Packing, Sparsity
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.operators import Attention, Collective, Gemm, Operator, SharedAttention, Vector
+from siliconloom.workloads.recurrence import Recurrence
 from siliconloom.workloads.roles import Pass, Role
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ class Graph(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     resting
         Operators of another phase that this one does not run, whose parameters lie in memory meanwhile (a decode step
         of a model with an encoder).
+    images
+        Images of one execution, of a workload that takes images; 0 of others.
     notes
         What whoever reads a result of this workload should know.
     """
@@ -70,6 +73,7 @@ class Graph(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     tokens: int
     dataflow: Dataflow
     resting: tuple[Operator, ...] = ()
+    images: int = 0
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -192,6 +196,11 @@ class Graph(Struct, frozen=True, kw_only=True, eq=False, dict=True):
         return total
 
     @property
+    def state_bytes(self) -> int:
+        """Bytes of the states of recurrent layers, of all sequences: as many whatever the tokens before."""
+        return sum(o.state_bytes * o.repeat for o in self.operators() if isinstance(o, Recurrence))
+
+    @property
     def packings(self) -> tuple[Packing, ...]:
         """Ways in which weights are packed."""
         return tuple(dict.fromkeys(o.packing for o in self.operators() if isinstance(o, Gemm) and o.packing))
@@ -290,6 +299,7 @@ class Graph(Struct, frozen=True, kw_only=True, eq=False, dict=True):
             "weight_bytes": self.weight_bytes,
             "kv_bytes_per_token": self.kv_bytes_per_token,
             "kv_bytes": self.kv_bytes,
+            "state_bytes": self.state_bytes,
             "notes": list(self.notes),
             "operators": [_row(operator) for operator in self.operators()],
         }

@@ -31,6 +31,7 @@ FAMILIES = {
         "qwen3",
         "qwen3_moe",
     ),
+    "mamba": ("mamba", "mamba2"),
     "neox": ("falcon", "gpt_neox", "gptj"),
     "vision": ("vit",),
 }

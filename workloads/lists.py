@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Literal
+from math import prod
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -64,7 +65,7 @@ class GemmList(Description):
 
     @model_validator(mode="after")
     def _check(self) -> GemmList:
-        _refuse_twins(gemm.name for gemm in self.gemms)
+        refuse_twins(gemm.name for gemm in self.gemms)
         return self
 
 
@@ -91,19 +92,19 @@ class ConvolutionEntry(Description):
     @property
     def output_size(self) -> tuple[int, int]:
         """Height and width of the result."""
-        pairs = zip(
-            (self.height, self.width),
-            _pair(self.kernel),
-            _pair(self.stride),
-            _pair(self.padding),
-            _pair(self.dilation),
-            strict=True,
+        size = (self.height, self.width)
+        return window_places(size, self.kernel, self.stride, self.padding, self.dilation)
+
+    def product(self, batch: int, **common: Any) -> Gemm:
+        """The `Gemm` of ``batch`` images by im2col, see `convolution_graph`; ``common`` are fields of any operator."""
+        return Gemm(
+            m=batch * prod(self.output_size),
+            n=self.out_channels // self.groups,
+            k=self.in_channels // self.groups * prod(_pair(self.kernel)),
+            batch=self.groups,
+            bias=self.bias,
+            **common,
         )
-        high, wide = (
-            (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
-            for size, kernel, stride, padding, dilation in pairs
-        )
-        return high, wide
 
     @model_validator(mode="after")
     def _check(self) -> ConvolutionEntry:
@@ -128,7 +129,7 @@ class ConvolutionList(Description):
 
     @model_validator(mode="after")
     def _check(self) -> ConvolutionList:
-        _refuse_twins(convolution.name for convolution in self.convolutions)
+        refuse_twins(convolution.name for convolution in self.convolutions)
         return self
 
 
@@ -174,24 +175,14 @@ def convolution_graph(document: Document, name: str) -> Graph:
     precision = entries.precision or DEFAULT_PRECISION
     operators = []
     for entry in entries.convolutions:
-        (high, wide), (rows, cols) = entry.output_size, _pair(entry.kernel)
-        operators.append(
-            Gemm(
-                name=entry.name,
-                block=entry.name,
-                repeat=entry.repeat,
-                precision=entry.precision or precision,
-                m=entries.batch * high * wide,
-                n=entry.out_channels // entry.groups,
-                k=entry.in_channels // entry.groups * rows * cols,
-                batch=entry.groups,
-                bias=entry.bias,
-            )
-        )
-    return _graph(entries, name, operators, batch=entries.batch)
+        common = {"name": entry.name, "block": entry.name, "repeat": entry.repeat}
+        operators.append(entry.product(entries.batch, precision=entry.precision or precision, **common))
+    return _graph(entries, name, operators, batch=entries.batch, images=entries.batch)
 
 
-def _graph(entries: GemmList | ConvolutionList, name: str, operators: Iterable[Operator], batch: int) -> Graph:
+def _graph(
+    entries: GemmList | ConvolutionList, name: str, operators: Iterable[Operator], batch: int, images: int = 0
+) -> Graph:
     dataflow = Dataflow()
     for operator in operators:
         dataflow.add(operator)
@@ -203,16 +194,27 @@ def _graph(entries: GemmList | ConvolutionList, name: str, operators: Iterable[O
         explicit_precision=stated is not None and stated.states_operands,
         batch=batch,
         tokens=batch,
+        images=images,
         dataflow=dataflow,
     )
 
 
-def _refuse_twins(names: Iterable[str]) -> None:
+def refuse_twins(names: Iterable[str]) -> None:
+    """Raise `ValueError` where two entries have one name."""
     seen: set[str] = set()
     for name in names:
         if name in seen:
             raise ValueError(f"two entries are named '{name}'; use repeat, or other names")
         seen.add(name)
+
+
+def window_places(size: tuple[int, int], kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) -> tuple[int, int]:
+    """Places of a window in a padded image, one above the other and side by side; below one where it is larger."""
+    pairs = zip(size, _pair(kernel), _pair(stride), _pair(padding), _pair(dilation), strict=True)
+    high, wide = (
+        (length + 2 * border - spread * (taps - 1) - 1) // step + 1 for length, taps, step, border, spread in pairs
+    )
+    return high, wide
 
 
 def _pair(value: int | tuple[int, int]) -> tuple[int, int]:

@@ -140,7 +140,11 @@ def read_workload(document: Document, title: str, overrides: list[tuple[str, str
     """As `load_workload`, of a description that is read already; ``title`` is its name where it says none."""
     described = set(document.data) if "phase" in document.data else set()
     document.override(overrides or [], "workload.")
-    kind = document.expect_kind(["transformer", "gemms", "convolutions"])
+    kind = document.expect_kind(["transformer", "gemms", "convolutions", "operators"])
+    if kind == "operators":
+        from siliconloom.workloads.operator_lists import operator_graph
+
+        return operator_graph(document, title)
     if kind != "transformer":
         from siliconloom.workloads.lists import convolution_graph, gemm_graph
 
@@ -152,9 +156,10 @@ def read_workload(document: Document, title: str, overrides: list[tuple[str, str
 def workload_schema() -> dict[str, Any]:
     """JSON Schema of a workload description: one of the kinds."""
     from siliconloom.workloads.lists import ConvolutionList, GemmList
+    from siliconloom.workloads.operator_lists import OperatorList
 
     kinds: TypeAdapter[Any] = TypeAdapter(
-        Annotated[Transformer | GemmList | ConvolutionList, Field(discriminator="kind")]
+        Annotated[Transformer | GemmList | ConvolutionList | OperatorList, Field(discriminator="kind")]
     )
     return kinds.json_schema()
 
@@ -245,6 +250,7 @@ def _transformer(document: Document, title: str, described: set[Any], changed: s
         tokens=run.tokens + encoded,
         dataflow=dataflow,
         resting=rest,
+        images=run.batch if model.patches is not None else 0,
         notes=_notes(model, run),
     )
     _check_patterns(document, entry, (*graph.operators(), *rest))
@@ -300,6 +306,8 @@ def _run(document: Document, entry: Transformer, model: Architecture) -> TokenSt
             raise document.error(
                 f"the model has learned positions for {model.max_length} tokens only", (key,), value=length
             )
+    if model.recurrent:
+        _refuse_cache(document, entry, model)
     if entry.phase is Phase.DECODE:
         if not model.causal:
             raise document.error(
@@ -356,6 +364,19 @@ def _run_decoder(document: Document, entry: Transformer, model: Architecture, so
     return TokenStep(
         phase=entry.phase, batch=entry.batch, q_len=new, kv_len=length, room=room, cache=cache, source=source
     )
+
+
+def _refuse_cache(document: Document, entry: Transformer, model: Architecture) -> None:
+    """Refuse what a state, which has one size whatever came before, has no answer for."""
+    if entry.phase is Phase.TRAINING:
+        raise NotSupported(f"training of {model.model_type}: no gradients of a scan")
+    for key, value in ("context", entry.context), ("cache_length", entry.cache_length):
+        if value is not None:
+            rule = f"{model.model_type} keeps a state of one size, whatever the tokens before, and no keys and values"
+            raise document.error(rule, (key,), value=value)
+    if entry.cache_precision is not None:
+        rule = f"{model.model_type} keeps no keys and values; its state has the operands' format"
+        raise document.error(rule, ("cache_precision",), value=entry.cache_precision.value)
 
 
 def _cache_format(document: Document, entry: Transformer, model: Architecture) -> DataType | None:

@@ -381,6 +381,10 @@ class SharedAttention(Attention, frozen=True, kw_only=True):
         return -(-super().output_elements // self.ranks)
 
 
+CHAINED = (VectorFunction.ADD, VectorFunction.MAXIMUM)
+"""Functions of two operands that take more of them one by one."""
+
+
 class Vector(Operator, frozen=True, kw_only=True):
     """Element-wise or row-wise work on a matrix of ``rows`` x ``cols``.
 
@@ -443,11 +447,8 @@ class Vector(Operator, frozen=True, kw_only=True):
 
     @property
     def passes(self) -> int:
-        """How often the vector unit begins its function: more than two operands are added one by one.
-
-        The first two are added together. Where they are weighted, one instruction adds all.
-        """
-        return max(self.inputs - 1, 1) if self.function == VectorFunction.ADD else 1
+        """How often the vector unit begins its function: what is `CHAINED` takes two operands, then one by one."""
+        return max(self.inputs - 1, 1) if self.function in CHAINED else 1
 
     @property
     def counted(self) -> int:

@@ -79,6 +79,9 @@ class Role(StrEnum):
     COMBINE = "combine"
     """The weighted sum of what experts have made of a token."""
 
+    STATE = "state"
+    """A function or product of a state-space layer: of what goes on from token to token."""
+
     NORM = "norm"
     """A norm of the residual stream, before or after one half of a layer."""
     RESIDUAL = "residual"

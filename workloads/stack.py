@@ -6,11 +6,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from siliconloom.arch.vector import VectorFunction
-from siliconloom.workloads.architecture import Architecture, Layer, MixtureOfExperts, Norm, NormPlacement, Patches
+from siliconloom.workloads.architecture import (
+    Architecture,
+    ChunkedStateSpace,
+    Layer,
+    MixtureOfExperts,
+    Norm,
+    NormPlacement,
+    Patches,
+    StateSpace,
+)
 from siliconloom.workloads.attention import TokenStep, add_attention, add_cross_attention
 from siliconloom.workloads.builder import Builder, Value
 from siliconloom.workloads.feed_forward import add_feed_forward
 from siliconloom.workloads.roles import Role, Section
+from siliconloom.workloads.state_space import add_state_space
 
 LONGEST_PATTERN = 16
 
@@ -126,6 +136,9 @@ def _image(builder: Builder, model: Architecture, patches: Patches, run: TokenSt
 def _layer(
     builder: Builder, layer: Layer, run: TokenStep, hidden: int, x: Value, *made: Value, bias: Value | None = None
 ) -> Value:
+    if isinstance(layer.attention, StateSpace | ChunkedStateSpace):
+        return _state_space(builder, layer, layer.attention, run, hidden, x)
+    assert layer.feed_forward is not None
     tokens, norm, placement = run.tokens, layer.norm, layer.placement
     joint = placement in (NormPlacement.PARALLEL, NormPlacement.PARALLEL_PAIR)
     norms, sums = (Role.JOINT_NORM, Role.JOINT_RESIDUAL) if joint else (Role.NORM, Role.RESIDUAL)
@@ -161,6 +174,15 @@ def _layer(
         computed = normed("feed_forward_post_norm", computed)
     x = add("feed_forward_add", computed, x)
     return normed("feed_forward_norm", x) if after else x
+
+
+def _state_space(
+    builder: Builder, layer: Layer, mixer: StateSpace | ChunkedStateSpace, run: TokenStep, hidden: int, x: Value
+) -> Value:
+    """Norm, mixer and residual sum."""
+    normed = add_norm(builder, "norm", Role.NORM, layer.norm, x, run.tokens, hidden)
+    mixed = add_state_space(builder, mixer, run, hidden, normed)
+    return builder.vector("add", Role.RESIDUAL, VectorFunction.ADD, mixed, x, rows=run.tokens, cols=hidden)
 
 
 def add_norm(builder: Builder, name: str, role: Role, norm: Norm, x: Value, tokens: int, hidden: int) -> Value:

@@ -10,12 +10,16 @@ from typing import Any
 
 from siliconloom.arch.document import Key
 from siliconloom.arch.errors import nearest_name
+from siliconloom.arch.vector import VectorFunction
 from siliconloom.workloads.architecture import (
     Architecture,
+    ChunkedStateSpace,
     FeedForward,
     GroupedAttention,
+    LatentAttention,
     MixtureOfExperts,
     NormPlacement,
+    StateSpace,
 )
 from siliconloom.workloads.configuration import ACTIVATIONS, Configuration
 
@@ -49,8 +53,9 @@ FEATURES: dict[str, str] = {
     "perceptron of this kind": "feed_forward_proj",
     "scaled embeddings": "scale_embedding",
     "state-space or linear-attention layers": (
-        "state_size ssm_state_size mamba_d_state mamba_n_heads mamba_d_conv mamba_expand attn_layer_period "
-        "attn_layer_offset full_attention_interval linear_num_key_heads linear_num_value_heads linear_key_head_dim "
+        "state_size conv_kernel time_step_rank expand use_conv_bias chunk_size n_groups ssm_state_size mamba_d_state "
+        "mamba_n_heads mamba_d_conv mamba_expand attn_layer_period attn_layer_offset full_attention_interval "
+        "linear_num_key_heads linear_num_value_heads linear_key_head_dim "
         "linear_value_head_dim hybrid_override_pattern"
     ),
     "layers that differ in this way": (
@@ -78,13 +83,15 @@ INERT: dict[str, str] = {
     "dropout and initial values": (
         "attention_dropout attention_probs_dropout_prob hidden_dropout_prob dropout layerdrop attn_pdrop "
         "embd_pdrop resid_pdrop initializer_range init_std classifier_dropout dropout_rate activation_dropout "
-        "encoder_layerdrop decoder_layerdrop initializer_factor"
+        "rescale_prenorm_residual time_step_scale time_step_min time_step_max time_step_init_scheme time_step_floor "
+        "time_step_limit encoder_layerdrop decoder_layerdrop initializer_factor"
     ),
     "tokens": "bos_token_id eos_token_id pad_token_id sep_token_id decoder_start_token_id",
     "how the file came about": (
         "architectures _name_or_path transformers_version auto_map use_cache cache_implementation pretraining_tp "
         "ep_size attn_implementation _attn_implementation gradient_checkpointing num_nextn_predict_layers "
-        "task_specific_params id2label label2id num_labels problem_type encoder_stride"
+        "residual_in_fp32 fused_add_norm use_mambapy task_specific_params id2label label2id num_labels problem_type "
+        "encoder_stride"
     ),
 }
 """Keys that change no time, by what they are; of families that do not read them."""
@@ -96,6 +103,14 @@ BESIDE = {NormPlacement.PARALLEL: 1, NormPlacement.PARALLEL_PAIR: 2}
 """Norms before halves of a layer that run side by side."""
 ON_BY_DEFAULT = ("bias", "do_layer_norm_before", "enable_bias", "layer_norm_elementwise_affine")
 """Flags whose false is a statement, and not the absence of one."""
+ABSENT = (
+    "num_attention_heads n_head n_heads num_key_value_heads num_kv_heads n_head_kv rotary_dim v_head_dim qk_head_dim "
+    "n_inner ffn_dim ffn_hidden_size type_vocab_size n_positions n_ctx max_position_embeddings num_ln_in_parallel_attn "
+    "pooler_output_size"
+)
+"""Sizes of what a state-space model has not: attention, perceptrons, positions."""
+BIASES = "attention_bias qkv_bias mlp_bias enable_bias bias use_bias"
+"""Names of biases of projections."""
 WHOLE: dict[str, object] = {
     "moe_layer_freq": 1,
     "decoder_sparse_step": 1,
@@ -164,7 +179,11 @@ def _refuse_stated(config: Configuration, key: str, value: Any, model: Architect
 
 def stated(model: Architecture) -> dict[str, tuple[Any, ...]]:
     """Values that keys of other families may have in a file of ``model``, because they say what it is."""
+    if model.recurrent:
+        return _stated_recurrent(model)
     layer = model.layers[0]
+    assert isinstance(layer.attention, GroupedAttention | LatentAttention)
+    assert layer.feed_forward is not None
     attention, perceptron, layers = layer.attention, layer.feed_forward, len(model.layers)
     hidden, heads = model.hidden, attention.heads
     plain = [each.feed_forward for each in model.layers if isinstance(each.feed_forward, FeedForward)]
@@ -185,6 +204,7 @@ def stated(model: Architecture) -> dict[str, tuple[Any, ...]]:
         "n_heads": (heads,),
         "num_heads": (heads,),
         "is_encoder_decoder": (model.encoder is not None,),
+        "rms_norm": (layer.norm.function is VectorFunction.RMS_NORM,),
         "intermediate_size": widths,
         "n_inner": widths,
         "ffn_dim": widths,
@@ -223,6 +243,7 @@ def stated(model: Architecture) -> dict[str, tuple[Any, ...]]:
             "mlp_bias": (getattr(perceptron, "bias", False),),
             "enable_bias": (attention.output_bias,),
             "bias": (attention.output_bias,),
+            "use_bias": biases,
             "qk_layernorm": (attention.qk_norm is not None,),
             "use_qk_norm": (attention.qk_norm is not None,),
             "use_sliding_window": (any(each.attention.window is not None for each in model.layers),),
@@ -242,6 +263,7 @@ def stated(model: Architecture) -> dict[str, tuple[Any, ...]]:
             "head_dim": (rotary, content + rotary, attention.v_head_dim, hidden // heads),
             "mlp_bias": (False,),
             "bias": (False,),
+            "use_bias": (False,),
             "enable_bias": (False,),
             "qk_layernorm": (False,),
             "layer_types": (["full_attention"] * layers,),
@@ -252,12 +274,42 @@ def stated(model: Architecture) -> dict[str, tuple[Any, ...]]:
     return said
 
 
+def _stated_recurrent(model: Architecture) -> dict[str, tuple[Any, ...]]:
+    """The same of a state-space model; files have their sizes under other names, too."""
+    mixer, layers = model.layers[0].attention, len(model.layers)
+    assert isinstance(mixer, StateSpace | ChunkedStateSpace)
+    own: dict[str, tuple[Any, ...]] = {"rms_norm": (True,), "head_dim": (0,), "num_heads": (0,)}
+    if isinstance(mixer, ChunkedStateSpace):
+        own = {"time_step_rank": (-(-model.hidden // 16), "auto")}  # files have it, and nothing uses it
+    return own | {
+        **dict.fromkeys(ABSENT.split(), (0,)),
+        **dict.fromkeys(BIASES.split(), (mixer.bias,)),
+        **dict.fromkeys(("d_model", "n_embd", "word_embed_proj_dim", "embedding_size"), (model.hidden,)),
+        **dict.fromkeys(("n_layer", "n_layers"), (layers,)),
+        **dict.fromkeys(("d_inner", "intermediate_size"), (mixer.inner,)),
+        **dict.fromkeys(
+            ("hidden_act", "hidden_activation", "activation_function", "activation"), (VectorFunction.SILU,)
+        ),
+        **dict.fromkeys(("do_layer_norm_before", "layer_norm_elementwise_affine", "is_decoder"), (True,)),
+        **dict.fromkeys(("_remove_final_layer_norm", "qk_layernorm", "use_qk_norm"), (False,)),
+        "d_state": (mixer.state,),
+        "d_conv": (mixer.taps,),
+        "vocab_size": (model.vocabulary,),
+        "layer_types": ([],),
+        "tie_word_embeddings": (model.tied,),
+    }
+
+
 def _without(config: Configuration, key: str, model: Architecture) -> bool:
     """Whether a key means nothing beside another one that turns its feature off."""
     if SHAPING[key] == "window" and key != "use_sliding_window":
         return config.data.get("use_sliding_window") is False or key == "max_window_layers"
     if key in ("rope_scaling", "rope_parameters"):
-        return model.positions == 0 and not getattr(model.layers[0].attention, "position_buckets", 0)
+        return (
+            model.positions == 0
+            and not model.recurrent
+            and not getattr(model.layers[0].attention, "position_buckets", 0)
+        )
     return key == "attn_logit_softcapping" and model.softcap
 
 

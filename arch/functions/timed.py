@@ -26,3 +26,21 @@ register_function(
         name="optimizer", code=18, passes=8, circuit=False, result="one step of Adam on a weight, on GPUs alone"
     )
 )
+register_function(
+    FunctionSpec(name="maximum", code=25, second=1, circuit=False, result="the larger of a and b, as in max pooling")
+)
+register_function(
+    FunctionSpec(
+        name="row_sum", code=26, reductions=1, reduces=True, circuit=False, result="the sum of each row, one element"
+    )
+)
+register_function(
+    FunctionSpec(
+        name="row_max",
+        code=27,
+        reductions=1,
+        reduces=True,
+        circuit=False,
+        result="the largest of each row, one element",
+    )
+)

@@ -136,11 +136,7 @@ class AttentionLowering:
         return places(self.shape, part, self.tiling.queries, self.tiling.heads)
 
     def _pipeline(
-        self,
-        sizes: Sequence[tuple[int, int]],
-        scores: Stage,
-        context: Stage,
-        ended: Callable[[], None] = lambda: None,
+        self, sizes: Sequence[tuple[int, int]], scores: Stage, context: Stage, ended: Callable[[], None] = lambda: None
     ) -> None:
         pipeline(self.nest, sizes, scores, context, outside(sizes, self.parts, self.context.written), ended)
 

@@ -13,6 +13,7 @@ from siliconloom.mapper.chip.floors import array_floor, read_floor, vector_floor
 from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.placement import Placement
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
+from siliconloom.workloads.recurrence import Recurrence
 
 ADDED = (VectorFunction.ADD,)
 """Fused functions that read a second operand from memory."""
@@ -177,6 +178,8 @@ def _level_bytes(
         width = operator.head_dim + (0 if operator.values_in_keys else operator.v_head_dim)
         roles["keys"] = cache * operator.head_dim // width
         roles["values"] = cache - roles["keys"]
+    if isinstance(operator, Recurrence):
+        roles["state"] = cache
     for role, size in roles.items():
         for level, units in placement.shares((operator.name, role)).items():
             data[level] += size * units
@@ -229,7 +232,9 @@ def used_weight_bytes(operator: Operator) -> int:
 
 
 def _cache_bytes(operator: Operator) -> int:
-    """Keys and values of an attention operator, each read once."""
+    """Keys and values of an attention operator, each read once; states that a step goes on from, read and written."""
+    if isinstance(operator, Recurrence):
+        return 2 * operator.state_bytes if operator.begun else 0
     if not isinstance(operator, Attention):
         return 0
     if operator.q_len > 1:

@@ -407,6 +407,10 @@ class _Reader(Struct):
         if shape.gathers and cols != shape.cols and shape.dtype.size(cols) % bus:
             rule = f"{shape.function} takes whole rows, or parts that are multiples of {bus} B"
             raise self.document.error(rule, (*at, "cols"), value=cols)
+        if shape.recurrent is not None and not shape.recurrent.takes(rows):
+            parts = ", or parts of one" if shape.recurrent.state_rows else ""
+            rule = f"a tile of {part.name} has whole sequences of {shape.recurrent.run} rows{parts}"
+            raise self.document.error(rule, (*at, "rows"), value=rows)
         block = VectorLayout(self.tile, shape).block
         most = min(shape.tokens, block)
         if shape.transposes and rows != most:

@@ -53,7 +53,7 @@ class Item(Struct, frozen=True):
         """What a memory level must hold for the object to lie there."""
         if self.role in ("parameters", "scales", "functions", "table"):
             return "parameters"
-        return "cache" if self.role in ("keys", "values") else "activations"
+        return "cache" if self.role in ("keys", "values", "state") else "activations"
 
     @property
     def size(self) -> int:

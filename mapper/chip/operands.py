@@ -228,6 +228,8 @@ def operands(graph: Graph, operator: Operator) -> tuple[Found, ...]:
     count = operator.inputs
     if operator.role is Role.SCORE_BIAS:
         return (NO_BIAS,) * count
+    if operator.role is Role.NONE and count > 1 and len(makers) == 1:
+        return ("no layout for windows of an image",) * count
     if operator.function is VectorFunction.COMBINE and makers:
         return _of_experts(graph, operator)
     if len(makers) == count:
@@ -261,7 +263,7 @@ def expert_weights(graph: Graph, operator: Vector) -> Found | None:
     flow = graph.dataflow
     makers = [flow[name] for name in flow.predecessors(operator.name)] if operator.name in flow else []
     chances = [each for each in makers if isinstance(each, Vector) and each.function is VectorFunction.TOP_K]
-    if not makers:
+    if not makers or operator.role is Role.NONE:  # of a mean all weights are alike
         return None
     if len(chances) != 1 or chances[0].cols != operator.inputs:
         return ROUTED
@@ -384,6 +386,8 @@ def _whole(reader: Vector, maker: Operator) -> Found:
     """All columns of a result, or the first of them."""
     held = columns(maker)
     wide = reader.function is VectorFunction.ROPE and held >= reader.cols  # values follow queries and keys
+    if rows(maker) == reader.rows and held > reader.cols and not wide:
+        return "no layout for some of a result's columns"
     if rows(maker) != reader.rows or not (wide or held == reader.cols):
         return "no layout for a result that is read in other rows than it was made in"
     return _same_format(reader, maker) or Operand(maker.name, 0, held)
@@ -398,9 +402,15 @@ def _of_product(graph: Graph, reader: Gemm, maker: Operator) -> Found:
         return _same_format(reader, maker) or Operand(maker.name, 0, reader.k)
     if not reader.weight or reader.batch > 1:
         return "no layout for products of heads"
+    if reader.role is Role.NONE and columns(maker) < reader.k:
+        return "no layout for windows of an image"
+    if made == reader.m and columns(maker) > reader.k and not is_append(maker):
+        return "no layout for some of a result's columns"
     if columns(maker) != reader.k or made % reader.m or is_append(maker):
         return "no layout for a result that is read in other rows than it was made in"
     step = made // reader.m
+    if reader.role is Role.NONE and step > 1:
+        return "no layout for windows of an image"
     row = 0 if reader.place.section is Section.POOLER else step - 1
     return _same_format(reader, maker) or Operand(maker.name, 0, reader.k, row, step)
 

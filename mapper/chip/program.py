@@ -27,6 +27,7 @@ from siliconloom.mapper.chip.operands import updated
 from siliconloom.mapper.chip.orientation import exchanges
 from siliconloom.mapper.chip.pipelined import MOST_WRITTEN
 from siliconloom.mapper.chip.placement import Placement
+from siliconloom.mapper.chip.recurrence import RecurrenceLowering
 from siliconloom.mapper.chip.sharing import Cut
 from siliconloom.mapper.chip.tasks import Task, block_tasks, gemm_shape, refuse_training
 from siliconloom.mapper.chip.tiling import GemmTiling
@@ -285,7 +286,15 @@ def _lower(context: Context, task: Task, chosen: Chosen) -> None:
         AttentionLowering(context, task, part, tiling).emit()
     else:
         shape = vector_shape(context.tile, part, task)
-        lowering = AppendLowering if task.cached is not None else GatherLowering if shape.gathers else VectorLowering
+        lowering = (
+            RecurrenceLowering
+            if shape.recurrent is not None
+            else AppendLowering
+            if task.cached is not None
+            else GatherLowering
+            if shape.gathers
+            else VectorLowering
+        )
         lowering(context, task, shape, tiling).emit()
 
 

@@ -20,6 +20,7 @@ from siliconloom.mapper.chip.floors import array_floor, vector_floor
 from siliconloom.mapper.chip.layout import Layout
 from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.workloads import Attention, Gemm, Operator, Vector
+from siliconloom.workloads.recurrence import Recurrence
 
 EVERY = 16
 """Up to this many tiles every number of them may take part; above, so many steps from a power of two to the next."""
@@ -128,10 +129,26 @@ def part_of(operator: Operator, cut: Cut) -> Operator | None:
         kept, heads = -(-pairs // first), -(-group // third)
         return replace(operator, batch=1, kv_heads=kept, heads=kept * heads, q_len=-(-operator.q_len // second))
     assert isinstance(operator, Vector)
+    if isinstance(operator, Recurrence):
+        return _part_of_recurrence(operator, second, third) if first == 1 else None
     divisible = third == 1 or not vector_cost(operator.function).by_row
     if first > 1 or second > operator.rows or third > operator.cols or not divisible:
         return None
     return replace(operator, rows=-(-operator.rows // second), cols=-(-operator.cols // third))
+
+
+def _part_of_recurrence(operator: Recurrence, second: int, third: int) -> Recurrence | None:
+    """Whole sequences, where rows depend on one another, and some of the columns."""
+    runs = operator.sequences if operator.apart else operator.rows
+    if second > runs or third > operator.cols:
+        return None
+    cols = -(-operator.cols // third)
+    weights = -(-operator.weights * cols // operator.cols)
+    each = operator.rows // runs
+    sequences = -(-runs // second)
+    return replace(
+        operator, rows=sequences * each, cols=cols, weights=weights, sequences=sequences if operator.apart else 1
+    )
 
 
 def _factors(total: int) -> Iterator[Cut]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
@@ -85,6 +85,8 @@ def _sizes(tile: NpuTile, made: VectorLayout) -> tuple[Sizes, Sizes]:
     cols = {c for c in cols if shape.dtype.size(c) <= LONGEST_ROW}
     if by_row:
         rows = {min(r, ROW_LIMIT) for r in rows}
+    if shape.recurrent is not None:
+        rows = shape.recurrent.candidates(shape.rows, rows)
     if shape.gathers:
         rows = {min(r, most_indices(tile)) for r in rows}
         cols = {c for c in cols if c == shape.cols or not shape.dtype.size(c) % bus}
@@ -160,14 +162,21 @@ def _cost(chip: Chip, made: VectorLayout, rows: int, cols: int) -> VectorTiling:
                 narrow = shape.result(wide)
                 at = rows * made.result_row if rows < shape.rows else 0
                 result = transfer(tall, size(narrow), made.result_row, made.local(narrow), at)
+            further = left = (0, 0)
+            if shape.recurrent is not None:
+                further, left = _further(made, transfer, tall, wide, places)
             tiles += times
-            read += times * (shape.firsts * operand[0] + (others * table[0] if shape.seconds else 0) + weights[0])
-            written += times * shape.outputs * result[0]
+            read += times * (
+                shape.firsts * operand[0] + (others * table[0] if shape.seconds else 0) + weights[0] + further[0]
+            )
+            written += times * (shape.outputs * result[0] + left[0])
             port += times * (
                 shape.firsts * operand[1]
                 + (others * table[1] if shape.seconds else 0)
                 + weights[1]
                 + shape.outputs * result[1]
+                + further[1]
+                + left[1]
             )
             columns = made.copied(wide) if shape.gathers else wide
             each = vector_cycles(unit, function, tall, columns, shape.size, tile.parameter_format)
@@ -202,6 +211,26 @@ def _cost(chip: Chip, made: VectorLayout, rows: int, cols: int) -> VectorTiling:
         sequencer + arrive + compute + away,
     )
     return VectorTiling(rows, cols, read, written, port, vector, fetch + constants + max(paces))
+
+
+Transfers = tuple[int, int]
+"""Bytes and cycles of some transfers."""
+
+
+def _further(
+    made: VectorLayout, transfer: Callable[[int, int, int, int, int], Transfers], tall: int, wide: int, places: int
+) -> tuple[Transfers, Transfers]:
+    """What states, parameters and operands that columns share take of a tile's loads, and of its stores."""
+    own, size = made.shape.recurrent, made.shape.dtype.size
+    assert own is not None
+    states, local = own.states_of(tall), made.local(wide)
+    state = transfer(states, size(wide), made.row, local, places) if states else (0, 0)
+    loads = [state]
+    if own.given:
+        loads.append(transfer(own.given, size(wide), made.row, local, places))
+    if own.beside:
+        loads.append(transfer(tall, size(own.beside), made.beside_row, made.local(own.beside), tall * made.beside_row))
+    return (sum(moved for moved, _ in loads), sum(cycles for _, cycles in loads)), state
 
 
 def too_small(chip: Chip, what: str, group: int = 0) -> LoomError:

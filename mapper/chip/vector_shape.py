@@ -17,6 +17,56 @@ from siliconloom.mapper.chip.layout import index_bytes, most_indices
 from siliconloom.mapper.chip.operands import Cached, Turned
 from siliconloom.mapper.chip.tasks import Task
 from siliconloom.workloads import Operator, Vector
+from siliconloom.workloads.recurrence import Recurrence
+
+
+class RecurrentShape(Struct, frozen=True):
+    """What a `Recurrence` has beside its operands.
+
+    Parameters
+    ----------
+    run
+        Rows of a sequence.
+    state_rows
+        Rows of what each goes on from.
+    given
+        Rows of parameters: as many as hold them.
+    beside
+        Elements of each row that all of its columns share.
+    together
+        Rows of a sequence stand in one tile: nothing is kept from one to the next.
+    """
+
+    run: int
+    state_rows: int
+    given: int
+    beside: int
+    together: bool
+
+    def states_of(self, rows: int) -> int:
+        """Rows of the states of so many rows, of whole sequences or of a part of one."""
+        return max(rows // self.run, 1) * self.state_rows
+
+    def heights(self, total: int, rows: int) -> list[tuple[int, int]]:
+        """Rows of tiles, and how many tiles have so many, of ``total`` rows in all."""
+        if not self.state_rows or rows >= self.run:
+            return tile_counts(total, rows)
+        return [(tall, total // self.run * count) for tall, count in tile_counts(self.run, rows)]
+
+    def takes(self, rows: int) -> bool:
+        """Whether a tile may have so many rows: whole sequences, or where a state is kept parts of one."""
+        if not (self.state_rows or self.together):
+            return True
+        return rows % self.run == 0 or (self.state_rows > 0 and rows < self.run)
+
+    def candidates(self, total: int, rows: set[int]) -> set[int]:
+        """Rows that tiles may have, of those that others have: whole sequences, or where a state is kept parts."""
+        if not (self.state_rows or self.together):
+            return rows
+        sequences = total // self.run
+        several = {self.run * -(-sequences // (1 << n)) for n in range(sequences.bit_length() + 1)}
+        parts = {-(-self.run // (1 << n)) for n in range(self.run.bit_length() + 1)} if self.state_rows else set()
+        return several | parts
 
 
 class VectorShape(Struct, frozen=True):
@@ -40,6 +90,7 @@ class VectorShape(Struct, frozen=True):
     cached: Cached | Turned | None = None
     counted: int = 1
     epsilon: float = 0.0
+    recurrent: RecurrentShape | None = None
 
     @property
     def tokens(self) -> int:
@@ -59,6 +110,8 @@ class VectorShape(Struct, frozen=True):
 
     def heights(self, block: int, rows: int) -> list[tuple[int, int]]:
         """Rows of tiles, and how many tiles have so many."""
+        if self.recurrent is not None:
+            return self.recurrent.heights(self.rows, rows)
         lead, times = self.lead(block), self.sequences
         parts = [(lead, times)] if lead else []
         return parts + [(tall, times * count) for tall, count in tile_counts(self.tokens - lead, rows)]
@@ -122,7 +175,7 @@ class VectorShape(Struct, frozen=True):
         spec = self.function.spec
         if self.epsilon and not self.dtype.is_integer:
             return int(patterns_of(np.array([self.epsilon]), DataType.BF16)[0])
-        return self.counted if spec.chooses or spec.weighs else 2 if self.chained else self.inputs
+        return self.counted if spec.chooses or spec.weighs or spec.each else 2 if self.chained else self.inputs
 
     def result(self, cols: int) -> int:
         """Columns of the result of so many."""
@@ -155,7 +208,16 @@ def vector_shape(tile: NpuTile, part: Operator, task: Task) -> VectorShape:
         task.cached,
         part.counted,
         part.epsilon,
+        _recurrent(part),
     )
+
+
+def _recurrent(part: Vector) -> RecurrentShape | None:
+    if not isinstance(part, Recurrence):
+        return None
+    given = -(-part.weights // part.cols)
+    together = part.function.spec.recurs and not part.state_rows
+    return RecurrentShape(part.run, part.state_rows, given, part.beside, together)
 
 
 class VectorLayout:
@@ -176,6 +238,8 @@ class VectorLayout:
         self.line = shape.dtype.size(self.block)
         self.result_row = row_bytes(tile, shape.result(shape.cols), shape.dtype.bits)
         self.weight_row = row_bytes(tile, shape.counted, shape.dtype.bits)
+        beside = shape.recurrent.beside if shape.recurrent is not None else 0
+        self.beside_row = row_bytes(tile, beside, shape.dtype.bits) if beside else 0
 
     @property
     def second_row(self) -> int:
@@ -196,6 +260,9 @@ class VectorLayout:
     def least(self) -> dict[str, int]:
         """What the smallest tiles take."""
         by_row = vector_cost(self.shape.function).by_row
+        if self.shape.recurrent is not None:  # each row of its state takes a line, however narrow a tile is
+            own, narrow = self.shape.recurrent, min(self.shape.cols, self.lanes)
+            return self.needs(own.run if own.together else 1, narrow)
         return self.needs(min(self.shape.tokens, self.block if self.shape.transposes else 1), self._narrowest(by_row))
 
     def _narrowest(self, by_row: bool) -> int:
@@ -241,7 +308,17 @@ class VectorLayout:
             needs["results"] += self.beside
         needs |= {"second": self.shape.seconds * each} if self.shape.seconds else {}
         needs |= {"second": rows * self.local(self.shape.counted)} if self.shape.weighs else {}
+        if self.shape.recurrent is not None:
+            needs |= self._further(rows, cols, needs["results"])
         return needs | ({"chained": each} if self.shape.chained else {})
+
+    def _further(self, rows: int, cols: int, results: int) -> dict[str, int]:
+        """What states, parameters and operands that columns share add to a tile's needs."""
+        own = self.shape.recurrent
+        assert own is not None
+        states = own.states_of(rows) * self.local(cols)
+        second = states + own.given * self.local(cols) + (rows * self.local(own.beside) if own.beside else 0)
+        return {"results": results + states} | ({"second": second} if second else {})
 
 
 def tile_counts(total: int, size: int) -> list[tuple[int, int]]:

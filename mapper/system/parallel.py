@@ -23,6 +23,7 @@ from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.workloads import Attention, Collective, Gemm, Graph, Operator, Phase, SharedAttention, Vector
 from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.graph import is_optimizer
+from siliconloom.workloads.recurrence import Recurrence
 from siliconloom.workloads.roles import Pass, Role, Section
 
 COLUMNS = frozenset({Role.QKV, Role.COLUMN_PARALLEL, Role.CROSS_KEYS_VALUES, Role.SHARED_COLUMN, Role.HEAD})
@@ -100,7 +101,16 @@ def share(graph: Graph, split: Split, *, messages: bool = True, key: str = "plan
     """
     if split == Split():
         return graph
+    refuse_recurrent(graph, f"{key} of")
     return _Sharing(graph, split, messages, key).run()
+
+
+def refuse_recurrent(graph: Graph, what: str) -> None:
+    """Raise `NotSupported` for a model whose sequences have states: there is no scheme that shares those."""
+    found = next((o for o in graph.operators() if isinstance(o, Recurrence)), None)
+    if found is not None:
+        name = f"{found.name} ({found.function.value})"
+        raise NotSupported(f"{what} {graph.name}: chips have no scheme to share the states of {name}; take one chip")
 
 
 def first_expert(graph: Graph, operator: Operator) -> Gemm:

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from siliconloom.arch.errors import LoomError, NotSupported
-from siliconloom.mapper.system.parallel import EXPERTS, SIZES, Split, first_expert, share, summed
+from siliconloom.mapper.system.parallel import EXPERTS, SIZES, Split, first_expert, refuse_recurrent, share, summed
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
 from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.graph import is_optimizer
@@ -66,6 +66,7 @@ def sequences_of(graph: Graph, batch: int) -> Graph:
 
     if batch == graph.batch:
         return graph
+    refuse_recurrent(graph, "a part of the sequences of")
     return replace(_changed(graph, change), batch=batch, tokens=part(graph.tokens))
 
 
@@ -81,6 +82,8 @@ def tokens_of(graph: Graph, part: int, parts: int) -> Graph:
         raise NotSupported(f"{graph.name}: runs of the tokens of an encoder and a decoder")
     if graph.tokens % parts:
         raise LoomError(f"{graph.name}: {graph.tokens} tokens cannot be cut into {parts} equal runs")
+
+    refuse_recurrent(graph, "runs of tokens of")
 
     def change(operator: Operator) -> Operator:
         if isinstance(operator, Attention):

@@ -25,11 +25,12 @@ def vector_cycles(
     """Cycles of one vector instruction over ``rows`` x ``cols`` elements of a format; ``inputs`` is its ``k``.
 
     A row function makes each pass over all rows before the next, so it waits for the pipeline once per reduction and
-    once at the end.
+    once at the end. One that recurs makes all slots of a row before those of the next, which wait for their results.
     """
     cost = vector_cost(function, dtype)
     blocks, rounds = -(-cols // unit.lanes), cost.rounds(cols, inputs)
-    slots = blocks * ((cost.slot_cycles(unit.lanes, inputs) + rounds) * rows + cost.setup)
+    row = blocks * (cost.slot_cycles(unit.lanes, inputs) + rounds)
+    slots = (_largest(row, unit.latency) if cost.recurs else row) * rows + blocks * cost.setup
     lines = cost.once_lines(unit.lanes) + cost.index_lines(unit.lanes) * rows
     return VECTOR_START + lines + slots + (cost.reductions + rounds + 1) * unit.latency
 

@@ -72,6 +72,18 @@ batch: 2
 convolutions:
   - {name: first, in_channels: 8, out_channels: 16, height: 15, width: 15, kernel: 3, padding: 1}
 """,
+    "operators.yaml": """
+kind: operators
+name: operators
+precision: int8
+batch: 2
+operators:
+  - {name: pixels, kind: convolution, in_channels: 8, out_channels: 16, height: 15, width: 15, kernel: 3, padding: 1}
+  - {name: largest, kind: max_pool, channels: 16, height: 15, width: 15, kernel: 3, padding: 1, reads: [pixels]}
+  - {name: product, kind: gemm, m: 16, n: 24, k: 40}
+  - {name: joined, kind: add, rows: 16, cols: 24}
+  - {name: chances, kind: softmax, rows: 16, cols: 24, reads: [joined]}
+""",
     "model.yaml": """
 kind: transformer
 name: small
@@ -282,6 +294,8 @@ BASES: dict[str, Callable[[Sets], Any]] = {
     "dram": command("dram hbm2 requests.csv"),
     "gemms": command("workload gemms.yaml"),
     "images": command("workload images.yaml"),
+    "operators": command("workload operators.yaml"),
+    "operators run": command("sim npu-edge-int8 operators.yaml"),
     "prefill": command("workload model.yaml"),
     "decode": command("workload model.yaml --set workload.phase=decode"),
     "training": command("workload model.yaml --set workload.phase=training"),

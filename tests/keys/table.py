@@ -223,6 +223,35 @@ ROWS = (
         "name=other in_channels=16 out_channels=8 height=20 width=20 "
         "kernel=5 stride=2 padding=0 dilation=2 groups=2 repeat=2 bias=true precision=bf16",
     ),
+    ("OperatorList", "operators", "", "name=other precision=bf16 batch=1"),
+    (
+        "ImageEntry",
+        "operators",
+        "operators.0.",
+        "name!other in_channels=16 out_channels!8 height!20 width!20 kernel!5 stride!2 padding!0 dilation!2 groups=2 "
+        "repeat=2 bias=true precision=bf16 block=some reads!none",
+    ),
+    (
+        "PoolEntry",
+        "operators",
+        "operators.1.",
+        "name=other kind=average_pool kernel=5 stride=2 padding=0 channels!8 height!20 width!20 repeat=2 "
+        "precision=bf16 block=some",
+    ),
+    ("PoolEntry", "operators run", "workload.operators.1.", "reads=[]"),
+    (
+        "ProductEntry",
+        "operators",
+        "operators.2.",
+        "name=other m=8 n=8 k=8 bias=true repeat=4 precision=bf16 block=some reads!pixels",
+    ),
+    (
+        "VectorEntry",
+        "operators",
+        "operators.4.",
+        "name=other kind=relu rows!8 cols!8 repeat=4 precision=bf16 block=some",
+    ),
+    ("VectorEntry", "operators run", "workload.operators.4.", "reads=[]"),
     (
         "Transformer",
         "prefill",

@@ -14,7 +14,8 @@ from siliconloom.workloads import Attention, Gemm, Graph, Phase, Vector, load_wo
 from siliconloom.workloads.roles import Role
 
 Loader = Callable[..., Graph]
-MODELS = [name for name in workload_names() if name not in ("gpt2-block-gemms", "resnet50-conv")]
+LISTS = ("gpt2-block-gemms", "resnet50-conv", "resnet50")
+MODELS = [name for name in workload_names() if name not in LISTS]
 GEMMA3 = {
     "model_type": "gemma3_text",
     "hidden_size": 256,
@@ -31,7 +32,9 @@ GEMMA3 = {
 ENCODERS = ("bert-base", "vit-base")
 TRANSLATORS = ("t5-base", "whisper-small")
 """Encoders with a decoder, which are not trained."""
-TRAINED = [name for name in MODELS if name not in TRANSLATORS]
+RECURRENT = ("mamba-2.8b", "mamba2-2.7b")
+"""Models with states, which no context makes longer, and which are not trained."""
+TRAINED = [name for name in MODELS if name not in (*TRANSLATORS, *RECURRENT)]
 WITHOUT = ("embedding.patches", "embedding.conv1")
 """Products of what no operator makes."""
 
@@ -39,13 +42,16 @@ WITHOUT = ("embedding.patches", "embedding.conv1")
 def phases(name: str) -> list[Graph]:
     kinds = ["prefill", "training"] if name in ENCODERS else ["prefill", "decode", "training"]
     kinds = kinds[:2] if name in TRANSLATORS else kinds
+    kinds = ["prefill", "decode"] if name in RECURRENT else kinds
     return [load_workload(name, [("phase", phase), ("batch", "2"), *length(name, 64, phase)]) for phase in kinds]
 
 
 def length(name: str, tokens: int, phase: str = "training") -> list[tuple[str, str]]:
     """Length of a sequence in a phase; an image has its own, and 30 seconds of sound."""
     own = name == "vit-base" or (name == "whisper-small" and phase != "decode")
-    return [] if own else [("context" if phase == "decode" else "sequence", str(tokens))]
+    if own or (name in RECURRENT and phase == "decode"):
+        return []
+    return [("context" if phase == "decode" else "sequence", str(tokens))]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -79,7 +85,7 @@ def test_forward_operands_arrive_in_full(name: str) -> None:
                 arriving = sum(
                     graph.digraph.in_edges[edge]["elements"] for edge in graph.digraph.in_edges(operator.name)
                 )
-                assert arriving == operator.batch * operator.m * operator.k, operator.name
+                assert arriving == operator.input_elements, operator.name
 
 
 def test_residual_edges_skip_the_layer() -> None:
@@ -252,6 +258,7 @@ def test_summary_is_plain_data_that_adds_up(name: str) -> None:
         "weight_bytes",
         "kv_bytes_per_token",
         "kv_bytes",
+        "state_bytes",
         "operators",
         "notes",
     }

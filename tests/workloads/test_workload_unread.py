@@ -27,6 +27,7 @@ SIZES = {
     "intermediate_size": 128,
     "vocab_size": 100,
 }
+CHUNKED = {"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100, "num_heads": 8, "head_dim": 16, "n_groups": 2}
 IMAGE = {"image_size": 12, "patch_size": 4}
 SMALL: dict[str, dict[str, Any]] = {
     **{name: {"model_type": name, **SIZES} for name in MODELS},
@@ -59,6 +60,8 @@ SMALL: dict[str, dict[str, Any]] = {
         "vocab_size": 100,
         "max_source_positions": 16,
     },
+    "mamba": {"model_type": "mamba", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100, "time_step_rank": 4},
+    "mamba2": {"model_type": "mamba2", **CHUNKED},
     "vit": {"model_type": "vit", **{k: v for k, v in SIZES.items() if k != "vocab_size"}, **IMAGE},
 }
 """A small configuration of each family."""
@@ -102,6 +105,9 @@ TRIED: dict[str, Any] = {
     "apply_residual_connection_post_layernorm": True,
     "num_ln_in_parallel_attn": 2,
     "qkv_bias": False,
+    "use_bias": True,
+    "use_conv_bias": False,
+    "rms_norm": False,
     "architectures": ["ViTModel"],
     "id2label": {"0": "cat", "1": "dog", "2": "loom"},
     "image_size": 8,
@@ -120,6 +126,8 @@ MEANS_NOTHING = {
     ("*", "architectures"): "says what stands behind the last norm of a vit alone",
     ("*", "id2label"): "names the classes of a vit; heads of others for classes are left out",
     ("*", "num_labels"): "counts the classes of a vit; heads of others for classes are left out",
+    ("*", "rms_norm"): "false is the absence of it",
+    ("*", "use_conv_bias"): "false is the absence of it",
     ("*", "qkv_bias"): "false is what files say whose family has it under another name",
     ("*", "use_parallel_residual"): "false is the absence of it",
     ("*", "parallel_attn"): "false is the absence of it",

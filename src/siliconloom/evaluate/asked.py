@@ -9,6 +9,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from siliconloom.workloads import Attention, Graph, Phase
+from siliconloom.workloads.recurrence import Recurrence
 from siliconloom.workloads.roles import Role
 
 
@@ -27,6 +28,7 @@ def asked(
     encoder, a decode step's context is that of its own tokens.
     """
     attentions = [o for o in graph.operators() if isinstance(o, Attention) and o.role is not Role.CROSS_ATTENTION]
+    runs = [o.run for o in graph.operators() if isinstance(o, Recurrence) and o.state_rows]
     decode = graph.phase is Phase.DECODE
     return {
         "machine": machine,
@@ -36,7 +38,7 @@ def asked(
         "phase": graph.phase.value,
         "precision": graph.formats,
         "batch": graph.batch,
-        "sequence": None if decode else max((o.q_len for o in attentions), default=None),
+        "sequence": None if decode else max([*(o.q_len for o in attentions), *runs], default=None),
         "context": max((o.kv_len for o in attentions), default=None),
         "plan": None if plan is None else dict(plan),
         "mapping": mapping,

@@ -275,6 +275,7 @@ def _result(simulation: Simulation) -> dict[str, Any]:
         "macs_executed": int(total[Counter.MACS]),
         "utilization": graph.macs / (outcome.cycles * chip.peak_macs) if outcome.cycles else 0.0,
         "tokens_per_second": graph.tokens / simulation.seconds if outcome.cycles else 0.0,
+        **({"images_per_second": graph.images / simulation.seconds} if graph.images and outcome.cycles else {}),
         "energy_j": energy_j,
         "energy": joules,
         "energy_excludes": list(EXCLUDED),

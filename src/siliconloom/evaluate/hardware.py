@@ -81,7 +81,7 @@ def hardware_summary(reasons: Sequence[str | None]) -> dict[str, Any]:
 def _reason(violation: Violation) -> str:
     """A few words, alike for alike violations."""
     error = violation.error
-    known = re.search(r"no circuit for [\w ]*?(\w+)(?:;|$)", str(error))
+    known = re.search(r"no circuit for [\w ]*?(\w+|(?<=function )\w+ in \w+)(?:;|$)", str(error))
     return f"no circuit for {known[1]}" if known and error.cause is Cause.ILLEGAL_INSTRUCTION else error.cause.text
 
 

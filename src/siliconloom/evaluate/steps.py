@@ -46,7 +46,7 @@ class PlannedStep:
 
     def __init__(self, cluster: Cluster, policy: Policy, graph: Graph, fixed: Mapping[str, Any]) -> None:
         self.part, self.microbatches, self.flops = graph, 1, 2.0 * graph.macs
-        self.memory_bytes = float(graph.weight_bytes + graph.kv_bytes)
+        self.memory_bytes = float(graph.weight_bytes + graph.kv_bytes + graph.state_bytes)
         self.others: list[dict[str, Any]] = []
         """Rows of what the chip by itself has no time for: shared attention, and gradients that are left over."""
         self.waits: dict[str, float] = {}
@@ -160,6 +160,7 @@ class PlannedStep:
             "cycles": round(self.seconds * clock),
             "macs": graph.macs,
             "tokens_per_second": graph.tokens / self.seconds,
+            **({"images_per_second": graph.images / self.seconds} if graph.images else {}),
             **self.routed,
         }
 

@@ -298,6 +298,8 @@ class GraphWalk:
         if not isinstance(operator, Vector):
             return f"{operator.kind} operators"
         function = operator.function
+        if operator.role is Role.NONE and not makers:
+            return "functions of what no operator makes (operands of a list)"
         if function == VectorFunction.GATHER:
             return "a gather of results" if makers else self._gathers(operator)
         if function == VectorFunction.ADD:

@@ -85,6 +85,15 @@ def table(title: str, columns: Sequence[tuple[str, str]], rows: Sequence[Row]) -
     return made
 
 
+def rates_text(result: dict[str, Any]) -> str:
+    """Images and tokens a second, of what has any: a list of operators has no tokens."""
+    images, asked = result.get("images_per_second"), result["asked"]
+    rates = [f"{images:,.4g} images/s"] if images is not None else []
+    if asked["sequence"] is not None or asked["phase"] == "decode":
+        rates.append(f"{result['tokens_per_second']:,.4g} tokens/s")
+    return ", ".join(rates)
+
+
 def simulation_tables(result: dict[str, Any], out: Console) -> None:
     """Print a simulation's result: what it took, where the time went, what held each unit up."""
     bound, cycles = result["bound"], result["cycles"]
@@ -101,8 +110,8 @@ def simulation_tables(result: dict[str, Any], out: Console) -> None:
         ),
         ("array utilisation", f"{result['utilization']:.1%} of {result['macs'] / 1e9:,.4g} G multiply-accumulates"),
     ]
-    if any(o["kind"] != "gemm" for o in result["operators"]):  # a list of GEMMs has no tokens
-        lines.append(("throughput", f"{result['tokens_per_second']:,.4g} tokens/s"))
+    if rates := rates_text(result):
+        lines.append(("throughput", rates))
     if result["traffic"]:
         for name, level in result["memory"]["levels"].items():
             moved = result["traffic"][name]
@@ -230,6 +239,7 @@ def workload_tables(summary: dict[str, Any], out: Console) -> None:
     )
     for note in summary["notes"]:
         out.print(f"note: {note}", style="yellow")
+    state = summary["state_bytes"]
     for label, text in (
         ("parameters", f"{summary['parameters']:,} ({format_bytes(summary['weight_bytes'])})"),
         ("active", f"{summary['active_parameters']:,} per token"),
@@ -238,6 +248,7 @@ def workload_tables(summary: dict[str, Any], out: Console) -> None:
             "KV cache",
             f"{format_bytes(summary['kv_bytes_per_token'])} per token, {format_bytes(summary['kv_bytes'])} here",
         ),
+        *([("state", f"{format_bytes(state)} here, whatever the tokens before")] if state else []),
     ):
         out.print(f"  {label:12s} {text}")
     out.print()
