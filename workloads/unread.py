@@ -285,7 +285,9 @@ def _stated_recurrent(model: Architecture) -> dict[str, tuple[Any, ...]]:
         **dict.fromkeys(ABSENT.split(), (0,)),
         **dict.fromkeys(BIASES.split(), (mixer.bias,)),
         **dict.fromkeys(("d_model", "n_embd", "word_embed_proj_dim", "embedding_size"), (model.hidden,)),
-        **dict.fromkeys(("n_layer", "n_layers"), (layers,)),
+        **dict.fromkeys(("n_layer", "n_layers", "num_layers"), (layers,)),
+        **dict.fromkeys(("d_ff", "d_kv"), (0,)),
+        "is_encoder_decoder": (False,),
         **dict.fromkeys(("d_inner", "intermediate_size"), (mixer.inner,)),
         **dict.fromkeys(
             ("hidden_act", "hidden_activation", "activation_function", "activation"), (VectorFunction.SILU,)

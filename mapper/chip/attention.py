@@ -43,7 +43,7 @@ from siliconloom.mapper.chip.tasks import Task
 from siliconloom.workloads import Attention
 
 
-class Place(NamedTuple):
+class QueryTile(NamedTuple):
     """Which tile of queries is meant: its walk over each dimension, the outermost first."""
 
     sequence: Walk
@@ -124,13 +124,13 @@ class AttentionLowering:
         builder.barrier(Unit.VECTOR, post=constants.free_bit)
         constants.read()
 
-    def _each(self, part: AttentionPart, tile: Callable[[AttentionPart, Place], None]) -> None:
+    def _each(self, part: AttentionPart, tile: Callable[[AttentionPart, QueryTile], None]) -> None:
         """Tiles of queries one after the other, without overlap of what stands in them."""
         for sequence in self.nest.walk(self.shape.batch, 1):
             for head in self.nest.walk(self.shape.kv_heads, 1):
                 for subset in self.nest.walk(self.group, self.tiling.heads):
                     for queries in self.nest.walk(part.queries, self.tiling.queries):
-                        tile(part, Place(sequence, head, subset, queries))
+                        tile(part, QueryTile(sequence, head, subset, queries))
 
     def _places(self, part: AttentionPart) -> list[tuple[int, int]]:
         return places(self.shape, part, self.tiling.queries, self.tiling.heads)
@@ -145,13 +145,13 @@ class AttentionLowering:
         softmax, closing = softmax_functions(self.shape)
 
         def scores(walks: Sequence[Walk]) -> None:
-            at = Place(*walks)
+            at = QueryTile(*walks)
             self._load_q(part, at)
             self._load_k(part, at, None)
             self._scores(at.rows, part.keys, softmax, moving=True, mask=self._mask(part, at))
 
         def context(walks: Sequence[Walk]) -> None:
-            at = Place(*walks)
+            at = QueryTile(*walks)
             self._load_v(part, at, None)
             self._context(at.rows, part.keys)
             self._requantized(part, at, closing)
@@ -165,7 +165,7 @@ class AttentionLowering:
         softmax, closing = softmax_functions(self.shape)
 
         def scores(walks: Sequence[Walk]) -> None:
-            at = Place(*walks)
+            at = QueryTile(*walks)
             self._load_q(part, at)
             builder.barrier(Unit.MATMUL, wait=rings.queries.full_bit)
             for keys in self.nest.walk(part.keys, self.tiling.keys):
@@ -199,7 +199,7 @@ class AttentionLowering:
             self._probabilities(at.rows, part.keys, softmax, self._mask(part, at))
 
         def context(walks: Sequence[Walk]) -> None:
-            at = Place(*walks)
+            at = QueryTile(*walks)
             # from row to row of probabilities, or from column to column, and from key to key
             pitch = layout.turned_pitch(at.rows) or size(row_values(layout.tile, part.keys, narrow=1))
             step = layout.turned_pitch(at.rows) or size(1)
@@ -233,7 +233,7 @@ class AttentionLowering:
 
         self._pipeline(self._places(part), scores, context)
 
-    def _requantized(self, part: AttentionPart, at: Place, function: VectorFunction) -> None:
+    def _requantized(self, part: AttentionPart, at: QueryTile, function: VectorFunction) -> None:
         """The whole context of a query tile, from the accumulator to memory."""
         rings = self.context.rings
         wait = rings.context.full_bit | rings.results.free_bit
@@ -241,7 +241,7 @@ class AttentionLowering:
         rings.results.written()
         self._store(part, at)
 
-    def _mask(self, part: AttentionPart, at: Place, keys: Walk | None = None) -> Address | None:
+    def _mask(self, part: AttentionPart, at: QueryTile, keys: Walk | None = None) -> Address | None:
         """The last of some keys that the first query of a tile sees: itself, and what comes before it.
 
         Where that is a key of an earlier tile the number is below zero, and wraps as addresses do.
@@ -267,7 +267,7 @@ class AttentionLowering:
 
         def scores(walks: Sequence[Walk]) -> None:
             nonlocal begun
-            at, keys = Place(*walks[:-1]), walks[-1]
+            at, keys = QueryTile(*walks[:-1]), walks[-1]
             if keys.first is not None:
                 if begun:
                     rings.queries.read()
@@ -279,7 +279,7 @@ class AttentionLowering:
             self._scores(at.rows, keys.size, softmax, moving=False, mask=mask, adds=keys.first is None)
 
         def context(walks: Sequence[Walk]) -> None:
-            at, keys = Place(*walks[:-1]), walks[-1]
+            at, keys = QueryTile(*walks[:-1]), walks[-1]
             self._load_v(part, at, keys)
             first_wait, first = when(keys.first, rings.context.free_bit)
             last_post, last = when(keys.last, rings.context.full_bit)
@@ -316,7 +316,7 @@ class AttentionLowering:
 
         self._pipeline([*self._places(part), (part.keys, self.tiling.keys)], scores, context, ended)
 
-    def _over_keys(self, part: AttentionPart, at: Place) -> None:
+    def _over_keys(self, part: AttentionPart, at: QueryTile) -> None:
         """Keys in several tiles, by a specification: the array is one key tile ahead with the scores."""
         rings, builder = self.context.rings, self.context.builder
         self._load_q(part, at)
@@ -341,7 +341,7 @@ class AttentionLowering:
         rings.results.written()
         self._store(part, at)
 
-    def _shared(self, part: AttentionPart, at: Place) -> None:
+    def _shared(self, part: AttentionPart, at: QueryTile) -> None:
         """Keys that hold the values: two tiles to a slot, both their scores before both their contexts."""
         rings, builder, keys = self.context.rings, self.context.builder, self.tiling.keys
         slot = keys if part.keys <= keys else SLOTS * keys
@@ -366,7 +366,7 @@ class AttentionLowering:
         rings.results.written()
         self._store(part, at)
 
-    def _load_q(self, part: AttentionPart, at: Place) -> None:
+    def _load_q(self, part: AttentionPart, at: QueryTile) -> None:
         address = self._rows(self.q_base, self.layout.q_row, self.layout.q_head, part, at)
         rings, heads, local = self.context.rings, at.subset.size, self.layout.q_local()
         ring = rings.vector if self.layout.turned else rings.queries
@@ -406,7 +406,7 @@ class AttentionLowering:
         """Heads that are moved by themselves, as each is filled up to whole lines, or all of them; and their bytes."""
         return [(0, heads * row)] if row == local or heads == 1 else [(number, row) for number in range(heads)]
 
-    def _rows(self, base: int, row: int, width: int, part: AttentionPart, at: Place) -> Address:
+    def _rows(self, base: int, row: int, width: int, part: AttentionPart, at: QueryTile) -> Address:
         """Where a tile of queries or results begins: a row to a token, ``width`` bytes of it to a head."""
         return at.within(
             base + (part.query_start + at.queries.start) * row + at.subset.start * width,
@@ -416,7 +416,7 @@ class AttentionLowering:
             (at.queries.loop, at.queries.size * row),
         )
 
-    def _load_k(self, part: AttentionPart, at: Place, keys: Walk | None) -> None:
+    def _load_k(self, part: AttentionPart, at: QueryTile, keys: Walk | None) -> None:
         """A tile of keys: blocks of positions, of the last one perhaps a part."""
         layout = self.layout
         if not layout.blocks:
@@ -442,7 +442,7 @@ class AttentionLowering:
             )
         return None
 
-    def _load_v(self, part: AttentionPart, at: Place, keys: Walk | None) -> None:
+    def _load_v(self, part: AttentionPart, at: QueryTile, keys: Walk | None) -> None:
         """A tile of values: of each panel of columns so many positions."""
         layout = self.layout
         if not layout.blocks:
@@ -458,7 +458,7 @@ class AttentionLowering:
         self.nest.load(self.values, rows, width, pitch, where, local_pitch=local)
         return None
 
-    def _load_cache(self, base: int, row: int, part: AttentionPart, at: Place, keys: Walk | None) -> None:
+    def _load_cache(self, base: int, row: int, part: AttentionPart, at: QueryTile, keys: Walk | None) -> None:
         """A tile of the cache is contiguous: it is kept per layer, sequence and head, token by token."""
         of_keys = base == self.k_base
         count, start = (part.keys, 0) if keys is None else (keys.size, keys.start)
@@ -468,7 +468,7 @@ class AttentionLowering:
         where = self._plane(base + (part.key_start + start) * row, at, self.shape.positions * row, terms)
         self.nest.load(self.context.rings.weights if of_keys else self.values, count, row, row, where)
 
-    def _plane(self, base: int, at: Place, plane: int, terms: Sequence[tuple[Loop, int]]) -> Address:
+    def _plane(self, base: int, at: QueryTile, plane: int, terms: Sequence[tuple[Loop, int]]) -> Address:
         """Within what is kept of one sequence and one head, ``plane`` bytes; ``base`` is in the first one."""
         return at.within(base, self.shape.kv_heads * plane, plane, *terms)
 
@@ -598,7 +598,7 @@ class AttentionLowering:
         rings.context.written()
         rings.context.read()
 
-    def _store(self, part: AttentionPart, at: Place) -> None:
+    def _store(self, part: AttentionPart, at: QueryTile) -> None:
         address = self._rows(self.o_base, self.layout.o_row, self.layout.o_head, part, at)
         ring, heads, local = self.context.rings.results, at.subset.size, self.layout.o_local()
         for number, width in self._stacked(self.layout.o_head, local, heads):
