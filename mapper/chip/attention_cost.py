@@ -40,10 +40,10 @@ from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.gemm_layout import row_bytes
 from siliconloom.mapper.chip.layout import Layout
 from siliconloom.mapper.chip.lowering import segments
+from siliconloom.mapper.chip.objective import ESTIMATED, Objective
 from siliconloom.mapper.chip.operands import key_block, packing_of
 from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.pipelined import outside
-from siliconloom.mapper.chip.tiling import SLACK
 from siliconloom.mapper.chip.transfers import pieces
 from siliconloom.sim.timing.pace import product_pace
 from siliconloom.sim.timing.units import access_cycles, fetch_cycles, moved_bytes, vector_cycles
@@ -113,7 +113,7 @@ def places(shape: Attention, part: AttentionPart, queries: int, heads: int) -> l
 
 
 def choose_attention_tilings(
-    chip: Chip, layouts: Sequence[Layout], shape: Attention, held: int
+    chip: Chip, layouts: Sequence[Layout], shape: Attention, held: int, objective: Objective = ESTIMATED
 ) -> list[list[AttentionTiling]]:
     """For each layout the cheapest tilings that fit its buffers, the best first; for ``held`` see `AttentionLayout`."""
     costs = _Costs(chip, shape, held)
@@ -146,13 +146,14 @@ def choose_attention_tilings(
         room = [getattr(layout, ring) for ring in names[apart]]
         fits = np.flatnonzero((rooms[apart] <= room).all(axis=1)).tolist()
         fitting = [costs.of(*tilings[number], apart) for number in fits]
-        limit = SLACK * min((tiling.cycles for tiling in fitting), default=0)
-        fast = [tiling for tiling in fitting if tiling.cycles <= limit]
+        cost = objective.of_tiling
+        limit = objective.slack * min(map(cost, fitting), default=0)
+        fast = [tiling for tiling in fitting if cost(tiling) <= limit]
         frugal = min(fast, key=lambda t: (t.read_bytes + t.write_bytes, t.cycles), default=None)
-        others = sorted((t for t in fitting if t != frugal), key=lambda t: t.cycles)
+        others = sorted((t for t in fitting if t != frugal), key=cost)
         kept = [frugal, *others[: KEPT - 1]] if frugal else []
-        firsts = {(t.keys, t.whole): t for t in reversed(others) if t.cycles <= NEAR * limit}
-        found.append(list(dict.fromkeys([*kept, *sorted(firsts.values(), key=lambda t: t.cycles)])))
+        firsts = {(t.keys, t.whole): t for t in reversed(others) if cost(t) <= NEAR * limit}
+        found.append(list(dict.fromkeys([*kept, *sorted(firsts.values(), key=cost)])))
     return found
 
 

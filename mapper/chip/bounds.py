@@ -72,6 +72,11 @@ def operator_bound(chip: Chip, operator: Operator, fused: Sequence[Vector] = ())
     return _bound(chip, data, *_unit_cycles(chip, operator, fused), _decompression_cycles(chip, operator))
 
 
+def least_bytes(chip: Chip, bound: Bound) -> int:
+    """Bytes of main memory's traffic that a bound's memory cycles are, rounded down."""
+    return bound.memory_cycles * _reached(chip, chip.nearest) // int(chip.clock)
+
+
 def placed_bound(chip: Chip, operator: Operator, placement: Placement | None, fused: Sequence[Vector] = ()) -> Bound:
     """Bound of all executions of ``operator`` with its operands and results where they are placed."""
     times = operator.repeat

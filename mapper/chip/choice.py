@@ -6,24 +6,26 @@ not near its floor and another is not far behind, those few are lowered by thems
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from siliconloom.arch.datatype import Packing
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.errors import NotSupported
 from siliconloom.mapper.chip.attention_cost import AttentionTiling, choose_attention_tilings
-from siliconloom.mapper.chip.bounds import operator_bound
+from siliconloom.mapper.chip.bounds import least_bytes, operator_bound
 from siliconloom.mapper.chip.divisions import divisions_of
 from siliconloom.mapper.chip.gemm_cost import GemmMemories
 from siliconloom.mapper.chip.layout import Layout
+from siliconloom.mapper.chip.objective import ESTIMATED, Objective
 from siliconloom.mapper.chip.sharing import Share, shares
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
-from siliconloom.mapper.chip.tiling import SLACK, GemmTiling, choose_tilings
+from siliconloom.mapper.chip.tiling import GemmTiling, choose_tilings
 from siliconloom.mapper.chip.vector_cost import VectorTiling, choose_vector_tilings, too_small
 from siliconloom.mapper.chip.vector_shape import vector_shape
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
@@ -59,19 +61,44 @@ LONG = 2**62
 
 
 class Chosen(Struct, frozen=True):
-    """What was decided for a task: each tile's part of it, how that is tiled, and what it takes.
+    """What was decided for a task: each tile's part of it, how that is tiled, and what it costs.
 
-    ``cycles`` are simulated where the candidate was, and else estimated.
+    ``cost`` is in the objective's units, which are cycles where time counts; it is measured where the candidate was
+    simulated, and else estimated.
     """
 
     tiling: Tiling
     share: Share
-    cycles: int
+    cost: int
+    in_cycles: bool = True
 
     @property
     def timed(self) -> Tiling:
-        """The tiling with these cycles."""
-        return replace(self.tiling, cycles=self.cycles)
+        """The tiling with the cycles that are known of it."""
+        return replace(self.tiling, cycles=self.cost) if self.in_cycles else self.tiling
+
+
+class Effort(Struct):
+    """What was looked at for a task, those of its kind together.
+
+    Parameters
+    ----------
+    candidates, simulated
+        Ways to compute it that were costed, and those of them that were lowered by themselves and run.
+    seconds
+        Wall time of that.
+    """
+
+    candidates: int = 0
+    simulated: int = 0
+    seconds: float = 0.0
+
+
+class Searched(Struct):
+    """How a search went: the effort by task, and whether it was interrupted before it was through."""
+
+    tasks: dict[str, Effort] = field(default_factory=dict)
+    interrupted: bool = False
 
 
 class Part(Struct, frozen=True):
@@ -106,17 +133,20 @@ def choose_layouts(
     parts: Sequence[Part],
     measure: Measure | None,
     tiles: Mapping[str, tuple[int, int]] = MappingProxyType({}),
+    objective: Objective = ESTIMATED,
+    searched: Searched | None = None,
 ) -> tuple[list[Choice], Rivals]:
     """Every layout of the buffers in which all operators find room, with what is chosen under it; the best first.
 
     Beside them: what else there is for a task. ``tiles`` has columns and depth of products' tiles, where these are
-    decided already.
+    decided already. How the search went is put down in ``searched``.
 
     Raises
     ------
     LoomError
         When there is none.
     """
+    search = Searched() if searched is None else searched
     tasks = [task for part in parts for task in part.tasks]
     divisions = divisions_of(chip, tile, tasks)
     pools: dict[tuple[str, tuple[str, ...]], _Pool] = {}
@@ -130,7 +160,7 @@ def choose_layouts(
     most = max(simulated // len({shape for _, _, shape in shapes}), LEAST_MEASURED)
     for part, task, shape in shapes:
         if shape not in alike:
-            alike[shape] = _pool(chip, divisions, task, shape[1], measure, most, shape[2])
+            alike[shape] = _pool(chip, divisions, task, shape[1], measure, most, shape[2], objective, search)
         alike[shape].count += part.count
         pools[task.operator.name, shape[1]] = alike[shape]
     fitting = [number for number in range(len(divisions)) if all(pool.under[number] for pool in alike.values())]
@@ -138,7 +168,7 @@ def choose_layouts(
         blocked = [name for (name, _), pool in pools.items() if not any(pool.under)]
         group = max((packing.group for _, task, _ in shapes if (packing := _packing(task))), default=0)
         raise too_small(chip, f"operator {blocked[0]}" if blocked else "any operator", group)
-    whole = sum(pool.count * min(chosen.cycles for chosen in pool.all) for pool in alike.values())
+    whole = sum(pool.count * min(chosen.cost for chosen in pool.all) for pool in alike.values())
     for pool in alike.values():
         pool.worth = WORTH * whole / len(alike) / pool.count
         pool.explore()
@@ -167,7 +197,10 @@ def choose_layouts(
         if not unsure:
             break
         for pool, pick in unsure.values():
-            pool.simulate(pick)
+            if not pool.simulated(pick):
+                break
+    for (name, _), pool in pools.items():
+        search.tasks[name] = pool.effort
 
     def rivals(layout: Layout, name: str, levels: tuple[str, ...]) -> list[Chosen]:
         return pools[name, levels].rivals(divisions.index(layout))
@@ -213,7 +246,7 @@ def finalists(parts: Sequence[Part], choices: Sequence[Choice], rivals: Rivals) 
 
 def _total(parts: Sequence[Part], choice: Choice) -> int:
     return sum(
-        part.count * chosen.cycles for part, made in zip(parts, choice[1], strict=True) for chosen in made.values()
+        part.count * chosen.cost for part, made in zip(parts, choice[1], strict=True) for chosen in made.values()
     )
 
 
@@ -256,9 +289,16 @@ class _Pool:
     """Candidates of a task, by number; those under each layout; and what the simulated ones take."""
 
     def __init__(
-        self, floor: int, measure: Callable[[Layout, Chosen], int] | None, layouts: Sequence[Layout], most: int
+        self,
+        floor: int,
+        measure: Callable[[Layout, Chosen], int] | None,
+        layouts: Sequence[Layout],
+        most: int,
+        objective: Objective,
+        search: Searched,
     ) -> None:
         self.floor, self.measure, self.layouts = floor, measure, layouts
+        self.objective, self.search, self.effort = objective, search, Effort()
         self.all: list[Chosen] = []
         self.layout: list[Layout] = []
         self.under: list[list[int]] = [[] for _ in layouts]
@@ -283,7 +323,9 @@ class _Pool:
         key = id(share), id(tiling)
         number = self._numbers.setdefault(key, len(self.all))
         if number == len(self.all):
-            self.all.append(Chosen(tiling, share, tiling.cycles))
+            cost = int(self.objective.of_tiling(tiling, share.tiles))
+            self.all.append(Chosen(tiling, share, cost, self.objective.name == "time"))
+            self.effort.candidates += 1
             self.layout.append(self.layouts[layout])
             self.kinds.append(_kind(share, tiling))
             if self._has_twin(number):
@@ -296,7 +338,19 @@ class _Pool:
         if known is not None:
             return known
         ratio = self.ratios.get(self.kinds[number], self.least) if len(self.known) < 2 * self.most else self.worst
-        return self.all[number].cycles * ratio
+        return self.all[number].cost * ratio
+
+    def simulated(self, number: int) -> bool:
+        """Simulate a candidate, unless the search was interrupted or now is."""
+        if self.search.interrupted:
+            return False
+        began = time.perf_counter()
+        try:
+            self.simulate(number)
+        except KeyboardInterrupt:
+            self.search.interrupted = True
+        self.effort.seconds += time.perf_counter() - began
+        return not self.search.interrupted
 
     def simulate(self, number: int) -> int:
         """Find out what a candidate takes, and those that are alike: of them the one without barriers is run."""
@@ -304,13 +358,14 @@ class _Pool:
         self._picks.clear()
         alike = self.alike[_sizes(self.all[number])] if self._has_twin(number) else [number]
         number = min(alike, key=self._waits)
-        cycles = self.measure(self.layout[number], self.all[number])
+        cost = self.measure(self.layout[number], self.all[number])
+        self.effort.simulated += 1
         for each in alike:
-            kind, ratio = self.kinds[each], cycles / self.all[each].cycles
-            self.known[each] = cycles
+            kind, ratio = self.kinds[each], cost / max(self.all[each].cost, 1)
+            self.known[each] = cost
             self.ratios[kind] = min(self.ratios.get(kind, ratio), ratio)
             self.least, self.worst = min(self.least, ratio), max(self.worst, ratio)
-        return cycles
+        return cost
 
     def _waits(self, number: int) -> bool:
         """Whether the vector unit meets a barrier for parameters that stay while rows pass."""
@@ -329,7 +384,7 @@ class _Pool:
         if self.measure is None or len(self.all) < 2:
             return
         left = set(range(len(self.all)))
-        best = min(chosen.cycles for chosen in self.all)
+        best = min(chosen.cost for chosen in self.all)
         if best - self.floor <= self.worth:
             return
         best = LONG
@@ -337,14 +392,16 @@ class _Pool:
             value, number = min((self.value(number), number) for number in left)
             if self.hope(number) * value >= best - self.worth:
                 break
-            best = min(self.simulate(number), best)
+            if not self.simulated(number):
+                break
+            best = min(self.known[number], best)
             left -= self.known.keys()
 
     def pick(self, layout: int) -> int:
         """Of those under a layout that are nearly the fastest, the one that moves the fewest bytes."""
         if layout not in self._picks:
             values = {number: self.value(number) for number in self.under[layout]}
-            limit = SLACK * min(values.values())
+            limit = self.objective.slack * min(values.values())
             near = ((self._moved(n), value, self._waits(n), n) for n, value in values.items() if value <= limit)
             self._picks[layout] = min(near)[3]
         return self._picks[layout]
@@ -360,6 +417,8 @@ class _Pool:
         """Whether a candidate is to be simulated before it is taken."""
         if self.measure is None or number in self.known or len(self.all) < 2 or len(self.known) >= 2 * self.most:
             return False
+        if self.search.interrupted:
+            return False
         return self.value(number) - max(self.hope(number) * self.value(number), self.floor) > self.worth
 
     def hope(self, number: int) -> float:
@@ -370,7 +429,7 @@ class _Pool:
 
     def chosen(self, number: int) -> Chosen:
         """A candidate with what it takes."""
-        return replace(self.all[number], cycles=int(self.value(number)))
+        return replace(self.all[number], cost=int(self.value(number)))
 
     def _moved(self, number: int) -> int:
         chosen = self.all[number]
@@ -385,22 +444,30 @@ def _pool(
     measure: Measure | None,
     most: int,
     tiles: tuple[int, int] | None,
+    objective: Objective,
+    search: Searched,
 ) -> _Pool:
     """Candidates for a task under each layout, its objects in the levels that `Part.levels` lists.
 
     Shares are tried from the one that could be the fastest on, while one could still be faster than what was found.
     """
-    floor = operator_bound(chip, task.operator, task.fused).lower_bound_cycles
-    pool = _Pool(floor, None if measure is None else partial(measure, task, levels), candidates, most)
+    began = time.perf_counter()
+    bound = operator_bound(chip, task.operator, task.fused)
+    floor = int(objective.of(bound.lower_bound_cycles, least_bytes(chip, bound)))
+    measured = None if measure is None else partial(measure, task, levels)
+    pool = _Pool(floor, measured, candidates, most, objective, search)
     kept = max(most // LEAST_MEASURED, LEAST_KEPT)
     for number, (least, share) in enumerate(shares(chip, task.operator, task.fused, candidates)):
-        best = [min(pool.all[each].cycles for each in some) for some in pool.under if some]
-        if best and len(best) == len(candidates) and (NEAR * least >= max(best) or number >= MOST_SHARES):
+        best = [min(pool.all[each].cost for each in some) for some in pool.under if some]
+        near = NEAR * objective.of(least, 0) >= max(best, default=0)
+        if best and len(best) == len(candidates) and (near or number >= MOST_SHARES):
             break
         working = chip if share.tiles == chip.tile_count else chip.model_copy(update={"tile_count": share.tiles})
-        for layout, tilings in enumerate(_tilings(working, candidates, task, share.operator, levels, kept, tiles)):
+        found = _tilings(working, candidates, task, share.operator, levels, kept, tiles, objective)
+        for layout, tilings in enumerate(found):
             for tiling in tilings:
                 pool.add(layout, share, tiling)
+    pool.effort.seconds += time.perf_counter() - began
     return pool
 
 
@@ -412,18 +479,19 @@ def _tilings(
     levels: tuple[str, ...],
     kept: int,
     tiles: tuple[int, int] | None,
+    objective: Objective,
 ) -> Sequence[Sequence[Tiling]]:
     """Candidates of a part under each layout."""
     if isinstance(part, Gemm):
         a, b, c = (chip.memory[name] for name in levels)
         memories = GemmMemories(a, b, c) if len(chip.memory) > 1 else None
-        return choose_tilings(chip, candidates, gemm_shape(part, task), memories, kept, tiles)
+        return choose_tilings(chip, candidates, gemm_shape(part, task), memories, kept, tiles, objective)
     chip = chip.seen_from(levels[0])
     if isinstance(part, Attention):
-        return choose_attention_tilings(chip, candidates, part, task.held_by(part))
+        return choose_attention_tilings(chip, candidates, part, task.held_by(part), objective)
     if isinstance(part, Vector):
         assert isinstance(chip.tile, NpuTile)
-        return choose_vector_tilings(chip, candidates, vector_shape(chip.tile, part, task))
+        return choose_vector_tilings(chip, candidates, vector_shape(chip.tile, part, task), objective)
     raise NotSupported(f"operators of kind {part.kind}")
 
 
@@ -433,9 +501,11 @@ __all__ = [
     "WORTH",
     "Choice",
     "Chosen",
+    "Effort",
     "Measure",
     "Part",
     "Rivals",
+    "Searched",
     "Tiling",
     "choose_layouts",
     "executions",

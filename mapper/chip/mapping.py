@@ -23,6 +23,7 @@ from siliconloom.mapper.chip.choice import (
     Chosen,
     Part,
     Rivals,
+    Searched,
     choose_layouts,
     executions,
     finalists,
@@ -30,6 +31,7 @@ from siliconloom.mapper.chip.choice import (
 from siliconloom.mapper.chip.known import KnownTasks
 from siliconloom.mapper.chip.layout import Layout
 from siliconloom.mapper.chip.memory import Kept, MemoryMap
+from siliconloom.mapper.chip.objective import ESTIMATED, Objective, in_time
 from siliconloom.mapper.chip.placement import Demand, Placement, measure, place
 from siliconloom.mapper.chip.program import (
     Drafted,
@@ -51,6 +53,7 @@ OVERLAP = 0.007
 """Among more than few tasks rivals are tried where operators that overlap save at least this part of the time."""
 TRIED, FEW_TRIED = 5000, 20000
 """Most instructions of whole workloads that are simulated with rivals of single tasks; among few tasks."""
+INTERRUPTED = "the search was interrupted: this is the best mapping that it had found"
 PAIRED = 16
 """Among few tasks: rivals of each of two neighbours that are tried together, the fastest pairs first."""
 
@@ -63,6 +66,7 @@ def map_workload(
     *,
     search: bool = True,
     kept: Kept | None = None,
+    objective: Objective | None = None,
 ) -> MappedWorkload:
     """Tile and lower ``graph`` for ``chip``.
 
@@ -77,6 +81,8 @@ def map_workload(
         With ``cycles``: lower the whole workload for every way to share out the buffers, too, and take the fastest.
     placement
         Where everything lies on a chip with several memory levels; by default `placement.place` decides.
+    objective
+        What to minimise instead of ``cycles``.
     kept
         What an earlier program has left in the one memory level: parameters lie in its tiles.
 
@@ -85,15 +91,20 @@ def map_workload(
     LoomError
         When a tile's buffers or the main memory are too small, or a stated precision is not the chip's.
     NotSupported
-        For tiles and operators that have no lowering, and for training.
+        For tiles and operators that have no lowering, for training, and for other objectives than time where there are
+        several memory levels.
     """
+    objective = objective or (None if cycles is None else in_time(cycles))
+    timed = objective is None or objective.name == "time"
+    if not timed and len(chip.memory) != 1:
+        raise NotSupported(f"objectives other than time on {chip.name}, which has {len(chip.memory)} memory levels")
     graph, notes = fit_precision(chip, graph)
     if isinstance(chip.tile, SystolicTile):
         return _map_bare(chip, graph, notes)
     if not isinstance(chip.tile, NpuTile):
         raise NotSupported("mapping a workload to a pim tile")
     parts = blocks_of(chip, graph, None)
-    simulated = None if cycles is None else partial(_alone, chip, graph, cycles, executions(parts))
+    simulated = None if objective is None else partial(_alone, chip, graph, objective, executions(parts))
     if len(chip.memory) > 1:
         if placement is None:
             estimated, _ = choose_layouts(chip, chip.tile, graph, parts, None)
@@ -101,49 +112,77 @@ def map_workload(
         parts = blocks_of(chip, graph, placement)
     if kept is not None and placement is not None:
         raise NotSupported(f"programs that share several memory levels ({', '.join(chip.memory)})")
-    choices, rivals = choose_layouts(chip, chip.tile, graph, parts, simulated, {} if kept is None else kept.tiles)
-    if cycles is None:
-        return lower(chip, graph, Mapping(parts, choices[0], placement), notes, kept)
+    decided = {} if kept is None else kept.tiles
+    searched = Searched()
+    weighed = objective or ESTIMATED
+    choices, rivals = choose_layouts(chip, chip.tile, graph, parts, simulated, decided, weighed, searched)
+    if objective is None:
+        made = lower(chip, graph, Mapping(parts, choices[0], placement), notes, kept)
+        return replace(made, searched=searched)
+    cost = objective.measure
 
     def drafted(choice: Choice, known: KnownTasks | None = None) -> Drafted:
         return draft(chip, graph, Mapping(parts, choice, placement), known, kept)
 
-    found = _fastest(parts, finalists(parts, choices, rivals), rivals, drafted, cycles)
+    found = _best(parts, finalists(parts, choices, rivals), rivals, drafted, cost, searched)
     if search:  # every choice, whatever its estimate; what is found without is one of them
-        other = _fastest(parts, [(0, choice) for choice in choices], rivals, drafted, cycles)
-        found = min(found, other, key=lambda made: cycles(made.program))
-    return checked(chip, graph, found, notes, kept)
+        other = _best(parts, [(0, choice) for choice in choices], rivals, drafted, cost, searched)
+        found = min(found, other, key=lambda made: cost(made.program))
+    if searched.interrupted:
+        notes = (*notes, INTERRUPTED)
+    return replace(checked(chip, graph, found, notes, kept), searched=searched, objective=objective.name)
 
 
-def _fastest(
+def _best(
     parts: Sequence[Part],
     choices: Sequence[tuple[int, Choice]],
     rivals: Rivals,
     lowered: Lower,
-    cycles: Callable[[Program], int],
+    cost: Callable[[Program], int],
+    searched: Searched,
 ) -> Drafted:
-    """Of choices, each with the sum of its operators' cycles, the one whose whole program takes the least.
+    """Of choices, each with the sum of its operators' costs, the one whose whole program costs the least.
+
+    Once the search is interrupted the best one of what was run is taken.
+    """
+    if len(choices) == len(parts) == len(parts[0].tasks) == 1 or searched.interrupted:
+        return lowered(choices[0][1])
+    runs: list[tuple[int, int, Drafted]] = []
+    try:
+        return _compared(parts, choices, rivals, lowered, cost, runs)
+    except KeyboardInterrupt:
+        searched.interrupted = True
+    return min(runs, key=lambda run: run[:2])[2] if runs else lowered(choices[0][1])
+
+
+def _compared(
+    parts: Sequence[Part],
+    choices: Sequence[tuple[int, Choice]],
+    rivals: Rivals,
+    lowered: Lower,
+    cost: Callable[[Program], int],
+    runs: list[tuple[int, int, Drafted]],
+) -> Drafted:
+    """As `_best`, with ``runs`` of whole programs as they come.
 
     Operators overlap with their neighbours. None is looked at that would have to gain twice as much by that as the
     first one does. Where the overlap is a good part of the time, rivals of single tasks are tried, too: the one that
     is the fastest by itself need not be the fastest between its neighbours. Nor is this done to any that would have to
     gain twice as much by it as the one before did, unless tasks are few.
     """
-    if len(choices) == len(parts) == len(parts[0].tasks) == 1:
-        return lowered(choices[0][1])
     timed = partial(lowered, known=KnownTasks())
     first = timed(choices[0][1])
-    runs = [(cycles(first.program), 0, first)]
+    runs.append((cost(first.program), 0, first))
     overlap = abs(choices[0][0] - runs[0][0])
     for number, (total, choice) in enumerate(choices[1:], 1):
         if total - 2 * overlap < min(run[0] for run in runs) * (1 - WORTH):
             other = timed(choice)
-            runs.append((cycles(other.program), number, other))
+            runs.append((cost(other.program), number, other))
     runs.sort(key=lambda run: run[:2])
     few = executions(parts) <= FEW
     if few or overlap >= OVERLAP * runs[0][0]:
         budget = (FEW_TRIED if few else TRIED) // len(first.program.instructions)
-        trials = _Trials(parts, rivals, timed, cycles, overlap)
+        trials = _Trials(parts, rivals, timed, cost, overlap)
         gained = LONG
         for place, (least, number, made) in enumerate(runs):
             if least - 2 * gained >= min(run[0] for run in runs) and not few:
@@ -169,14 +208,14 @@ class _Trials(Struct):
     parts: Sequence[Part]
     rivals: Rivals
     lower: Callable[[Choice], Drafted]
-    cycles: Callable[[Program], int]
+    cost: Callable[[Program], int]
     overlap: int
     left: int = 0
     spent: int = 0
     seen: set[tuple[object, ...]] = field(default_factory=set)
 
     def exchange(self, best: Drafted, least: int, *, pairs: bool) -> tuple[int, Drafted]:
-        """The cycles and the draft after tasks were exchanged for rivals where that makes the whole faster.
+        """The cost and the draft after tasks were exchanged for rivals where that makes the whole faster.
 
         One by one, the best rival of every task first; with ``pairs`` then neighbours together, as what one does in the
         other's shade depends on both.
@@ -184,14 +223,14 @@ class _Trials(Struct):
         layout = best.mapping.choice[0]
         tasks = [(part, name) for part, tiled in enumerate(self.parts) for name in tiled.levels]
         self._is_new(best.mapping.choice[1])
-        longest = sorted(tasks, key=lambda at: -best.mapping.choice[1][at[0]][at[1]].cycles)
+        longest = sorted(tasks, key=lambda at: -best.mapping.choice[1][at[0]][at[1]].cost)
         each = [[(task, rival) for rival in self._rivals(layout, task)] for task in longest]
         for task, rival in (way for ways in zip_longest(*each) for way in ways if way is not None):
             best, least = self._try(best, least, {task: rival})
         for first, second in pairwise(tasks) if pairs else ():
             both = product(self._rivals(layout, first)[:PAIRED], self._rivals(layout, second)[:PAIRED])
             counts = self.parts[first[0]].count, self.parts[second[0]].count
-            for one, other in sorted(both, key=lambda two: counts[0] * two[0].cycles + counts[1] * two[1].cycles):
+            for one, other in sorted(both, key=lambda two: counts[0] * two[0].cost + counts[1] * two[1].cost):
                 best, least = self._try(best, least, {first: one, second: other})
         return least, best
 
@@ -201,7 +240,7 @@ class _Trials(Struct):
     def _try(self, best: Drafted, least: int, changes: dict[Place, Chosen]) -> tuple[Drafted, int]:
         """The better one of a draft and the same with changes; these must not lose more than overlaps hide."""
         layout, made = best.mapping.choice
-        loses = sum(self.parts[p].count * (new.cycles - made[p][name].cycles) for (p, name), new in changes.items())
+        loses = sum(self.parts[p].count * (new.cost - made[p][name].cost) for (p, name), new in changes.items())
         if loses > self.overlap or self.left <= 0:
             return best, least
         changed = [dict(tiled) for tiled in made]
@@ -212,7 +251,7 @@ class _Trials(Struct):
         self.left -= 1
         self.spent += 1
         other = self.lower((layout, changed))
-        taken = self.cycles(other.program)
+        taken = self.cost(other.program)
         return (other, taken) if taken < least else (best, least)
 
     def _is_new(self, made: Sequence[dict[str, Chosen]]) -> bool:
@@ -381,14 +420,14 @@ def _map_bare(chip: Chip, graph: Graph, notes: tuple[str, ...]) -> MappedWorkloa
 def _alone(
     chip: Chip,
     graph: Graph,
-    cycles: Callable[[Program], int],
+    objective: Objective,
     graph_tasks: int,
     task: Task,
     levels: tuple[str, ...],
     layout: Layout,
     chosen: Chosen,
 ) -> int:
-    """Cycles of one execution of a task.
+    """Cost of one execution of a task.
 
     One among several has neighbours that it overlaps with: it is run a few times in a row then, and is its own one.
     """
@@ -402,8 +441,8 @@ def _alone(
     memory = MemoryMap(chip, levels=levels)
     program = lower_tasks(chip, graph, [part], (layout, [{name: chosen}]), memory, draft=True).program
     if len(chip.memory) > 1 and memory.used > min(chip.memory[level].total_capacity for level in levels):
-        return chosen.cycles  # it streams from a level that its objects fill: the estimate has to do
-    return -(-cycles(program) // times)
+        return chosen.cost  # it streams from a level that its objects fill: the estimate has to do
+    return -(-objective.measure(program) // times)
 
 
 __all__ = ["check_packing", "demands", "fit_precision", "map_workload"]

@@ -8,7 +8,7 @@ cycles at the price that energy over time is there (its differential is zero whe
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -16,9 +16,25 @@ from siliconloom.arch.isa import Program
 
 OBJECTIVES = ("time", "energy", "edp", "traffic")
 """Names of objectives; ``edp`` is the product of energy and delay."""
-NEARLY = 1.005
+NEARLY = 1.0025
 """Where time counts alone, of candidates that take so many times the least cycles the one that moves the fewest bytes
 is taken."""
+
+
+class Costed(Protocol):
+    """What a tiling of any kind says of itself."""
+
+    @property
+    def cycles(self) -> int:
+        """Cycles that it should take."""
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes that a tile reads from memory."""
+
+    @property
+    def write_bytes(self) -> int:
+        """Bytes that it writes."""
 
 
 class Objective(Struct, frozen=True):
@@ -49,6 +65,10 @@ class Objective(Struct, frozen=True):
         if self.name == "time":
             return cycles
         return (self.per_cycle * cycles + self.per_byte * moved + 0.5) // 1
+
+    def of_tiling(self, tiling: Costed, tiles: int = 1) -> Any:
+        """Cost of a task whose tiles of the chip have this tiling each."""
+        return self.of(tiling.cycles, tiles * (tiling.read_bytes + tiling.write_bytes))
 
 
 def in_time(cycles: Callable[[Program], int]) -> Objective:

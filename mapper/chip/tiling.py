@@ -22,11 +22,9 @@ from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.gemm_cost import ORDERS, GemmMemories, Order, gemm_costs
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape
 from siliconloom.mapper.chip.layout import LARGE, Layout
+from siliconloom.mapper.chip.objective import ESTIMATED, Objective
 from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.transfers import LONGEST_ROW, lowest
-
-SLACK = 1.0025
-"""Among tilings within a quarter of a per cent of the fastest, the one that moves the fewest bytes is taken."""
 
 FINE = 8
 """Even divisions are also rounded up to multiples of this."""
@@ -68,6 +66,7 @@ def choose_tilings(
     memories: GemmMemories | None = None,
     kept: int = 3,
     tiles: tuple[int, int] | None = None,
+    objective: Objective = ESTIMATED,
 ) -> list[list[GemmTiling]]:
     """For each layout the cheapest tilings that fit it, the best first; candidates are costed once for all of them.
 
@@ -105,7 +104,7 @@ def choose_tilings(
             (order, pick)
             for kind in (np.flatnonzero(fit & whole), np.flatnonzero(fit & ~whole))
             for order in ORDERS
-            for pick in (_best(tables[order], kind, kept) if len(kind) else ())
+            for pick in (_best(tables[order], kind, kept, objective) if len(kind) else ())
         )
         for order, pick in picks:
             if (order, pick) not in made:
@@ -113,7 +112,7 @@ def choose_tilings(
                 tall, wide, deep = (int(each[place]) for each, place in zip(sizes, places, strict=True))
                 costed = [int(values[pick]) for values in tables[order]]
                 made[order, pick] = _costed((tall, wide, deep), order, deep == shape.k, costed)
-        alike[same] = sorted((made[pick] for pick in picks), key=lambda tiling: tiling.cycles)
+        alike[same] = sorted((made[pick] for pick in picks), key=objective.of_tiling)
     return [alike[fit.tobytes()] for fit in fits]
 
 
@@ -131,11 +130,11 @@ def _costed(sizes: tuple[int, int, int], order: Order, resident: bool, costs: Se
     return GemmTiling(*sizes, order, resident, read, write, array, memory, vector, cycles)
 
 
-def _best(costs: Sequence[Int], among: Int, kept: int) -> list[int]:
-    """The few fastest; before them, of those that are nearly the fastest the one that moves the fewest bytes."""
+def _best(costs: Sequence[Int], among: Int, kept: int, objective: Objective) -> list[int]:
+    """The few that cost least; before them, of those that nearly do the one that moves the fewest bytes."""
     reads, writes, *_, cycles = costs
-    taken = cycles[among]
-    near = among[taken <= SLACK * taken.min()]
+    taken = objective.of(cycles[among], reads[among] + writes[among])
+    near = among[taken <= objective.slack * taken.min()]
     moved = reads[near] + writes[near]
     least = near[moved == moved.min()]
     few = among if len(among) <= kept else among[np.argpartition(taken, kept - 1)[:kept]]

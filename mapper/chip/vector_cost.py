@@ -14,6 +14,7 @@ from siliconloom.arch.vector import ROW_LIMIT, VectorFunction, vector_cost
 from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.cache_layout import CacheLayout
 from siliconloom.mapper.chip.layout import Layout, most_indices
+from siliconloom.mapper.chip.objective import ESTIMATED, Objective
 from siliconloom.mapper.chip.transfers import LONGEST_ROW, lowest, pieces
 from siliconloom.mapper.chip.vector_shape import VectorLayout, VectorShape, tile_counts
 from siliconloom.sim.timing.units import access_cycles, fetch_cycles, moved_bytes, vector_cycles
@@ -31,7 +32,9 @@ class VectorTiling(Struct, frozen=True):
     cycles: int
 
 
-def choose_vector_tilings(chip: Chip, layouts: Sequence[Layout], shape: VectorShape) -> list[list[VectorTiling]]:
+def choose_vector_tilings(
+    chip: Chip, layouts: Sequence[Layout], shape: VectorShape, objective: Objective = ESTIMATED
+) -> list[list[VectorTiling]]:
     """For each layout the two cheapest tiles, the best first: few pay for latencies less often, several overlap."""
     costs: dict[tuple[int, int], VectorTiling] = {}
     found = []
@@ -47,7 +50,7 @@ def choose_vector_tilings(chip: Chip, layouts: Sequence[Layout], shape: VectorSh
             for size in sizes:
                 if size not in costs:
                     costs[size] = _cost(chip, made, *size)
-            alike[room] = sorted((costs[size] for size in sizes), key=lambda tiling: tiling.cycles)[:2]
+            alike[room] = sorted((costs[size] for size in sizes), key=objective.of_tiling)[:2]
         found.append(alike[room])
     return found
 
