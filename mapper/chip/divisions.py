@@ -13,7 +13,7 @@ from siliconloom.arch.layout import padded
 from siliconloom.mapper.chip.attention_cost import AttentionLayout, attention_needs, carries
 from siliconloom.mapper.chip.bounds import operator_bound
 from siliconloom.mapper.chip.gemm_layout import GemmLayout
-from siliconloom.mapper.chip.layout import Layout, layouts
+from siliconloom.mapper.chip.layout import FRUGAL_SHARES, SHARES, Layout, layouts
 from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
 from siliconloom.mapper.chip.tiling import candidates
@@ -27,18 +27,19 @@ VALUES_SHARE = 16
 """A slot of values of attention takes at most this part of the scratchpad, where one block of them takes no more."""
 
 
-def divisions_of(chip: Chip, tile: NpuTile, tasks: Sequence[Task]) -> list[Layout]:
+def divisions_of(chip: Chip, tile: NpuTile, tasks: Sequence[Task], *, frugal: bool = False) -> list[Layout]:
     """Ways to divide the buffers: with room for tiles for the whole array, for half of it and so on.
 
-    So an array of twice the size is tried with the divisions of this one, too.
+    So an array of twice the size is tried with the divisions of this one, too. Where bytes count beside time those are
+    tried as well that leave most of the scratchpad to one operand of products (`FRUGAL_SHARES`).
     """
     constants, found = set[int](), dict[Layout, None]()
     values = _values(tasks, chip, tile)
     for least in _least(tasks, chip, tile):
         constants |= _constant_bytes(tile, tasks, least["constants"])
-        found |= dict.fromkeys(layouts(tile, constants, least))
-        if values:
-            found |= dict.fromkeys(layouts(tile, constants, least | {"values": values}))
+        ways = [least, least | {"values": values}] if values else [least]
+        for each in ways:
+            found |= dict.fromkeys(layouts(tile, constants, each, (*SHARES, *FRUGAL_SHARES) if frugal else SHARES))
     return list(found)
 
 

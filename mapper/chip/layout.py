@@ -59,6 +59,8 @@ SHARES = (
     (34, 14, 14, 20, 18),
 )
 """Divisions of the scratchpad that the mapper tries, in percent."""
+FRUGAL_SHARES = ((14, 68, 6, 8, 4), (70, 12, 6, 8, 4), (24, 54, 8, 10, 4), (56, 22, 8, 10, 4))
+"""The same where bytes count beside time: most of it for one operand of products, which then is read once or twice."""
 
 
 class Layout(Struct, frozen=True):
@@ -116,7 +118,12 @@ def grain_of(tile: NpuTile) -> int:
     return max(GRAIN, *(line for line in lines if line & line - 1 == 0))
 
 
-def layouts(tile: NpuTile, constant_bytes: Iterable[int], least: Mapping[str, int]) -> list[Layout]:
+def layouts(
+    tile: NpuTile,
+    constant_bytes: Iterable[int],
+    least: Mapping[str, int],
+    divisions: Iterable[tuple[int, ...]] | None = None,
+) -> list[Layout]:
     """Divisions of the tile's memories to try, for each size of the constants; empty when not even those fit.
 
     Parameters
@@ -128,6 +135,8 @@ def layouts(tile: NpuTile, constant_bytes: Iterable[int], least: Mapping[str, in
     least
         Bytes that slots must have at least, by ring; of those of `OPTIONAL` and of ``context`` only those there is a
         use for.
+    divisions
+        Shares of the scratchpad in percent, as those of `SHARES`, which are meant where nothing is given.
     """
     grain = grain_of(tile)
     line = sums_pitch(tile.array)
@@ -137,7 +146,7 @@ def layouts(tile: NpuTile, constant_bytes: Iterable[int], least: Mapping[str, in
     made: dict[Layout, None] = {}
     for size in sorted(set(constant_bytes)):
         needs = {ring: padded(need, grain) for ring, need in least.items()} | {"constants": padded(size, grain)}
-        for shares in SHARES:
+        for shares in SHARES if divisions is None else divisions:
             wanted = _wanted(shares, needs)
             slots = _banked(tile, wanted, needs, grain) or _by_bytes(tile, wanted, needs, grain)
             if slots and partial > 0 and all(slots[ring] > 0 for ring in wanted):

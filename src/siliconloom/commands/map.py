@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from siliconloom.commands.options import Chip, Json, Set, Workload
+from siliconloom.commands.options import Chip, Json, Objective, Set, Workload
 
 
 def command(
@@ -17,6 +17,10 @@ def command(
     mapping: Annotated[
         str | None, typer.Option("--mapping", metavar="FILE", help="Lower this mapping instead of looking for one.")
     ] = None,
+    objective: Objective = "time",
+    search: Annotated[
+        bool, typer.Option("--search", help="Lower every way to share out the buffers, and take the best.")
+    ] = False,
     output: Annotated[
         str | None,
         typer.Option(
@@ -25,19 +29,26 @@ def command(
     ] = None,
     json_file: Json = None,
 ) -> None:
-    """Show the mapping of a workload to a chip, how it was chosen, and its lower bound."""
+    """Show the mapping of a workload to a chip, how far it is from its lower bound, and why.
+
+    Ctrl-C ends the search with the best mapping so far.
+    """
     from siliconloom.arch.document import Document, parse_assignments
-    from siliconloom.arch.errors import NotSupported
+    from siliconloom.arch.errors import LoomError, NotSupported
     from siliconloom.arch.isa import disassemble
     from siliconloom.evaluate.mapping import load_plan, plan_summary
+    from siliconloom.evaluate.objectives import check_objective
     from siliconloom.mapper.chip.described import mapping_text
     from siliconloom.render.mapping import mapping_tables
     from siliconloom.render.output import check_outputs, write_json, write_text
     from siliconloom.render.tables import console
 
     check_outputs({"--json": json_file, "-o": output}, (chip, workload, *((mapping,) if mapping else ())))
+    check_objective(objective)
+    if mapping is not None and (search or objective != "time"):
+        raise LoomError("--objective and --search are of the search of a mapping, and --mapping gives one")
     given = None if mapping is None else Document.load(mapping)
-    plan, joined = load_plan(chip, workload, parse_assignments(sets or []), given)
+    plan, joined = load_plan(chip, workload, parse_assignments(sets or []), given, objective, search=search)
     result = plan_summary(plan)
     if output is not None:
         if plan.mapping is None:

@@ -20,3 +20,6 @@ Set = Annotated[
 Json = Annotated[
     str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON; - is standard output.")
 ]
+Objective = Annotated[
+    str, typer.Option("--objective", metavar="NAME", help="What a mapping minimises: time, energy, edp or traffic.")
+]

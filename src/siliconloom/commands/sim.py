@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from siliconloom.commands.options import Json, Machine, Set, Workload
+from siliconloom.commands.options import Json, Machine, Objective, Set, Workload
 
 
 def command(
@@ -32,6 +32,7 @@ def command(
     search: Annotated[
         bool, typer.Option("--search", help="Simulate every way to share out the buffers and take the fastest.")
     ] = False,
+    objective: Objective = "time",
     mapping: Annotated[
         str | None, typer.Option("--mapping", metavar="FILE", help="Run this mapping, as loom map -o writes it.")
     ] = None,
@@ -46,6 +47,10 @@ def command(
     from siliconloom.render.output import check_outputs, write_json, write_text
     from siliconloom.workloads import load_workload
 
+    if objective != "time":
+        from siliconloom.evaluate.objectives import check_objective
+
+        check_objective(objective)
     if window is not None and trace is None:
         raise LoomError("--window chooses what goes into a trace; add --trace FILE")
     inputs = (chip, workload, *((mapping,) if mapping else ()))
@@ -56,8 +61,9 @@ def command(
     machine = read_machine(chip, chip_sets)
     options = {"--trace": trace, "--report": report, "--window": window, "--csv": csv, "--search": search or None}
     options["--mapping"] = mapping
-    if mapping is not None and search:
-        raise LoomError("--search looks for a mapping, and --mapping gives one")
+    options["--objective"] = None if objective == "time" else objective
+    if mapping is not None and (search or objective != "time"):
+        raise LoomError("--search and --objective look for a mapping, and --mapping gives one")
     unsupported = [name for name, value in options.items() if value]
     if unsupported and (machine.chip is None or machine.system is not None or computes_in_memory(machine, graph)):
         alone = machine.chip is not None and machine.system is None
@@ -83,6 +89,7 @@ def command(
         trace_limit=wanted,
         window=seen,
         mapping=None if mapping is None else Document.load(mapping),
+        objective=objective,
         watcher=watcher,
     )
     result, simulation = done.result, done.simulation

@@ -70,6 +70,7 @@ def simulate(
     costs: CostService | None = None,
     search: bool = False,
     mapping: Document | None = None,
+    objective: str = "time",
 ) -> Simulation:
     """Map ``workload`` to ``chip`` and simulate it.
 
@@ -111,7 +112,12 @@ def simulate(
         machine = effective(way)
         began = time.perf_counter()
         # single tasks take less time to simulate than to look up
-        plan = mapped_to(machine, workload, Stopwatch(machine), mapping, search=search)
+        if objective != "time" and mapping is None:
+            from siliconloom.evaluate.objectives import map_for
+
+            plan = map_for(objective, machine, workload, search=search)
+        else:
+            plan = mapped_to(machine, workload, Stopwatch(machine), mapping, search=search)
         mapped = time.perf_counter() - began
         check_length(machine, plan.program)
         if (costs or search) and not exact and not trace_limit:

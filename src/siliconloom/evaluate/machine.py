@@ -165,6 +165,7 @@ def evaluate(
     trace_limit: int = 0,
     window: tuple[int, int] | None = None,
     mapping: Document | None = None,
+    objective: str = "time",
     watcher: Watcher = NOBODY,
 ) -> Evaluation:
     """Time one step of ``graph`` on ``machine``.
@@ -173,7 +174,7 @@ def evaluate(
     ----------
     overrides
         All that was changed by hand, for the result to say.
-    exact, search, trace_limit, window, mapping
+    exact, search, trace_limit, window, mapping, objective
         Of one of our chips, see `evaluate.chip.simulate`; ``exact`` also of a system of them.
 
     Raises
@@ -195,6 +196,7 @@ def evaluate(
                 progress=progress,
                 search=search,
                 mapping=mapping,
+                objective=objective,
             )
         made = Evaluation(simulation.result(), simulation)
     else:

@@ -9,23 +9,41 @@ from msgspec.structs import asdict
 from siliconloom.arch import load_chip
 from siliconloom.arch.document import Document
 from siliconloom.arch.overrides import split_overrides
-from siliconloom.evaluate.chip import excess, mapped_to, simulate
+from siliconloom.evaluate.chip import excess, mapped_to, narrowest, simulate
+from siliconloom.evaluate.objectives import map_for
 from siliconloom.evaluate.placement import placement_rows
 from siliconloom.mapper.chip.bounds import mean_bound
+from siliconloom.mapper.chip.choice import Effort
 from siliconloom.mapper.chip.described import refuse_joined
 from siliconloom.mapper.chip.program import MappedTask, MappedWorkload
 from siliconloom.mapper.chip.sharing import CUT_DIMENSIONS
-from siliconloom.sim.chip.engine import Stopwatch
+from siliconloom.mapper.chip.vector_cost import VectorTiling
+from siliconloom.sim.chip.engine import Stopwatch, run
 from siliconloom.sim.dram.memory import effective
 from siliconloom.workloads import load_workload
 
 SCHEMA = "siliconloom.mapping/1"
+BOUND = 0.9
+"""A unit that works this part of a task's time, or more, is what it waits for."""
 
 
 def load_plan(
-    chip: str, workload: str, overrides: list[tuple[str, str]], mapping: Document | None = None
+    chip: str,
+    workload: str,
+    overrides: list[tuple[str, str]],
+    mapping: Document | None = None,
+    objective: str = "time",
+    *,
+    search: bool = False,
 ) -> tuple[MappedWorkload, bool]:
     """Load chip and workload by file or library name, and map one to the other as `evaluate.chip.simulate` does.
+
+    Parameters
+    ----------
+    objective
+        One of `mapper.chip.objective.OBJECTIVES`, where no ``mapping`` is given.
+    search
+        Lower the whole workload for every way to share out the buffers.
 
     Returns
     -------
@@ -34,16 +52,19 @@ def load_plan(
     chip_sets, workload_sets = split_overrides(overrides)
     machine, graph = load_chip(chip, chip_sets), load_workload(workload, workload_sets)
     if machine.tiles_join:
-        done = simulate(machine, graph, mapping=mapping)
+        done = simulate(machine, graph, mapping=mapping, search=search, objective=objective)
         return done.plan, done.joined
+    machine = effective(machine)
     if mapping is not None:
         refuse_joined(mapping, machine)
-    machine = effective(machine)
-    return mapped_to(machine, graph, Stopwatch(machine), mapping), False
+        return mapped_to(machine, graph, Stopwatch(machine), mapping), False
+    return map_for(objective, machine, graph, search=search), False
 
 
 def plan_summary(plan: MappedWorkload) -> dict[str, Any]:
-    """The mapping under its versioned schema."""
+    """The mapping under its versioned schema; what every task takes is what the simulator says."""
+    outcome = run(plan.program, plan.chip)
+    bound = plan.bound.lower_bound_cycles
     return {
         "schema": SCHEMA,
         "chip": plan.chip.name,
@@ -51,6 +72,11 @@ def plan_summary(plan: MappedWorkload) -> dict[str, Any]:
         "workload": plan.graph.name,
         "phase": plan.graph.phase.value,
         "precision": plan.graph.formats,
+        "objective": plan.objective,
+        "interrupted": plan.searched is not None and plan.searched.interrupted,
+        "cycles": outcome.cycles,
+        "lower_bound": bound,
+        "gap": _gap(outcome.cycles, bound),
         "estimated_cycles": plan.estimated_cycles,
         "bound": {
             "compute_cycles": plan.bound.compute_cycles,
@@ -64,14 +90,42 @@ def plan_summary(plan: MappedWorkload) -> dict[str, Any]:
         "layout": None if plan.layout is None else asdict(plan.layout),
         "memory_bytes": plan.memory_bytes,
         "placement": placement_rows(plan),
-        "tasks": [_task(plan, mapped) for mapped in plan.tasks],
+        "tasks": [_task(plan, mapped, int(outcome.own[n])) for n, mapped in enumerate(plan.tasks)],
         "notes": [*plan.graph.notes, *plan.notes, *filter(None, [excess(plan.chip, plan.program)])],
     }
 
 
-def _task(plan: MappedWorkload, mapped: MappedTask) -> dict[str, Any]:
+def _gap(cycles: float, bound: int) -> float | None:
+    """By what part of a lower bound more is taken; nothing where the bound is none."""
+    return cycles / bound - 1 if bound else None
+
+
+def _binding(plan: MappedWorkload, mapped: MappedTask) -> dict[str, Any] | None:
+    """What a task waits for: the unit that works most of its time, by the mapper's estimate."""
+    tiling = mapped.tiling
+    if tiling is None:
+        return None
+    memory = plan.chip.nearest if plan.placement is None else None
+    port = "memory" if memory is None else narrowest(plan.chip, next(iter(plan.chip.memory)), memory)[0]
+    busy = {port: tiling.memory_cycles, "tile.vector.lanes": tiling.vector_cycles}
+    if not isinstance(tiling, VectorTiling):
+        busy["tile.array"] = tiling.array_cycles
+    shares = {key: min(cycles / tiling.cycles, 1.0) for key, cycles in busy.items()}
+    key = max(shares, key=lambda each: shares[each])
+    others = ", ".join(f"{each} {share:.0%}" for each, share in shares.items() if each != key)
+    if shares[key] >= BOUND:
+        words = f"{key} works {shares[key]:.0%} of the time ({others})"
+    else:
+        words = f"latency: no unit works all the time, {key} {shares[key]:.0%} of it ({others})"
+    return {"key": key, "busy": shares[key], "latency": shares[key] < BOUND, "words": words}
+
+
+def _task(plan: MappedWorkload, mapped: MappedTask, taken: int) -> dict[str, Any]:
+    """A task; ``taken`` are the cycles of all its executions."""
     operator, tiling = mapped.task.operator, mapped.tiling
     bound = mean_bound(plan.chip, operator, plan.placement, mapped.task.fused)
+    cycles = taken / mapped.repeat
+    effort = Effort() if plan.searched is None else plan.searched.tasks.get(operator.name, Effort())
     return {
         "name": operator.name,
         "kind": operator.kind,
@@ -81,6 +135,13 @@ def _task(plan: MappedWorkload, mapped: MappedTask) -> dict[str, Any]:
         "shape": operator.shape,
         "fused": [v.name for v in mapped.task.fused],
         "tiling": None if tiling is None else {name: value for name, value in asdict(tiling).items() if value != ()},
+        "cycles": cycles,
+        "lower_bound": bound.lower_bound_cycles,
+        "gap": _gap(cycles, bound.lower_bound_cycles),
+        "binding": _binding(plan, mapped),
         "estimated_cycles": mapped.estimated_cycles,
         "bound": bound.as_dict(),
+        "candidates": effort.candidates,
+        "simulated": effort.simulated,
+        "search_s": effort.seconds,
     }

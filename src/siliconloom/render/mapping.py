@@ -10,6 +10,11 @@ from rich.table import Table
 from siliconloom.arch.quantity import format_bytes
 from siliconloom.render.tables import bold, table
 
+NAMED = 4
+"""Most tasks of which is said what they wait for."""
+CLOSE, SHARE = 0.02, 0.005
+"""Those that are less than this above their bound, or leave less of the whole time, are not named."""
+MEANING = {"energy": "energy", "edp": "product of energy and time", "traffic": "bytes moved, of equals the fastest"}
 LISTED = 24
 """Most objects in memory that the table shows; ``--json`` has all."""
 
@@ -27,8 +32,12 @@ def mapping_tables(result: dict[str, Any], out: Console, *, program: str | None 
         f"  lower bound  {bound['lower_bound_cycles']:,} cycles: compute {bound['compute_cycles']:,}, memory "
         f"{bound['memory_cycles']:,}, vector {bound['vector_cycles']:,}"
     )
+    if result["lower_bound"]:
+        more = f"{result['gap']:.1%} above the bound"
+        out.print(f"  cycles       {result['cycles']:,}, {more}; the mapper's estimate: {estimate:,}")
+    if result["objective"] != "time":
+        out.print(f"  objective    the least {MEANING[result['objective']]}")
     if result["layout"] is not None:
-        out.print(f"  estimate     {estimate:,} cycles ({bound['lower_bound_cycles'] / estimate:.1%} of it the bound)")
         slots = ", ".join(f"{name} {format_bytes(size)}" for name, size in result["layout"].items() if size)
         out.print(f"  buffers      two slots each: {slots}", soft_wrap=True)
     out.print()
@@ -36,19 +45,34 @@ def mapping_tables(result: dict[str, Any], out: Console, *, program: str | None 
         ("task", "left"),
         ("times", "right"),
         ("tile", "left"),
-        ("estimate", "right"),
+        ("cycles", "right"),
         ("bound", "right"),
+        ("gap", "right"),
         ("by", "left"),
         ("traffic", "right"),
     ]
     rows = [_task_row(task) for task in result["tasks"]]
-    out.print(table("tasks, cycles and bytes of one execution on one tile", columns, rows))
+    out.print(table("tasks: cycles of one execution, and bytes that one tile moves", columns, rows))
+    _print_left(result, out)
     if result["placement"]:
         out.print()
         out.print(placement_table(result["placement"]))
     if program is not None:
         out.print()
         out.print(program, soft_wrap=True, markup=False)
+
+
+def _print_left(result: dict[str, Any], out: Console) -> None:
+    """Name the tasks that together are most of what the whole takes above the bounds of its parts, and why."""
+    found = [task for task in result["tasks"] if task["binding"] is not None and (task["gap"] or 0) > CLOSE]
+    left = {task["name"]: task["repeat"] * (task["cycles"] - task["lower_bound"]) for task in found}
+    found.sort(key=lambda task: -left[task["name"]])
+    shown = [task for task in found if left[task["name"]] > SHARE * result["cycles"]][:NAMED]
+    if shown:
+        out.print("most of what is left above the bounds:")
+    for task in shown:
+        part = left[task["name"]] / result["cycles"]
+        out.print(f"  {task['name']}: {part:.1%} of the time; {task['binding']['words']}", soft_wrap=True)
 
 
 def _task_row(task: dict[str, Any]) -> tuple[str, ...]:
@@ -58,8 +82,9 @@ def _task_row(task: dict[str, Any]) -> tuple[str, ...]:
         task["name"] + fused,
         f"x{task['repeat']}",
         _tile(task["kind"], tiling),
-        "-" if tiling is None else f"{task['estimated_cycles']:,}",
-        f"{own['lower_bound_cycles']:,}",
+        f"{task['cycles']:,.0f}",
+        f"{task['lower_bound']:,}",
+        "-" if task["gap"] is None else f"{task['gap']:.0%}",
         own["name"],
         "-" if tiling is None else format_bytes(tiling["read_bytes"] + tiling["write_bytes"]),
     )

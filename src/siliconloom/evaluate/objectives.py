@@ -1,0 +1,131 @@
+"""Mappings that minimise something other than time: energy, energy times time, or traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from siliconloom.arch.description import Chip
+from siliconloom.arch.errors import LoomError, NotSupported, nearest_name
+from siliconloom.arch.isa import Program
+from siliconloom.arch.technology import MEMORY_BYTE, TECHNOLOGIES
+from siliconloom.mapper.chip.mapping import fit_precision, map_workload
+from siliconloom.mapper.chip.objective import OBJECTIVES, Objective
+from siliconloom.mapper.chip.program import MappedWorkload
+from siliconloom.sim.chip.energy import energy, standing_power
+from siliconloom.sim.chip.engine import Run, Stopwatch, run
+from siliconloom.sim.chip.levels import READ, WRITE
+from siliconloom.workloads import Graph
+
+PICO = 1e12
+ROUNDS = 4
+"""Most prices of time that are tried for the product of energy and time; two are enough most of the time."""
+TIE = 1000
+"""Where bytes count, cycles decide between equals: one costs a thousandth of what memory could move in it."""
+
+
+def check_objective(name: str) -> str:
+    """The name of an objective, or `LoomError`."""
+    if name not in OBJECTIVES:
+        near = nearest_name(name, OBJECTIVES)
+        hint = f"; did you mean {near}?" if near else ""
+        raise LoomError(f"--objective: one of {', '.join(OBJECTIVES)} (got '{name}'){hint}")
+    return name
+
+
+def map_for(objective: str, chip: Chip, graph: Graph, *, search: bool = False) -> MappedWorkload:
+    """Map a workload so that an objective, one of `OBJECTIVES`, is as small as can be found.
+
+    Raises
+    ------
+    NotSupported
+        For other objectives than time on chips with several memory levels, or none.
+    """
+    if objective == "time":
+        return map_workload(chip, graph, Stopwatch(chip), search=search)
+    if len(chip.memory) != 1:
+        levels = f"{len(chip.memory)} memory levels" if chip.memory else "no memory"
+        raise NotSupported(f"--objective {objective} on {chip.name}, which has {levels}")
+    fitted, _ = fit_precision(chip, graph)
+    fastest = map_workload(chip, graph, Stopwatch(chip), search=search)
+    if objective == "edp":
+        return _least_product(chip, graph, fitted, fastest, search=search)
+    wanted = least_traffic(chip) if objective == "traffic" else least_energy(chip, fitted)
+    found = map_workload(chip, graph, objective=wanted, search=search)
+    best = min(found, fastest, key=lambda plan: wanted.measure(plan.program))
+    return replace(best, objective=objective)
+
+
+def least_traffic(chip: Chip) -> Objective:
+    """Bytes that main memory moves, in thousandths; of equals the fastest."""
+    beat = chip.path_bandwidth(chip.nearest) / chip.clock
+
+    def measure(program: Program) -> int:
+        done = run(program, chip)
+        return round(TIE * moved(done) + beat * done.cycles)
+
+    return Objective("traffic", measure, beat, float(TIE))
+
+
+def least_energy(chip: Chip, graph: Graph, price: float = 0.0) -> Objective:
+    """Energy in picojoules, with ``price`` more for a second, in watts.
+
+    What is estimated of a candidate that is not run is time at the chip's standing power, and traffic of main memory
+    and of the scratchpad that it passes; products cost the same in all of them.
+    """
+    technology, tile = TECHNOLOGIES[chip.technology], chip.tile
+    watts = sum(standing_power(chip).values()) + price
+    memory = chip.nearest
+    per_byte = MEMORY_BYTE[memory.kind] if memory.energy is None else memory.energy
+    per_byte += technology.sram_byte(tile.scratchpad.capacity // tile.scratchpad.banks)  # type: ignore[union-attr]
+    joules = joules_of(chip, graph)
+
+    def measure(program: Program) -> int:
+        done = run(program, chip)
+        return round(PICO * (joules(program, done) + price * done.cycles / chip.clock))
+
+    return Objective("edp" if price else "energy", measure, PICO * watts / chip.clock, PICO * per_byte)
+
+
+def joules_of(chip: Chip, graph: Graph) -> Callable[[Program, Run], float]:
+    """What a run takes, with what the chip takes for standing there."""
+    watts = sum(standing_power(chip).values())
+
+    def joules(program: Program, done: Run) -> float:
+        total = watts * done.cycles / chip.clock
+        for number, name in enumerate(program.operators):
+            dtype = graph.dataflow[name].precision if name in graph.dataflow else graph.precision
+            total += sum(energy(chip, dtype, done.counters[number], done.traffic[number]).values())
+        return total
+
+    return joules
+
+
+def moved(done: Run) -> int:
+    """Bytes of main memory that a run has read and written."""
+    return int(done.traffic[:, :, [READ, WRITE]].sum())
+
+
+def _least_product(chip: Chip, graph: Graph, fitted: Graph, fastest: MappedWorkload, *, search: bool) -> MappedWorkload:
+    """The least product of energy and time, or that of the fastest mapping.
+
+    Where it is the least, energy over time is the price of time at which the sum of both is the least, too: the price
+    is that of the best mapping so far, until none is better.
+    """
+    joules = joules_of(chip, fitted)
+
+    def product(plan: MappedWorkload) -> tuple[float, float]:
+        done = run(plan.program, chip)
+        spent, seconds = joules(plan.program, done), done.cycles / chip.clock
+        return spent * seconds, spent / seconds
+
+    best = fastest
+    least, price = product(best)
+    for _ in range(ROUNDS):
+        other = map_workload(chip, graph, objective=least_energy(chip, fitted, price), search=search)
+        found, price = product(other)
+        if found >= least:
+            break
+        best, least = other, found
+    return replace(best, objective="edp")
