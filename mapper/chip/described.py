@@ -19,7 +19,7 @@ from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.document import Document
 from siliconloom.arch.errors import LoomError, nearest_name
 from siliconloom.arch.layout import sums_room
-from siliconloom.arch.mapping import DescribedCut, DescribedMapping, DescribedTask
+from siliconloom.arch.mapping import DescribedCut, DescribedMapping, DescribedProduct, DescribedTask
 from siliconloom.arch.vector import COLUMN_LIMIT, ROW_LIMIT, vector_cost
 from siliconloom.mapper.chip import mapping as search
 from siliconloom.mapper.chip import program
@@ -336,6 +336,8 @@ class _Reader(Struct):
         if shape.output_halved and described.n % 2:
             rule = f"a gated activation takes the columns of {part.name} in pairs"
             raise self.document.error(rule, (*at, "n"), value=described.n)
+        if described.order == "m_pairs":
+            self._check_pairs(described, shape, at)
         if described.resident and described.k != shape.k:
             rule = f"an operand stays only where tiles have the whole depth, k {shape.k}"
             raise self.document.error(rule, (*at, "resident"), value=True)
@@ -354,6 +356,20 @@ class _Reader(Struct):
             rule = f"the tiles of rows of {part.name}, each once: 0 to {tiles - 1}"
             raise self.document.error(rule, (*at, "sequence"), value=described.sequence)
         return replace(made, sequence=tuple(described.sequence))
+
+    def _check_pairs(self, described: DescribedProduct, shape: GemmShape, at: tuple[str | int, ...]) -> None:
+        """Tiles of rows that stay in pairs are several, of the whole depth, and lie row by row."""
+        rule = ""
+        if not described.resident:
+            rule = "tiles of rows in pairs stay: needs 'resident: true'"
+        elif described.m >= shape.m:
+            rule = f"pairs of tiles of rows need several of them: m below {shape.m}"
+        elif GemmLayout(self.tile, shape).blocks:
+            rule = "rows that are transposed for an array that keeps its sums have no pairs of tiles"
+        elif described.sequence is not None:
+            rule = "pairs of tiles of rows are taken one after the other: leave out sequence"
+        if rule:
+            raise self.document.error(rule, (*at, "order"), value=described.order)
 
     def _attention(self, chip: Chip, task: Task, part: Attention, index: int, entry: DescribedTask) -> AttentionTiling:
         described, at = entry.attention, ("tasks", index, "attention")

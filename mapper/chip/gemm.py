@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from siliconloom.arch.isa import Address, Unit
 from siliconloom.arch.layout import parameter_bytes
 from siliconloom.mapper.chip.builder import Loop, affine
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape
-from siliconloom.mapper.chip.lowering import Context, Nest, Walk, when
+from siliconloom.mapper.chip.lowering import STILL, Context, Nest, Segment, Walk, when
 from siliconloom.mapper.chip.operands import operands, residual
 from siliconloom.mapper.chip.panels import PanelLayout, PanelPart
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
@@ -17,7 +17,7 @@ from siliconloom.workloads import Gemm
 
 
 class BlockPart(Walk, frozen=True):
-    """Rows of a part of the array, in a ``block`` of as many as it has."""
+    """Rows of a part of the array, in a ``block`` of as many as it has; or a tile of rows, in a pair of tiles."""
 
     block: Walk
 
@@ -46,7 +46,7 @@ class GemmLowering:
     def __init__(self, context: Context, task: Task, shape: GemmShape, tiling: GemmTiling) -> None:
         self.context, self.task, self.shape, self.tiling = context, task, shape, tiling
         self.nest = Nest(context, task.depends)
-        self.n_outer = tiling.order == "n_outer"
+        self.n_outer, self.pairs = tiling.order == "n_outer", tiling.order == "m_pairs"
         self.scales = "outer" if self.n_outer else "batch" if tiling.n >= shape.n else "tile"
         memory, name, whole = context.memory, task.operator.name, task.operator
         assert isinstance(whole, Gemm)
@@ -90,15 +90,34 @@ class GemmLowering:
             if self.scales == "batch":
                 self._open_scales(batch, None)
             for outer in self._walk(self.n_outer):
-                self._enter(batch, outer)
+                tiles = self._of_pair(outer) if self.pairs else [outer]
+                self._enter(batch, outer, tiles)
                 for inner in self._walk(not self.n_outer):
-                    n, m = (outer, inner) if self.n_outer else (inner, outer)
-                    for k in self.nest.walk(self.shape.k, self.tiling.k):
-                        self._product(batch, n, m, k)
-                    self._epilogue(batch, n, m)
-                self._leave()
+                    for tile in tiles:
+                        n, m = (outer, inner) if self.n_outer else (inner, tile)
+                        self._result(batch, n, m, tiles)
+                self._leave(tiles)
             if self.scales == "batch":
                 self._close_scales()
+
+    def _result(self, batch: Walk, n: Walk, m: Walk, tiles: Sequence[Walk]) -> None:
+        """One result tile; where two tiles of rows stay the first loads what both meet, and the second frees it."""
+        opens, closes = (not self.pairs or m is tiles[place] for place in (0, -1))
+        self.nest.walks += [m] if self.pairs else []
+        for k in self.nest.walk(self.shape.k, self.tiling.k):
+            self._product(batch, n, m, k, opens=opens, closes=closes)
+        self._epilogue(batch, n, m)
+        if self.pairs:
+            self.nest.walks.pop()
+
+    def _of_pair(self, pair: Walk) -> list[Walk]:
+        """The tiles of a pair; of the last there may be one."""
+        size = self.tiling.m
+        starts = range(0, pair.size, size)
+        return [
+            BlockPart(Segment(start, 1, min(size, pair.size - start), start == 0, start == starts[-1]), STILL, pair)
+            for start in starts
+        ]
 
     def _walk(self, over_n: bool) -> Iterator[Walk]:
         if over_n:
@@ -108,9 +127,10 @@ class GemmLowering:
                 for part in self.nest.walk(block.size, self.tiling.m):
                     yield BlockPart(part.segment, part.loop, block)
         else:
-            yield from self.nest.walk(self.shape.m, self.tiling.m, sequence=self.tiling.sequence)
+            size = (2 if self.pairs else 1) * self.tiling.m
+            yield from self.nest.walk(self.shape.m, size, sequence=self.tiling.sequence)
 
-    def _enter(self, batch: Walk, outer: Walk) -> None:
+    def _enter(self, batch: Walk, outer: Walk, tiles: Sequence[Walk]) -> None:
         """Load what stays while the inner loop runs."""
         builder, rings = self.context.builder, self.context.rings
         if self.scales == "outer":
@@ -118,25 +138,32 @@ class GemmLowering:
         if self.tiling.resident:
             if self.n_outer:
                 self._load_b(batch, outer, None)
-            else:
-                self._load_a(batch, outer, None)
-            builder.barrier(Unit.MATMUL, wait=(rings.weights if self.n_outer else rings.moving).full_bit)
+            for tile in () if self.n_outer else tiles:
+                self.nest.within(tile, lambda tile: self._load_a(batch, tile, None))
+            for _ in tiles:
+                builder.barrier(Unit.MATMUL, wait=(rings.weights if self.n_outer else rings.moving).full_bit)
 
-    def _leave(self) -> None:
+    def _leave(self, tiles: Sequence[Walk]) -> None:
         builder, rings = self.context.builder, self.context.rings
         if self.tiling.resident:
             ring = rings.weights if self.n_outer else rings.moving
-            builder.barrier(Unit.MATMUL, release=ring.free_bit)
-            ring.read()
+            for _ in tiles:
+                builder.barrier(Unit.MATMUL, release=ring.free_bit)
+                ring.read()
         if self.scales == "outer":
             self._close_scales()
 
-    def _product(self, batch: Walk, n: Walk, m: Walk, k: Walk) -> None:
-        """One tile product, added to the result tile; operands that are not resident are loaded for it."""
+    def _product(self, batch: Walk, n: Walk, m: Walk, k: Walk, *, opens: bool, closes: bool) -> None:
+        """One tile product, added to the result tile; operands that are not resident are loaded for it.
+
+        Of several with the same columns the one that ``opens`` loads these, and the one that ``closes`` frees them.
+        """
         rings, waits, releases = self.context.rings, 0, 0
         if not (self.tiling.resident and self.n_outer):
-            self._load_b(batch, n, k)
-            waits, releases = waits | rings.weights.full_bit, releases | rings.weights.free_bit
+            if opens:
+                self._load_b(batch, n, k)
+                waits |= rings.weights.full_bit
+            releases |= rings.weights.free_bit if closes else 0
         if not (self.tiling.resident and not self.n_outer):
             self._load_a(batch, m, k)
             waits, releases = waits | rings.moving.full_bit, releases | rings.moving.free_bit
@@ -170,7 +197,7 @@ class GemmLowering:
             )
         if releases & rings.weights.free_bit:
             rings.weights.read()
-        if releases & rings.moving.free_bit:
+        if releases & rings.moving.free_bit or not (opens and closes):  # the other one of a pair is next
             rings.moving.read()
 
     def _load_a(self, batch: Walk, m: Walk, k: Walk | None) -> None:

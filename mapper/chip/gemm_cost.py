@@ -7,7 +7,7 @@ pace, and before and behind its work come the stages that nothing hides.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -32,8 +32,9 @@ from siliconloom.sim.timing.units import (
 )
 
 Int = NDArray[np.int64]
-Order = Literal["n_outer", "m_outer"]
-ORDERS: tuple[Order, ...] = ("n_outer", "m_outer")
+Order = Literal["n_outer", "m_outer", "m_pairs"]
+ORDERS: tuple[Order, ...] = ("n_outer", "m_outer", "m_pairs")
+"""Outer loops: over tiles of columns, over tiles of rows, over pairs of those, both of which stay in their slots."""
 
 LONGEST = 2.0**53
 """Cycles that a cost may have: slow memories give more than its numbers hold."""
@@ -58,8 +59,10 @@ class GemmCosts(Struct, frozen=True):
     cycles: Int
 
 
-def gemm_costs(chip: Chip, memories: GemmMemories, shape: GemmShape, m: Int, n: Int, k: Int) -> dict[Order, GemmCosts]:
-    """Cost the tilings ``m`` x ``n`` x ``k`` with either order of the outer loops.
+def gemm_costs(
+    chip: Chip, memories: GemmMemories, shape: GemmShape, m: Int, n: Int, k: Int, orders: Sequence[Order] = ORDERS
+) -> dict[Order, GemmCosts]:
+    """Cost the tilings ``m`` x ``n`` x ``k`` with each of these orders of the outer loops that there is.
 
     The sizes are broadcast: what depends on two of them is worked out for those two only.
     """
@@ -130,14 +133,19 @@ def gemm_costs(chip: Chip, memories: GemmMemories, shape: GemmShape, m: Int, n: 
     both = a_one + b_one
 
     found: dict[Order, GemmCosts] = {}
-    for order in ORDERS:
-        n_outer = order == "n_outer"
+    for order in orders:
+        n_outer, pairs = order == "n_outer", order == "m_pairs"
+        if pairs and (layout.blocks or not np.any(whole_k & (m_tiles > 1))):
+            continue
+        rounds = -(-m_tiles // 2) if pairs else m_tiles
         a_times = n_tiles if n_outer else np.where(whole_k, 1, n_tiles)
-        b_times = np.where(whole_k, 1, m_tiles) if n_outer else m_tiles
+        b_times = np.where(whole_k, 1, m_tiles) if n_outer else rounds
         parameter_times = np.ones_like(m) if n_outer else np.where(n_tiles == 1, 1, m_tiles)
         reads = a_bytes * a_times + b_bytes * b_times + p_bytes * parameter_times + c_bytes * shape.residual
         port = a_time * a_times + b_time * b_times + p_time * parameter_times + c_time * (1 + shape.residual)
-        kept, moving, outer = (b_one, a_one, n_tiles) if n_outer else (a_one, b_one, m_tiles)
+        kept, moving, outer = (b_one, a_one, n_tiles) if n_outer else (a_one, b_one, rounds)
+        if pairs:  # two tiles stay, and what moves meets both
+            kept, moving = 2 * a_one, b_one
         inner = results // outer
         stay = inner * product
         operand_turn = product + _waits(times * products) * (np.where(whole_k, moving, both) + arrive + first + product)
@@ -154,6 +162,10 @@ def gemm_costs(chip: Chip, memories: GemmMemories, shape: GemmShape, m: Int, n: 
         else:
             scale_turn = np.where(n_tiles == 1, 0, _waits(times * results) * (p_one + arrive + epilogue))
         queue_turn = stay + (times * outer - 1) * (ahead + opening)
+        if pairs:  # nothing is loaded for the next pair before this one is done
+            kept_turn = times * (compute + outer * (kept + moving + arrive + BARRIER + first))
+            both_products = moving + arrive + first + 2 * product
+            operand_turn = 2 * product + _waits(-(-times * products // 2)) * both_products
         turns = np.maximum(operand_turn, np.where(whole_k, np.maximum(kept_turn, queue_turn), 0))
         steps = np.maximum(np.maximum(worked, turns), scale_turn)
         cycles = np.maximum(np.maximum(lead + steps + tail, drained), behind + times * port)

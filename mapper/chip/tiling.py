@@ -41,7 +41,8 @@ Int = NDArray[np.int64]
 class GemmTiling(Struct, frozen=True):
     """Tile sizes, the order of the outer loops, what it moves and what it should take.
 
-    ``resident`` says that the operand of the outer loop stays in its buffer while the inner loop runs. ``sequence`` are
+    ``resident`` says that the operand of the outer loop stays in its buffer while the inner loop runs; two tiles of it
+    do, one in each slot, where rows are taken in pairs of tiles. ``sequence`` are
     the numbers of the tiles of rows as they are computed, where that is not one after the other.
     """
 
@@ -92,7 +93,10 @@ def choose_tilings(
     fits = [_fits(layout, shape, needs) for layout in layouts]
     if not any(fit.any() for fit in fits):
         return [[] for _ in layouts]
-    costs = gemm_costs(chip, memories, shape, m, n, k)
+    # pairs of tiles spare bytes and, as nothing is loaded for the next pair meanwhile, no time
+    orders = ORDERS[:2] if objective.name == "time" else ORDERS
+    costs = gemm_costs(chip, memories, shape, m, n, k, orders)
+    pairs = whole & np.broadcast_to(m < shape.m, whole.shape)
     tables = {order: [np.broadcast_to(v, whole.shape).ravel() for v in astuple(c)] for order, c in costs.items()}
     made: dict[tuple[Order, int], GemmTiling] = {}
     alike: dict[bytes, list[GemmTiling]] = {}
@@ -102,8 +106,13 @@ def choose_tilings(
             continue
         picks = dict.fromkeys(
             (order, pick)
-            for kind in (np.flatnonzero(fit & whole), np.flatnonzero(fit & ~whole))
-            for order in ORDERS
+            for kind, some in (
+                (np.flatnonzero(fit & whole), orders[:2]),
+                (np.flatnonzero(fit & ~whole), orders[:2]),
+                (np.flatnonzero(fit & pairs), orders[2:]),
+            )
+            for order in some
+            if order in tables
             for pick in (_best(tables[order], kind, kept, objective) if len(kind) else ())
         )
         for order, pick in picks:
@@ -120,7 +129,8 @@ def gemm_tiling(
     chip: Chip, shape: GemmShape, memories: GemmMemories, sizes: tuple[int, int, int], order: Order, resident: bool
 ) -> GemmTiling:
     """A tiling of these sizes (m, n, k) with what it should take; that of an operand that stays where k is whole."""
-    costs = gemm_costs(chip, memories, shape, *np.ix_(*(np.array([size], np.int64) for size in sizes)))[order]
+    m, n, k = np.ix_(*(np.array([size], np.int64) for size in sizes))
+    costs = gemm_costs(chip, memories, shape, m, n, k)[order]
     return _costed(sizes, order, resident, [int(np.ravel(values)[0]) for values in astuple(costs)])
 
 

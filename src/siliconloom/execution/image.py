@@ -274,7 +274,7 @@ class Image:
         if shape.output_halved:
             halves = [columns.part(0, shape.stored_n), columns.part(shape.stored_n, shape.n)]
         parts = 2 if shape.output_halved else 1
-        whole = tiling.order == "m_outer" and tiling.n >= shape.n
+        whole = tiling.order != "n_outer" and tiling.n >= shape.n
         tile = shape.n if whole else min(tiling.n, shape.n)
         for n in segments(shape.n, tile):
             for number in range(n.count):

@@ -86,7 +86,7 @@ def changed(data, r):
         kind = next(k for k in ("gemm", "attention", "vector") if k in entry)
         for key, value in entry[kind].items():
             if key == "order":
-                entry[kind][key] = r.choice(["n_outer", "m_outer"])
+                entry[kind][key] = r.choice(["n_outer", "m_outer", "m_pairs"])
             elif key == "resident":
                 entry[kind][key] = r.random() < 0.5
             elif r.random() < 0.7:
@@ -161,7 +161,7 @@ def test_a_mapping_by_hand_is_taken():
         ("gemm: {m: 32, n: 96", "gemm: {m: 33, n: 96", r"tasks.0.gemm.m: a tile's part of first has 32 \(got 33\)"),
         ("k: 80, order", "k: 40, order", r"tasks.0.gemm.resident: an operand stays only where .* k 80"),
         ("k: 64, order", "k: 64, sequence: [1, 0], order", r"tasks.1.gemm.sequence: the tiles of rows of second"),
-        ("order: n_outer", "order: k_outer", r"tasks.0.gemm.order: must be one of n_outer, m_outer"),
+        ("order: n_outer", "order: k_outer", r"tasks.0.gemm.order: must be one of n_outer, m_outer, m_pairs"),
         (SECOND, "vector: {rows: 1, cols: 1}", r"tasks.1.vector: second is of kind gemm"),
         (", " + SECOND, "", r"tasks.1.operator: one of gemm, attention and vector says"),
         ("second,", "second, repetition: 1,", r"tasks.1.repetition: second has no entry for its first"),

@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 
 from siliconloom.arch.assembler import check_program
 from siliconloom.arch.document import Document
+from siliconloom.arch.errors import DescriptionError
 from siliconloom.mapper.chip.described import mapping_of, mapping_text
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.mapper.chip.program import lower
+from siliconloom.sim.chip.engine import run
+from siliconloom.sim.chip.tables import Counter
 from siliconloom.sim.golden.npu import GoldenMachine
 from siliconloom.verification.workload import filled
 from tests.mapper.chip.improvements import workload
@@ -64,6 +67,56 @@ def test_tiles_of_a_part_of_the_rows_make_the_same_product(dataflow, m, n, k, ro
         there = of_tiles(mapped, graph, m=m, n=min(n, 8), k=k, order=order)
         memory = filled(there, seed).loaded()
         np.testing.assert_array_equal(results(deep, memory), results(there, memory))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    dataflow=st.sampled_from(["weight_stationary", "input_stationary"]),
+    m=st.integers(2, 40),
+    n=st.integers(1, 30),
+    k=st.integers(1, 30),
+    rows=st.integers(1, 16),
+    columns=st.sampled_from([8, 16, 24]),
+    batch=st.integers(1, 3),
+    bus=st.sampled_from([4, 8, 16]),
+    seed=st.integers(0, 99),
+)
+def test_rows_in_pairs_of_tiles_make_the_same_product(dataflow, m, n, k, rows, columns, batch, bus, seed):
+    """Both tiles of a pair stay in their slots while columns pass; of the last pair there may be one, or a shorter one.
+
+    The columns, which are read for each pair, are read half as often.
+    """
+    chip = small(bus, **{"tile.array.dataflow": dataflow})
+    gemms = [{"name": "g", "m": m, "n": n, "k": k, "batch": batch}]
+    graph = workload(json.dumps({"kind": "gemms", "name": "list", "precision": "int8", "gemms": gemms}))
+    mapped = map_workload(chip, graph)
+    wide, tall = min(n, columns), min(rows, m - 1)
+    single = of_tiles(mapped, graph, m=tall, n=wide, k=k, order="m_outer", resident=True)
+    pairs = of_tiles(mapped, graph, m=tall, n=wide, k=k, order="m_pairs", resident=True)
+    memory = filled(single, seed).loaded()
+    np.testing.assert_array_equal(results(pairs, memory), results(single, memory))
+    moved = [each.tasks[0].tiling.read_bytes for each in (pairs, single)]
+    taken = [run(each.program, chip) for each in (pairs, single)]
+    simulated = [int(each.counters[:, Counter.READ_BYTES].sum()) for each in taken]
+    assert simulated[0] <= simulated[1]
+    assert moved[0] <= moved[1]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"resident": False}, "tiles of rows in pairs stay: needs 'resident: true'"),
+        ({"m": 9}, "pairs of tiles of rows need several of them: m below 9"),
+        ({"sequence": [1, 0]}, "pairs of tiles of rows are taken one after the other"),
+    ],
+)
+def test_pairs_that_are_none_are_refused(sizes, message):
+    chip = small(8)
+    gemms = [{"name": "g", "m": 9, "n": 21, "k": 10}]
+    graph = workload(json.dumps({"kind": "gemms", "name": "list", "precision": "int8", "gemms": gemms}))
+    given = {"m": 5, "n": 21, "k": 10, "order": "m_pairs", "resident": True} | sizes
+    with pytest.raises(DescriptionError, match=message):
+        of_tiles(map_workload(chip, graph), graph, **given)
 
 
 @pytest.mark.parametrize("columns", [2, 4, 8])
