@@ -108,7 +108,7 @@ def moved(done: Run) -> int:
 
 
 def _least_product(chip: Chip, graph: Graph, fitted: Graph, fastest: MappedWorkload, *, search: bool) -> MappedWorkload:
-    """The least product of energy and time, or that of the fastest mapping.
+    """The least product of energy and time: no more than those of the fastest mapping and of the most frugal one.
 
     Where it is the least, energy over time is the price of time at which the sum of both is the least, too: the price
     is that of the best mapping so far, until none is better.
@@ -120,7 +120,8 @@ def _least_product(chip: Chip, graph: Graph, fitted: Graph, fastest: MappedWorkl
         spent, seconds = joules(plan.program, done), done.cycles / chip.clock
         return spent * seconds, spent / seconds
 
-    best = fastest
+    frugal = map_workload(chip, graph, objective=least_energy(chip, fitted), search=search)
+    best = min(fastest, frugal, key=lambda plan: product(plan)[0])
     least, price = product(best)
     for _ in range(ROUNDS):
         other = map_workload(chip, graph, objective=least_energy(chip, fitted, price), search=search)

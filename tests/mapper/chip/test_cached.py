@@ -133,6 +133,7 @@ def test_any_small_model_is_legal_and_not_below_its_bound(
             "tile.array.cache": f"[{kept}]",
             "tile.vector.lanes": sides[2],
             "tile.vector.format": "fp32" if wide else "null",
+            "tile.sequencer.program_words": 4096,
             "tile.accumulator.capacity": "32 KiB",
             "tile.dma.bytes_per_cycle": bus,
             "memory.dram.access_bytes": bus,
