@@ -22,7 +22,7 @@ class DescribedLayout(Description):
 
     weights: Bytes = Field(description="stationary operands of the array")
     values: Bytes = Field(
-        default=0, description="values of attention, where they do not take turns with its keys in ``weights``"
+        default=0, description="values of attention, and every other tile of products, where not all lie in ``weights``"
     )
     moving: Bytes = Field(description="moving operands of the array")
     vector: Bytes = Field(default=0, description="first operands of the vector unit")

@@ -70,7 +70,7 @@ class AttentionLowering:
     def __init__(self, context: Context, task: Task, shape: Attention, tiling: AttentionTiling) -> None:
         self.context, self.shape, self.tiling = context, shape, tiling
         self.nest = Nest(context, task.depends)
-        self.values = context.rings.values
+        self.values = context.rings.weights if shape.values_in_keys else context.rings.values
         self.dtype: DataType = shape.precision
         self.group = shape.heads // shape.kv_heads
         size, memory, name = self.dtype.size, context.memory, task.operator.name

@@ -33,6 +33,7 @@ from siliconloom.mapper.chip.attention_cost import (
     query_parts,
 )
 from siliconloom.mapper.chip.choice import Chosen, Part, Tiling
+from siliconloom.mapper.chip.gemm import takes_turns
 from siliconloom.mapper.chip.gemm_cost import GemmMemories
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape
 from siliconloom.mapper.chip.layout import ACCUMULATED, Layout, banks_of, slots_of
@@ -136,7 +137,7 @@ def mapping_of(document: Document, chip: Chip, graph: Graph) -> program.Mapping:
     described = document.validate(DescribedMapping)
     if not isinstance(chip.tile, NpuTile):
         raise LoomError(f"{chip.name}: a mapping is of a chip with an npu tile (its tile is of kind {chip.tile.kind})")
-    _check_values(document, described, chip.tile, graph)
+    _check_values(document, described, chip.tile)
     reader = _Reader(document, described, chip, graph, _layout(document, described, chip.tile, chip.name))
     fused = {task.operator: len(task.fused) for task in described.tasks if task.fused is not None}
     parts = program.blocks_of(chip, graph, None, fused)
@@ -153,6 +154,7 @@ def mapping_of(document: Document, chip: Chip, graph: Graph) -> program.Mapping:
         raise document.error(f"{chip.name} has one memory level at most: nothing is placed", ("placement",))
     made = program.Mapping(parts, (reader.layout, [reader.chosen(part) for part in parts]), placement)
     reader.check_repetitions(parts)
+    _check_use_of_values(document, chip.tile, made)
     return made
 
 
@@ -190,17 +192,29 @@ def _layout(document: Document, described: DescribedMapping, tile: NpuTile, name
     return layout
 
 
-def _check_values(document: Document, described: DescribedMapping, tile: NpuTile, graph: Graph) -> None:
-    """Values have a ring of their own where attention uses it, and where it has semaphores to wait with."""
-    if not described.layout.values:
-        return
-    rule = ""
-    if oriented(tile).array.dataflow == "output_stationary":
-        rule = "values take turns with keys on an array that keeps its sums"
-    elif not any(isinstance(each, Attention) and not each.values_in_keys for each in graph.operators()):
-        rule = f"{graph.name} has no values that attention loads"
-    if rule:
-        raise document.error(f"{rule}: leave out layout.values", ("layout", "values"))
+def _check_values(document: Document, described: DescribedMapping, tile: NpuTile) -> None:
+    """Values have a ring of their own where there are semaphores for it."""
+    if described.layout.values and oriented(tile).array.dataflow == "output_stationary":
+        rule = "values take turns with keys on an array that keeps its sums: leave out layout.values"
+        raise document.error(rule, ("layout", "values"))
+
+
+def _check_use_of_values(document: Document, tile: NpuTile, made: program.Mapping) -> None:
+    """A ring of values is that of attention, or of products of which every other tile lies in it."""
+    layout, choices = made.choice
+
+    def uses(task: Task, chosen: Chosen) -> bool:
+        part, tiling = chosen.share.operator, chosen.tiling
+        if isinstance(part, Gemm) and isinstance(tiling, GemmTiling):
+            return takes_turns(layout.values, GemmLayout(tile, gemm_shape(part, task)), tiling)
+        return isinstance(part, Attention) and not part.values_in_keys
+
+    pairs = [
+        (task, each[task.operator.name]) for part, each in zip(made.parts, choices, strict=True) for task in part.tasks
+    ]
+    if layout.values and not any(uses(*pair) for pair in pairs):
+        rule = "no attention has values, and no product several tiles along k that fit: leave out layout.values"
+        raise document.error(rule, ("layout", "values"))
 
 
 def _check_banks(document: Document, described: DescribedMapping, tile: NpuTile, name: str, layout: Layout) -> None:
@@ -348,7 +362,9 @@ class _Reader(Struct):
             rule = f"a tile of weights is one row of a transfer, of at most {LONGEST_ROW:,} B"
             raise self.document.error(rule, at, value=f"{needs['weights']:,} B")
         a, b, c = (chip.memory[name] for name in levels) if len(chip.memory) > 1 else (chip.nearest,) * 3
-        made = gemm_tiling(chip, shape, GemmMemories(a, b, c), sizes, described.order, described.resident)
+        made = gemm_tiling(
+            chip, shape, GemmMemories(a, b, c), sizes, described.order, described.resident, self.layout.values
+        )
         if described.sequence is None:
             return made
         tiles = -(-shape.m // described.m)

@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.description import Chip, NpuTile
-from siliconloom.arch.layout import padded
-from siliconloom.mapper.chip.attention_cost import AttentionLayout, attention_needs, carries
+from siliconloom.mapper.chip.attention_cost import attention_needs
 from siliconloom.mapper.chip.bounds import operator_bound
 from siliconloom.mapper.chip.gemm_layout import GemmLayout
-from siliconloom.mapper.chip.layout import FRUGAL_SHARES, SHARES, Layout, layouts
+from siliconloom.mapper.chip.layout import CONTEXT_SHARES, FRUGAL_SHARES, SHARES, Layout, grain_of, layouts
 from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
 from siliconloom.mapper.chip.tiling import candidates
@@ -24,7 +23,16 @@ CONSTANT_SHARES = (32, 256)
 """A slot of what requantises takes at most this part of the scratchpad."""
 
 VALUES_SHARE = 16
-"""A slot of values of attention takes at most this part of the scratchpad, where one block of them takes no more."""
+"""A slot of values of attention takes this part of the scratchpad."""
+PACED = 0.1
+"""There is a ring of values where at least this part of the work waits for memory: that of a token, not of a prompt.
+
+Neither half of two rings is then waited for while the memory's latency passes. Arrays that keep their sums have none,
+as their transposed operands have the semaphores.
+"""
+ATTENDED, ALONE = 0.12, 0.5
+"""Other divisions of the accumulator are tried where attention is this part of the work; where it is the second, there
+is a ring of values, too."""
 
 
 def divisions_of(chip: Chip, tile: NpuTile, tasks: Sequence[Task], *, frugal: bool = False) -> list[Layout]:
@@ -34,33 +42,28 @@ def divisions_of(chip: Chip, tile: NpuTile, tasks: Sequence[Task], *, frugal: bo
     tried as well that leave most of the scratchpad to one operand of products (`FRUGAL_SHARES`).
     """
     constants, found = set[int](), dict[Layout, None]()
-    values = _values(tasks, chip, tile)
+    paced, attended = _shares_of_work(tasks, chip)
+    has_ring = (paced >= PACED or attended >= ALONE) and oriented(tile).array.dataflow != "output_stationary"
+    values = {"values": tile.scratchpad.capacity // VALUES_SHARE // grain_of(tile) * grain_of(tile)}
+    shares = (*SHARES, *FRUGAL_SHARES) if frugal else SHARES
+    contexts = CONTEXT_SHARES if attended >= ATTENDED else CONTEXT_SHARES[:1]
     for least in _least(tasks, chip, tile):
         constants |= _constant_bytes(tile, tasks, least["constants"])
-        ways = [least, least | {"values": values}] if values else [least]
-        for each in ways:
-            found |= dict.fromkeys(layouts(tile, constants, each, (*SHARES, *FRUGAL_SHARES) if frugal else SHARES))
+        for each in [least, least | values] if has_ring else [least]:
+            found |= dict.fromkeys(layouts(tile, constants, each, shares, contexts))
     return list(found)
 
 
-def _values(tasks: Sequence[Task], chip: Chip, tile: NpuTile) -> int:
-    """A slot for values of attention beside its keys, where loads of the cache set its pace; else nothing.
-
-    It holds all of them, or what halvings leave of them within `VALUES_SHARE`.
-    """
-    size = 0
-    if oriented(tile).array.dataflow == "output_stationary":
-        return 0  # its transposed operands have the semaphores
+def _shares_of_work(tasks: Sequence[Task], chip: Chip) -> tuple[float, float]:
+    """What part of all work, by lower bounds, waits for the memory in products and attention; and attention's part."""
+    paced = attended = total = 0
     for task in tasks:
-        operator = task.operator
-        if isinstance(operator, Attention) and carries(operator):
-            if operator_bound(chip, operator).name != "memory":
-                continue
-            made, keys = AttentionLayout.of(chip, operator), operator.kv_read
-            while made.value_tile(keys) > tile.scratchpad.capacity // VALUES_SHARE and keys > tile.array.cols:
-                keys = padded(-(-keys // 2), tile.array.cols)
-            size = max(size, made.value_tile(keys))
-    return size
+        bound = operator_bound(chip, task.operator, task.fused)
+        cycles = task.operator.repeat * bound.lower_bound_cycles
+        total += cycles
+        attended += cycles if isinstance(task.operator, Attention) else 0
+        paced += cycles if bound.name == "memory" and isinstance(task.operator, Gemm | Attention) else 0
+    return paced / max(total, 1), attended / max(total, 1)
 
 
 def _constant_bytes(tile: NpuTile, tasks: Sequence[Task], least: int) -> set[int]:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from siliconloom.arch.isa import Address, Unit
 from siliconloom.arch.layout import parameter_bytes
-from siliconloom.mapper.chip.builder import Loop, affine
+from siliconloom.mapper.chip.builder import Loop, Ring, affine
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape
-from siliconloom.mapper.chip.lowering import STILL, Context, Nest, Segment, Walk, when
+from siliconloom.mapper.chip.lowering import STILL, Context, Nest, Segment, Walk, parts_of, when
 from siliconloom.mapper.chip.operands import operands, residual
 from siliconloom.mapper.chip.panels import PanelLayout, PanelPart
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
@@ -33,6 +33,14 @@ def _steps(walk: Walk, row: int) -> list[tuple[Loop, int]]:
     return [*blocks, (walk.loop, walk.size * row)]
 
 
+def takes_turns(values: int, layout: GemmLayout, tiling: GemmTiling) -> bool:
+    """Whether tiles of the second operand take turns in two rings: in that of attention's values, too, if they fit it.
+
+    So four of them may be on the way, and not two, where one product has several.
+    """
+    return tiling.k < layout.shape.k and int(layout.b_tile(tiling.n, tiling.k)) <= values
+
+
 class GemmLowering:
     """Writes one GEMM: for every result tile the partial sums over k, then the epilogue, then the store.
 
@@ -47,6 +55,7 @@ class GemmLowering:
         self.context, self.task, self.shape, self.tiling = context, task, shape, tiling
         self.nest = Nest(context, task.depends)
         self.n_outer, self.pairs = tiling.order == "n_outer", tiling.order == "m_pairs"
+        self.turns = takes_turns(context.layout.values, GemmLayout(context.tile, shape), tiling)
         self.scales = "outer" if self.n_outer else "batch" if tiling.n >= shape.n else "tile"
         memory, name, whole = context.memory, task.operator.name, task.operator
         assert isinstance(whole, Gemm)
@@ -104,11 +113,22 @@ class GemmLowering:
         """One result tile; where two tiles of rows stay the first loads what both meet, and the second frees it."""
         opens, closes = (not self.pairs or m is tiles[place] for place in (0, -1))
         self.nest.walks += [m] if self.pairs else []
-        for k in self.nest.walk(self.shape.k, self.tiling.k):
-            self._product(batch, n, m, k, opens=opens, closes=closes)
+        for k, ring in self._depths():
+            self._product(batch, n, m, k, ring, opens=opens, closes=closes)
         self._epilogue(batch, n, m)
         if self.pairs:
             self.nest.walks.pop()
+
+    def _depths(self) -> Iterator[tuple[Walk, Ring]]:
+        """Tiles of the depth, and the ring of the second operand: two take turns where tiles fit both."""
+        rings, size = self.context.rings, self.tiling.k
+        if not self.turns:
+            for k in self.nest.walk(self.shape.k, size):
+                yield k, rings.weights
+            return
+        for both in self.nest.walk(self.shape.k, 2 * size):
+            for number, k in enumerate(parts_of(both, size)):
+                yield k, rings.values if number else rings.weights
 
     def _of_pair(self, pair: Walk) -> list[Walk]:
         """The tiles of a pair; of the last there may be one."""
@@ -137,7 +157,7 @@ class GemmLowering:
             self._open_scales(batch, outer)
         if self.tiling.resident:
             if self.n_outer:
-                self._load_b(batch, outer, None)
+                self._load_b(batch, outer, None, rings.weights)
             for tile in () if self.n_outer else tiles:
                 self.nest.within(tile, lambda tile: self._load_a(batch, tile, None))
             for _ in tiles:
@@ -153,7 +173,7 @@ class GemmLowering:
         if self.scales == "outer":
             self._close_scales()
 
-    def _product(self, batch: Walk, n: Walk, m: Walk, k: Walk, *, opens: bool, closes: bool) -> None:
+    def _product(self, batch: Walk, n: Walk, m: Walk, k: Walk, second: Ring, *, opens: bool, closes: bool) -> None:
         """One tile product, added to the result tile; operands that are not resident are loaded for it.
 
         Of several with the same columns the one that ``opens`` loads these, and the one that ``closes`` frees them.
@@ -161,9 +181,9 @@ class GemmLowering:
         rings, waits, releases = self.context.rings, 0, 0
         if not (self.tiling.resident and self.n_outer):
             if opens:
-                self._load_b(batch, n, k)
-                waits |= rings.weights.full_bit
-            releases |= rings.weights.free_bit if closes else 0
+                self._load_b(batch, n, k, second)
+                waits |= second.full_bit
+            releases |= second.free_bit if closes else 0
         if not (self.tiling.resident and not self.n_outer):
             self._load_a(batch, m, k)
             waits, releases = waits | rings.moving.full_bit, releases | rings.moving.free_bit
@@ -181,7 +201,7 @@ class GemmLowering:
                 k.size,
                 self.shape.dtype,
                 rings.moving,
-                rings.weights,
+                second,
                 rings.partial,
                 wait=waits if begins else 0,
                 release=releases if ends else 0,
@@ -195,8 +215,8 @@ class GemmLowering:
                 c_offset=Address(base=number * int(layout.sums(m.size, half))),
                 split=split,
             )
-        if releases & rings.weights.free_bit:
-            rings.weights.read()
+        if releases & second.free_bit:
+            second.read()
         if releases & rings.moving.free_bit or not (opens and closes):  # the other one of a pair is next
             rings.moving.read()
 
@@ -209,7 +229,7 @@ class GemmLowering:
         base, width = self.a_base + _start(m) * row, self.shape.k
         if k is not None:
             base, width = base + size(k.start), k.size
-            terms.append((k.loop, size(k.size)))
+            terms.append((k.loop, size(k.step)))
         local = self.layout.a_local(width)
         where, moving = affine(base, *terms), self.context.rings.moving
         self.nest.load(moving, m.size, size(width), row, where, local_pitch=local, fills=True)
@@ -223,7 +243,7 @@ class GemmLowering:
 
         def place(line: int, more: int, steps: list[tuple[Loop, int]]) -> Address:
             """In a block whose lines are so long."""
-            deeper = [] if k is None else [(k.loop, k.size * line)]
+            deeper = [] if k is None else [(k.loop, k.step * line)]
             return affine(base + more + (0 if k is None else k.start * line), *terms, *steps, *deeper)
 
         if whole:
@@ -248,15 +268,15 @@ class GemmLowering:
         else:
             self.nest.load(ring, deep, size(rest), line, where, opens=not whole, offset=offset, local_pitch=local)
 
-    def _load_b(self, batch: Walk, n: Walk, k: Walk | None) -> None:
-        shape, layout, size, ring = self.shape, self.layout, self.shape.dtype.size, self.context.rings.weights
-        k_start, k_size = (0, shape.k) if k is None else (k.start, k.size)
+    def _load_b(self, batch: Walk, n: Walk, k: Walk | None, ring: Ring) -> None:
+        shape, layout, size = self.shape, self.layout, self.shape.dtype.size
+        k_start, k_size, k_step = (0, shape.k, 0) if k is None else (k.start, k.size, k.step)
         terms = [(batch.loop, self.b_bytes)]
         if shape.packed:
             tile, panels = self.panels.pitch(n.size), self.panels
             before = n.start // self.tiling.n * panels.pitch(self.tiling.n)
             base = self.b_base + before + panels.tile(n.size, k_start)
-            step = panels.tile(n.size, k_size)
+            step = panels.tile(n.size, k_step)
             terms.append((n.loop, tile))
             if shape.weight:
                 terms.append((self.context.layer, shape.batch * self.b_bytes))
@@ -264,7 +284,7 @@ class GemmLowering:
         else:
             pitch = layout.b_row
             terms.append((n.loop, size(n.size)))
-            base, step = self.b_base + size(n.start) + k_start * pitch, k_size * pitch
+            base, step = self.b_base + size(n.start) + k_start * pitch, k_step * pitch
             parts = [PanelPart(0, 0, k_size, size(n.size), layout.b_local(n.size))]
         if k is not None:
             terms.append((k.loop, step))

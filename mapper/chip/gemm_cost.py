@@ -60,9 +60,18 @@ class GemmCosts(Struct, frozen=True):
 
 
 def gemm_costs(
-    chip: Chip, memories: GemmMemories, shape: GemmShape, m: Int, n: Int, k: Int, orders: Sequence[Order] = ORDERS
+    chip: Chip,
+    memories: GemmMemories,
+    shape: GemmShape,
+    m: Int,
+    n: Int,
+    k: Int,
+    orders: Sequence[Order] = ORDERS,
+    values: int = 0,
 ) -> dict[Order, GemmCosts]:
     """Cost the tilings ``m`` x ``n`` x ``k`` with each of these orders of the outer loops that there is.
+
+    Tiles of the second operand take turns in two rings where they fit a slot of ``values`` bytes (`gemm.takes_turns`).
 
     The sizes are broadcast: what depends on two of them is worked out for those two only.
     """
@@ -131,6 +140,7 @@ def gemm_costs(
     drained = lead + result + out + np.maximum(times * vector, result_turn) + last_store + away
     behind = fetch + arrive + first + product + ending + away
     both = a_one + b_one
+    turning = ~whole_k & (np.asarray(layout.b_tile(n, k)) <= values)
 
     found: dict[Order, GemmCosts] = {}
     for order in orders:
@@ -148,7 +158,9 @@ def gemm_costs(
             kept, moving = 2 * a_one, b_one
         inner = results // outer
         stay = inner * product
-        operand_turn = product + _waits(times * products) * (np.where(whole_k, moving, both) + arrive + first + product)
+        # a slot is waited for until its product is done, or with two rings until the one before that is
+        waited = np.where(turning, 0, product)
+        operand_turn = product + _waits(times * products) * (np.where(whole_k, moving, both) + arrive + first + waited)
         kept_turn = stay + _waits(times * outer) * (kept + arrive + BARRIER + first + stay)
         # Loads go in order: that of the operand which stays comes behind those for the products before it, and those
         # wait for one another's slots.

@@ -59,6 +59,8 @@ SHARES = (
     (34, 14, 14, 20, 18),
 )
 """Divisions of the scratchpad that the mapper tries, in percent."""
+CONTEXT_SHARES = (1, 2, 3)
+"""Quarters of the accumulator that sums of attention's second product may have; the first where attention is little."""
 FRUGAL_SHARES = ((14, 68, 6, 8, 4), (70, 12, 6, 8, 4), (24, 54, 8, 10, 4), (56, 22, 8, 10, 4))
 """The same where bytes count beside time: most of it for one operand of products, which then is read once or twice."""
 
@@ -66,9 +68,10 @@ FRUGAL_SHARES = ((14, 68, 6, 8, 4), (70, 12, 6, 8, 4), (24, 54, 8, 10, 4), (56, 
 class Layout(Struct, frozen=True):
     """Slot sizes in bytes; each ring has two slots, but those of `SINGLE` have one, and so have large constants.
 
-    ``weights`` feed the array's B operand, and so do ``values``, which attention loads beside its keys where they have
-    a ring of their own, ``moving`` its A operand, ``vector`` and ``second`` the vector unit's first
-    and second, ``results`` the store unit, ``probabilities`` go from vector unit to array, ``constants`` hold the
+    ``weights`` feed the array's B operand, and so do ``values``: those of attention beside its keys, where they have a
+    ring of their own, in which every other tile of products that have several along their depth lies, too. ``moving``
+    feed its A operand, ``vector`` and ``second`` the vector unit's first and second, ``results`` the store unit,
+    ``probabilities`` go from vector unit to array, ``constants`` hold the
     vector unit's parameters. ``chained`` and ``gates`` go from one of its functions to the next, as first and second
     operand. ``partial`` and ``context`` lie in the accumulator memory. Of an array that takes rows column by column,
     ``queries`` are those of attention when the vector unit has transposed them, and ``powers`` what it transposes into
@@ -123,6 +126,7 @@ def layouts(
     constant_bytes: Iterable[int],
     least: Mapping[str, int],
     divisions: Iterable[tuple[int, ...]] | None = None,
+    contexts: Iterable[int] = CONTEXT_SHARES[:1],
 ) -> list[Layout]:
     """Divisions of the tile's memories to try, for each size of the constants; empty when not even those fit.
 
@@ -137,20 +141,25 @@ def layouts(
         use for.
     divisions
         Shares of the scratchpad in percent, as those of `SHARES`, which are meant where nothing is given.
+    contexts
+        Quarters of the accumulator for ``context``, where there is a use for it.
     """
     grain = grain_of(tile)
     line = sums_pitch(tile.array)
     sums = sums_lines(tile) // SLOTS * line
-    context = _floor(sums // 4, line) if "context" in least else 0
-    partial = sums - context
+    summed = [_floor(sums * part // 4, line) for part in contexts] if "context" in least else [0]
     made: dict[Layout, None] = {}
     for size in sorted(set(constant_bytes)):
         needs = {ring: padded(need, grain) for ring, need in least.items()} | {"constants": padded(size, grain)}
         for shares in SHARES if divisions is None else divisions:
             wanted = _wanted(shares, needs)
             slots = _banked(tile, wanted, needs, grain) or _by_bytes(tile, wanted, needs, grain)
-            if slots and partial > 0 and all(slots[ring] > 0 for ring in wanted):
-                made[Layout(**(dict.fromkeys(OPTIONAL, 0) | slots), partial=partial, context=context)] = None
+            if not slots or any(slots[ring] <= 0 for ring in wanted):
+                continue
+            for context in summed:
+                if sums > context:
+                    rings = dict.fromkeys(OPTIONAL, 0) | slots
+                    made[Layout(**rings, partial=sums - context, context=context)] = None
     return list(made)
 
 

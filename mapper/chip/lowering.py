@@ -147,6 +147,11 @@ class Walk(Struct, frozen=True):
         return self.segment.start
 
     @property
+    def step(self) -> int:
+        """Elements from one round of the loop to the next."""
+        return self.segment.size
+
+    @property
     def first(self) -> int | None:
         """Loop mask under which this is the dimension's first tile; ``None`` when it never is."""
         return self.loop.mask if self.segment.first else None
@@ -155,6 +160,35 @@ class Walk(Struct, frozen=True):
     def last(self) -> int | None:
         """Loop mask under which this is the dimension's last tile; ``None`` when it never is."""
         return self.loop.mask if self.segment.last else None
+
+
+class PartOfWalk(Walk, frozen=True):
+    """One of several tiles in each round of a loop."""
+
+    whole: Walk
+
+    @property
+    def step(self) -> int:
+        return self.whole.size
+
+
+def parts_of(whole: Walk, size: int) -> list[PartOfWalk]:
+    """The tiles of ``size`` in each round of a loop, the last one perhaps shorter."""
+    starts, segment = range(0, whole.size, size), whole.segment
+    return [
+        PartOfWalk(
+            Segment(
+                whole.start + start,
+                segment.count,
+                min(size, whole.size - start),
+                segment.first and start == 0,
+                segment.last and start == starts[-1],
+            ),
+            whole.loop,
+            whole,
+        )
+        for start in starts
+    ]
 
 
 class Nest:

@@ -95,15 +95,19 @@ def choose_tilings(
         return [[] for _ in layouts]
     # pairs of tiles spare bytes and, as nothing is loaded for the next pair meanwhile, no time
     orders = ORDERS[:2] if objective.name == "time" else ORDERS
-    costs = gemm_costs(chip, memories, shape, m, n, k, orders)
     pairs = whole & np.broadcast_to(m < shape.m, whole.shape)
-    tables = {order: [np.broadcast_to(v, whole.shape).ravel() for v in astuple(c)] for order, c in costs.items()}
-    made: dict[tuple[Order, int], GemmTiling] = {}
-    alike: dict[bytes, list[GemmTiling]] = {}
+    tables_of: dict[int, dict[Order, list[Int]]] = {}
+    for values in {layout.values for layout in layouts}:
+        costs = gemm_costs(chip, memories, shape, m, n, k, orders, values)
+        tables_of[values] = {o: [np.broadcast_to(v, whole.shape).ravel() for v in astuple(c)] for o, c in costs.items()}
+    made: dict[tuple[Order, int, int], GemmTiling] = {}
+    alike: dict[tuple[bytes, int], list[GemmTiling]] = {}
     """What is found where the same tiles fit, which is so of many layouts."""
-    for fit in fits:
-        if (same := fit.tobytes()) in alike:
+    for fit, layout in zip(fits, layouts, strict=True):
+        values = layout.values
+        if (same := (fit.tobytes(), values)) in alike:
             continue
+        tables = tables_of[values]
         picks = dict.fromkeys(
             (order, pick)
             for kind, some in (
@@ -116,21 +120,30 @@ def choose_tilings(
             for pick in (_best(tables[order], kind, kept, objective) if len(kind) else ())
         )
         for order, pick in picks:
-            if (order, pick) not in made:
+            if (order, pick, values) not in made:
                 places = np.unravel_index(pick, whole.shape)
                 tall, wide, deep = (int(each[place]) for each, place in zip(sizes, places, strict=True))
                 costed = [int(values[pick]) for values in tables[order]]
-                made[order, pick] = _costed((tall, wide, deep), order, deep == shape.k, costed)
-        alike[same] = sorted((made[pick] for pick in picks), key=objective.of_tiling)
-    return [alike[fit.tobytes()] for fit in fits]
+                made[order, pick, values] = _costed((tall, wide, deep), order, deep == shape.k, costed)
+        alike[same] = sorted((made[*pick, values] for pick in picks), key=objective.of_tiling)
+    return [alike[fit.tobytes(), layout.values] for fit, layout in zip(fits, layouts, strict=True)]
 
 
 def gemm_tiling(
-    chip: Chip, shape: GemmShape, memories: GemmMemories, sizes: tuple[int, int, int], order: Order, resident: bool
+    chip: Chip,
+    shape: GemmShape,
+    memories: GemmMemories,
+    sizes: tuple[int, int, int],
+    order: Order,
+    resident: bool,
+    values: int,
 ) -> GemmTiling:
-    """A tiling of these sizes (m, n, k) with what it should take; that of an operand that stays where k is whole."""
+    """A tiling of these sizes (m, n, k) with what it should take; that of an operand that stays where k is whole.
+
+    ``values`` are bytes of a slot in which tiles of the second operand take turns, where they fit it.
+    """
     m, n, k = np.ix_(*(np.array([size], np.int64) for size in sizes))
-    costs = gemm_costs(chip, memories, shape, m, n, k)[order]
+    costs = gemm_costs(chip, memories, shape, m, n, k, values=values)[order]
     return _costed(sizes, order, resident, [int(np.ravel(values)[0]) for values in astuple(costs)])
 
 

@@ -66,9 +66,9 @@ ROWS = (
         "DescribedLayout",
         "mapped",
         "layout.",
-        "weights=50000B&&layout.moving=16000B moving=20000B&&layout.results=8192B vector=7000B results=15000B "
-        "probabilities=7000B values!0B values=4096B&&layout.weights=50000B values!64B constants!8B context=7000B "
-        "second=9000B chained=15000B gates=64B&&layout.results=8192B "
+        "weights=30000B&&layout.moving=16000B moving=20000B vector=7000B results=15000B "
+        "probabilities=7000B values!0B values=8192B values!64B constants!8B context=7000B "
+        "second=9000B chained=15000B gates=64B&&layout.moving=16000B "
         "partial=25000B&&layout.context=7000B partial!1MiB weights!60000B",
     ),
     ("DescribedLayout", "mapped sums", "layout.", "queries=4096B powers=4096B"),
@@ -92,15 +92,14 @@ ROWS = (
         "DescribedProduct",
         "mapped",
         "tasks.4.gemm.",
-        "m=16 n=64 k=32 order=n_outer k=768&&tasks.4.gemm.m=16&&tasks.4.gemm.n=48&&tasks.4.gemm.resident=true "
+        "m=16 n=64 k=32 order=n_outer k=768&&tasks.4.gemm.m=16&&tasks.4.gemm.n=16&&tasks.4.gemm.resident=true "
         "resident!true sequence!9",
     ),
     (
         "DescribedAttention",
         "mapped",
         "tasks.7.attention.",
-        "queries=2 keys=32&&layout.values=4096B&&layout.weights=50000B heads!2 whole=true "
-        "keys=32&layout.values=4096B&layout.weights=50000B&tasks.7.attention.whole!true",
+        "queries=2 keys=32 heads!2 whole=true keys=32&tasks.7.attention.whole!true",
     ),
     ("DescribedVector", "mapped", "tasks.2.vector.", "rows=2 cols=96"),
     ("DescribedPlace", "placed", "placement.15.", "operator!other role!other levels={far:2} levels!{near:1,far:2}"),

@@ -188,7 +188,7 @@ BEATS = SMALL | {
     [
         ("array doubled", NARROW, 1, 4, 4, 32, 77_949),
         ("array doubled", FULL, 4, 4, 2, 100, 113_705),
-        ("dma doubled", BEATS, 1, 8, 2, 32, 603_735),
+        ("dma doubled", BEATS, 1, 8, 2, 32, 606_000),
     ],
     ids=["sums of a quarter of a panel", "parameters of half a panel", "indices of less than a beat"],
 )

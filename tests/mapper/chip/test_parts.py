@@ -22,11 +22,13 @@ from tests.mapper.chip.improvements import workload
 from tests.mapper.chip.test_gather import small
 
 
-def of_tiles(mapped, graph, **sizes):
-    """The same workload with tiles of other sizes."""
+def of_tiles(mapped, graph, values="", **sizes):
+    """The same workload with tiles of other sizes, of which every other one may lie in a ring of ``values``."""
     text = yaml.safe_load(mapping_text(mapped))
     text["tasks"][0]["gemm"] |= {"resident": False, **sizes}
     text["layout"] |= dict.fromkeys(("weights", "moving", "results", "constants"), "1 KiB")
+    text["layout"].pop("values", None)
+    text["layout"] |= {"values": values} if values else {}
     return lower(mapped.chip, graph, mapping_of(Document.parse(yaml.safe_dump(text)), mapped.chip, graph))
 
 
@@ -100,6 +102,49 @@ def test_rows_in_pairs_of_tiles_make_the_same_product(dataflow, m, n, k, rows, c
     simulated = [int(each.counters[:, Counter.READ_BYTES].sum()) for each in taken]
     assert simulated[0] <= simulated[1]
     assert moved[0] <= moved[1]
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    dataflow=st.sampled_from(["weight_stationary", "input_stationary"]),
+    m=st.integers(1, 20),
+    n=st.integers(1, 30),
+    k=st.integers(9, 70),
+    rows=st.integers(1, 20),
+    columns=st.sampled_from([8, 16, 24]),
+    depth=st.sampled_from([8, 16, 24]),
+    order=st.sampled_from(["m_outer", "n_outer"]),
+    batch=st.integers(1, 2),
+    seed=st.integers(0, 99),
+)
+def test_tiles_that_take_turns_in_two_rings_make_the_same_product(
+    dataflow, m, n, k, rows, columns, depth, order, batch, seed
+):
+    """Of an odd number of tiles along the depth the last one is followed by another in the same ring."""
+    chip = small(8, **{"tile.array.dataflow": dataflow})
+    gemms = [{"name": "g", "m": m, "n": n, "k": k, "batch": batch}]
+    graph = workload(json.dumps({"kind": "gemms", "name": "list", "precision": "int8", "gemms": gemms}))
+    mapped = map_workload(chip, graph)
+    given = {"m": min(rows, m), "n": min(n, columns), "k": min(depth, k - 1), "order": order}
+    given["k"] = max(given["k"] // 8 * 8, 8)
+    one = of_tiles(mapped, graph, **given)
+    two = of_tiles(mapped, graph, values="1 KiB", **given)
+    assert {"values_full", "values_free"} <= {semaphore.name for semaphore in two.program.semaphores}
+    memory = filled(one, seed).loaded()
+    np.testing.assert_array_equal(results(two, memory), results(one, memory))
+    taken = [run(each.program, chip).cycles for each in (two, one)]
+    assert taken[0] <= 1.5 * taken[1]  # of few tiles one more is waited for at the ends
+
+
+@pytest.mark.parametrize(("k", "values"), [(10, "1 KiB"), (8, "64 B")])
+def test_a_ring_that_nothing_uses_is_refused(k, values):
+    """A product whose tiles have its whole depth, or do not fit."""
+    chip = small(8)
+    gemms = [{"name": "g", "m": 9, "n": 21, "k": 10}]
+    graph = workload(json.dumps({"kind": "gemms", "name": "list", "precision": "int8", "gemms": gemms}))
+    mapped = map_workload(chip, graph)
+    with pytest.raises(DescriptionError, match=r"leave out layout\.values"):
+        of_tiles(mapped, graph, values, m=9, n=21, k=k, order="m_outer")
 
 
 @pytest.mark.parametrize(
