@@ -243,6 +243,8 @@ def _kept(graph: Graph, attention: Attention) -> dict[str, Any]:
         cached = append.cached if isinstance(append, Vector) else None
     if cached is None or cached.dtype is attention.precision:
         return {}
+    if attention.cached is not None and attention.follows and graph.phase is not Phase.DECODE:
+        raise NotSupported("cache_precision of a chunk behind earlier tokens (workload.context) in the GPU model")
     if attention.precision not in (DataType.BF16, DataType.FP16) or cached.dtype.value not in CACHED:
         formats = f"keys and values in {cached} beside operands in {attention.precision.value}"
         raise NotSupported(f"{formats} on a GPU; kernels have operands in fp16 and bf16 (cache_precision, precision)")
@@ -259,7 +261,7 @@ def _row(graph: Graph, operator: Operator) -> dict[str, Any] | None:
     if isinstance(operator, Attention):
         seen = operator.kv_len if operator.window is None else operator.q_len + operator.window - 1
         keys = min(operator.kv_len, seen)
-        decode = graph.phase is Phase.DECODE
+        decode = graph.phase is Phase.DECODE or (operator.q_len == 1 and operator.past > 0)
         return {
             "op": "attention_decode" if decode else "attention_prefill",
             "batch": operator.batch,
