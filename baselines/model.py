@@ -179,6 +179,18 @@ def predict_model(
     return ModelPrediction(tuple(kernels), operations, seconds, joules, floor, tuple(found.bound), found.error)
 
 
+def chunk_notes(graph: Graph) -> list[str]:
+    """What a reader of predicted times should know where several tokens follow earlier ones.
+
+    Kernels were measured for whole prompts and for one token of each sequence. The models count queries, keys and the
+    pairs that the mask admits, and so have a time for others; nobody has measured how far it is off.
+    """
+    if not any(isinstance(o, Attention) and o.follows for o in graph.operators()):
+        return []
+    kernel = "a token's" if graph.phase is Phase.DECODE else "a prompt's"
+    return [f"attention of several tokens behind earlier ones: {kernel} kernel; its error is not calibrated"]
+
+
 def _value_widths(graph: Graph) -> dict[str, float]:
     """Arithmetic of attention relative to one whose values are as wide as its keys, which the kernels' rows have.
 

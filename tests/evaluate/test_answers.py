@@ -100,11 +100,7 @@ def test_a_note_names_the_buses_that_cannot_carry_a_memory(width, gigabytes, meg
     ("command", "sequence", "context"),
     [
         ("sim npu-edge-int8 gpt2 --set workload.layers=1 --set workload.sequence=48", 48, 48),
-        (
-            "sim npu-edge-int8 gpt2 --set workload.layers=1 --set workload.phase=decode --set workload.context=77",
-            1,
-            77,
-        ),
+        ("sim npu-edge-int8 gpt2 --set workload.layers=1 --set workload.phase=decode --set workload.context=77", 1, 77),
         ("sim npu-edge-int8 gpt2-block-gemms --set clock=900MHz", None, None),
         ("sim neupims gpt3-7b --set workload.layers=2 --set workload.phase=decode --set workload.context=30", 1, 30),
         ("sim npu-edge-int8 gpt2 --set workload.layers=1 --set workload.sequence=48 --set workload.context=9", 48, 57),

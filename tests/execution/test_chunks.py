@@ -41,28 +41,12 @@ def sets_of(past, new, batch, decode):
     seed=st.integers(0, 99),
 )
 def test_a_golden_run_of_a_chunk_is_the_exact_reading(
-    tmp_path_factory,
-    family,
-    shape,
-    dataflow,
-    bus,
-    dim,
-    group,
-    layers,
-    batch,
-    past,
-    new,
-    decode,
-    greedy,
-    dtype,
-    seed,
+    tmp_path_factory, family, shape, dataflow, bus, dim, group, layers, batch, past, new, decode, greedy, dtype, seed
 ):
     assume(dim % 2 == 0 or family == "gpt2")
     sets = [*sets_of(past, new, batch, decode), ("precision", dtype)] + [("sample", "greedy")] * greedy
     chip = chip_of(*shape, bus, dataflow=dataflow, dtype=dtype)
-    made = run_of(
-        tmp_path_factory.mktemp("model"), chip, config_of(family, 4, 4 // group, dim, layers), sets, seed
-    )
+    made = run_of(tmp_path_factory.mktemp("model"), chip, config_of(family, 4, 4 // group, dim, layers), sets, seed)
     assert {row.name: row.differing for row in made.rows if row.differing} == {}
     assert made.tensors["golden/head/0"].shape == (batch * (new if decode else 1), VOCABULARY)
     assert made.next_tokens == made.tensors["golden/head/0"].argmax(1).tolist()

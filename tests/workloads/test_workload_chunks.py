@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from siliconloom.arch import LoomError
 from siliconloom.arch.errors import NotSupported
-from siliconloom.baselines.gpus import load_gpu
-from siliconloom.baselines.model import predict_graph
+from siliconloom.arch.gpu import load_gpu
+from siliconloom.baselines.model import predict_model
+from siliconloom.cli import main
 from siliconloom.evaluate.chip import simulate
-from siliconloom.evaluate.plan import plan_model
 from siliconloom.mapper.chip.operands import Cached
 from siliconloom.mapper.pim.offload import Head
 from siliconloom.mapper.system.shard import tokens_of
@@ -135,9 +135,9 @@ def test_a_gpu_takes_more_time_for_more_tokens_and_not_less_than_its_roofline(pa
     times = []
     for count in (new, 2 * new):
         graph = made("llama3-8b", past + count if decoded else past, count)
-        found = predict_graph(load_gpu("h100"), graph)
-        assert (found.seconds >= found.floor * (1 - 1e-9)).all()
-        times.append(found.total)
+        found = predict_model(load_gpu("h100"), graph)
+        assert (found.seconds >= found.roofline * (1 - 1e-9)).all()
+        times.append(float((found.seconds * found.repeats).sum()))
     assert times[1] >= times[0]
 
 
@@ -150,10 +150,14 @@ def test_a_gpu_takes_more_time_for_more_tokens_and_not_less_than_its_roofline(pa
     ],
 )
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
-def test_plans_refuse_chunks_by_name(system, sets, word, phase) -> None:
+def test_plans_refuse_chunks_by_name(capsys, system, sets, word, phase) -> None:
     lengths = [("context", "128"), ("sequence", "64"), ("layers", "4"), ("batch", "8"), ("phase", phase)]
-    with pytest.raises(LoomError, match=word):
-        plan_model(system, "llama3-8b", [*((f"workload.{k}", v) for k, v in lengths), *sets, ("plan.pipeline", "1")])
+    given = [*((f"workload.{key}", value) for key, value in lengths), *sets, ("plan.pipeline", "1")]
+    words = [word for key, value in given for word in ("--set", f"{key}={value}")]
+    assert main(["plan", system, "llama3-8b", *words]) == 2
+    said = capsys.readouterr().err
+    assert f"plan.{word}" in said
+    assert "workload.context in prefill, workload.sequence in decode" in " ".join(said.split()) or phase == "decode"
 
 
 def test_what_has_no_chunks_says_so() -> None:
@@ -161,7 +165,7 @@ def test_what_has_no_chunks_says_so() -> None:
     with pytest.raises(NotSupported, match=r"several queries in memory \(workload.sequence\)"):
         Head.of(attention)
     with pytest.raises(NotSupported, match="cache_precision of a chunk"):
-        predict_graph(load_gpu("h100"), chunk("llama3-8b", 64, 64, ("cache_precision", "fp8")))
+        predict_model(load_gpu("h100"), chunk("llama3-8b", 64, 64, ("cache_precision", "fp8")))
     for model, sets, words in (
         ("bert-base", [("context", "8")], "context in prefill"),
         ("vit-base", [("context", "8")], "context in prefill"),
