@@ -14,6 +14,7 @@ from siliconloom.arch.gpu import load_gpu
 from siliconloom.baselines.model import predict_model
 from siliconloom.cli import main
 from siliconloom.evaluate.chip import simulate
+from siliconloom.mapper.chip.attention_cost import query_parts
 from siliconloom.mapper.chip.operands import Cached
 from siliconloom.mapper.pim.offload import Head
 from siliconloom.mapper.system.shard import tokens_of
@@ -36,8 +37,8 @@ STATED = st.sampled_from([(), (("cache_precision", "fp8"),), (("batch", "3"),), 
 
 def chunk(model: str, past: int, new: int, *sets: tuple[str, str]) -> Graph:
     """New tokens of a prompt behind earlier ones, of which there may be none."""
-    before = [("context", str(past))] if past else []
-    return load_workload(model, [*SMALL.get(model, []), ("sequence", str(new)), *before, *sets])
+    earlier = before(past)
+    return load_workload(model, [*SMALL.get(model, []), ("sequence", str(new)), *earlier, *sets])
 
 
 def decode(model: str, context: int, new: int, *sets: tuple[str, str]) -> Graph:
@@ -180,3 +181,34 @@ def test_what_has_no_chunks_says_so() -> None:
     ):
         with pytest.raises(LoomError, match=words):
             load_workload(model, sets)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    past=st.integers(0, 5000),
+    new=st.integers(1, 300),
+    window=st.one_of(st.none(), st.integers(1, 400)),
+    count=st.integers(1, 4),
+)
+def test_parts_of_queries_read_what_they_see_and_little_that_they_do_not(past, new, window, count) -> None:
+    sets = [("model.sliding_window", str(window or 10**6)), ("layers", "1"), ("batch", str(count))]
+    (shape,) = attentions(load_workload("mistral-7b", [("sequence", str(new)), *sets, *before(past)]))
+    parts = query_parts(shape)
+    assert [part.query_start for part in parts] == [sum(p.queries for p in parts[:n]) for n in range(len(parts))]
+    assert sum(part.queries for part in parts) == new
+    for part in parts:
+        first, last = past + part.query_start, past + part.query_start + part.queries - 1
+        assert part.key_start == max(0, first + 1 - (window or 10**6))
+        assert part.key_start + part.keys == last + 1
+    computed = sum(part.queries * part.keys for part in parts)
+    seen = min(past + new, window or past + new)
+    hidden = 2 if window else 1  # at both ends of what a query sees
+    if new <= seen:  # a prompt that is longer than its window is cut as often as any
+        assert computed - shape.pairs <= hidden * (new * seen / 16 + new / 2)
+    if 8 * new <= seen:
+        assert len(parts) == 1
+
+
+def before(past: int) -> list[tuple[str, str]]:
+    """Earlier tokens, where there are any."""
+    return [("context", str(past))] if past else []
