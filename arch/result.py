@@ -36,8 +36,8 @@ class Asked(ResultSection):
     phase: str
     precision: str
     batch: int
-    sequence: int | None = Field(description="tokens of each sequence that is read; none in decode and of products")
-    context: int | None = Field(description="keys that the tokens attend to; none of products")
+    sequence: int | None = Field(description="new tokens of each sequence; none of products")
+    context: int | None = Field(description="keys that the last of them attends to; none of products")
     plan: dict[str, Any] | None = Field(description="degrees of parallelism and how a step is run; none of one chip")
     mapping: str | None = Field(
         default=None, description="SHA-256 of the mapping that was given (--mapping); none where the mapper decides"

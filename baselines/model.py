@@ -179,6 +179,18 @@ def predict_model(
     return ModelPrediction(tuple(kernels), operations, seconds, joules, floor, tuple(found.bound), found.error)
 
 
+def chunk_notes(graph: Graph) -> list[str]:
+    """What a reader of predicted times should know where several tokens follow earlier ones.
+
+    Kernels were measured for whole prompts and for one token of each sequence. The models count queries, keys and the
+    pairs that the mask admits, and so have a time for others; nobody has measured how far it is off.
+    """
+    if not any(isinstance(o, Attention) and o.follows for o in graph.operators()):
+        return []
+    kernel = "a token's" if graph.phase is Phase.DECODE else "a prompt's"
+    return [f"attention of several tokens behind earlier ones: {kernel} kernel; its error is not calibrated"]
+
+
 def _value_widths(graph: Graph) -> dict[str, float]:
     """Arithmetic of attention relative to one whose values are as wide as its keys, which the kernels' rows have.
 
@@ -243,6 +255,8 @@ def _kept(graph: Graph, attention: Attention) -> dict[str, Any]:
         cached = append.cached if isinstance(append, Vector) else None
     if cached is None or cached.dtype is attention.precision:
         return {}
+    if attention.cached is not None and attention.follows and graph.phase is not Phase.DECODE:
+        raise NotSupported("cache_precision of a chunk behind earlier tokens (workload.context) in the GPU model")
     if attention.precision not in (DataType.BF16, DataType.FP16) or cached.dtype.value not in CACHED:
         formats = f"keys and values in {cached} beside operands in {attention.precision.value}"
         raise NotSupported(f"{formats} on a GPU; kernels have operands in fp16 and bf16 (cache_precision, precision)")
@@ -259,7 +273,7 @@ def _row(graph: Graph, operator: Operator) -> dict[str, Any] | None:
     if isinstance(operator, Attention):
         seen = operator.kv_len if operator.window is None else operator.q_len + operator.window - 1
         keys = min(operator.kv_len, seen)
-        decode = graph.phase is Phase.DECODE
+        decode = graph.phase is Phase.DECODE or (operator.q_len == 1 and operator.past > 0)
         return {
             "op": "attention_decode" if decode else "attention_prefill",
             "batch": operator.batch,

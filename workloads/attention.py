@@ -29,9 +29,19 @@ class TokenStep(Struct, frozen=True, kw_only=True):
     source: int = 0
 
     @property
+    def past(self) -> int:
+        """Tokens of each sequence that lie in the cache already."""
+        return self.kv_len - self.q_len
+
+    @property
     def tokens(self) -> int:
         """Tokens of one execution."""
         return self.batch * self.q_len
+
+    @property
+    def headed(self) -> int:
+        """Tokens that go through the head: the last one of each sequence in prefill, all new ones otherwise."""
+        return self.batch if self.phase is Phase.PREFILL else self.tokens
 
     @property
     def cached(self) -> bool:
@@ -170,8 +180,8 @@ def _grouped(
         causal=spec.causal,
         window=spec.window,
         room=run.room,
-        # a prompt's keys and values are there as they were made
-        cached=run.format(spec.head_dim) if run.phase is Phase.DECODE else None,
+        # a prompt's keys and values are there as they were made, those before a chunk of it as they are kept
+        cached=run.format(spec.head_dim) if run.phase is Phase.DECODE or run.past else None,
     )
     return builder.gemm("output", Role.ROW_PARALLEL, context, m=tokens, n=hidden, k=q_width, bias=spec.output_bias)
 
@@ -228,23 +238,32 @@ def _latent_append(builder: Builder, spec: LatentAttention, run: TokenStep, late
 
 
 def _latent_expanded(builder: Builder, spec: LatentAttention, run: TokenStep, hidden: int, x: Value) -> Value:
-    """Keys and values are expanded from the latent; right for many queries (prefill, training)."""
+    """Keys and values are expanded from the latent; right for many queries (prefill, training).
+
+    Those of the tokens before a chunk are expanded again, from the latent that the cache has of them: a step of the
+    ``past`` and the new ones has as many rows as both. The turned part of their keys is read from there, too.
+    """
     tokens = run.tokens
     query, latent, rope = _latent_inputs(builder, spec, run, hidden, x)
+    turned = [rope]
     if run.cached:
-        _latent_append(builder, spec, run, latent, rope)
+        kept = _latent_append(builder, spec, run, latent, rope)
+        if run.past:
+            latent = kept.part(tokens * spec.kv_rank)
+            queries = rope.part(tokens * spec.heads * spec.rotary_dim)
+            turned = [queries, kept.part(tokens * spec.rotary_dim)]
     expanded = builder.gemm(
         "kv_up",
         Role.COLUMN_PARALLEL,
         latent,
-        m=tokens,
+        m=run.batch * run.kv_len,
         n=spec.heads * (spec.content_dim + spec.v_head_dim),
         k=spec.kv_rank,
     )
     context = builder.attention(
         "attention",
         query.part(tokens * spec.heads * spec.content_dim),
-        rope,
+        *turned,
         expanded,
         batch=run.batch,
         heads=spec.heads,
@@ -254,6 +273,7 @@ def _latent_expanded(builder: Builder, spec: LatentAttention, run: TokenStep, hi
         head_dim=spec.content_dim + spec.rotary_dim,
         v_head_dim=spec.v_head_dim,
         causal=True,
+        remade=run.past > 0,
     )
     return builder.gemm(
         "output", Role.ROW_PARALLEL, context, m=tokens, n=hidden, k=spec.heads * spec.v_head_dim, bias=spec.bias

@@ -26,8 +26,9 @@ SCHEMA = "siliconloom.workload/1"
 class Phase(StrEnum):
     """What a model is asked to do.
 
-    ``prefill`` processes ``sequence`` tokens of each sequence from an empty cache. ``decode`` makes one token per
-    sequence: at context c the new token is the c-th of its sequence and attends to c keys, its own among them.
+    ``prefill`` processes ``sequence`` tokens of each sequence, from an empty cache or, as a chunk of a prompt, behind
+    the ``context`` tokens that lie there. ``decode`` makes one token per sequence: at context c the new token is the
+    c-th of its sequence and attends to c keys, its own among them; of several (``sequence``) that is the last one.
     ``training`` is one step: forward, backward and optimizer, over ``sequence`` tokens of each sequence.
     """
 

@@ -51,8 +51,11 @@ class Transformer(Description):
     """A model and how to run it.
 
     ``model`` is the content of a Hugging Face ``config.json``. ``sequence`` are the tokens of each sequence in
-    prefill and training, ``context`` the keys that the new token of a decode step attends to, its own included;
+    prefill and training, ``context`` the keys that the last new token of a decode step attends to, its own included;
     both default to 2048 or the model's longest sequence, and an image's is as long as its patches make it.
+    In prefill ``context`` are tokens that lie in the cache already, which the ``sequence`` new ones attend to as well
+    (none); in decode ``sequence`` are the new tokens of each sequence, the last ones of ``context`` (1). Of a file that
+    leaves the phase open, and gives the lengths of both, neither is read so: ``--set`` asks for it.
     Of a model with an encoder ``sequence`` are the encoder's tokens, or positions, ``decoder_sequence`` the decoder's
     in prefill (1), and ``context`` those of the decoder alone; ``encoder_sequence`` are the encoder's positions that a
     decode step attends to, by default as many as ``sequence`` in prefill.
@@ -184,12 +187,10 @@ def _title(text: str) -> str:
 
 OTHER_PHASES: dict[Phase, dict[str, str]] = {
     Phase.PREFILL: {
-        "context": "context in prefill (chunked prefill after earlier tokens); sequence is the prompt's length",
         "encoder_sequence": "encoder_sequence in prefill; sequence is the length of the encoder's input",
         "training_batch": "training_batch in prefill; set batch",
     },
     Phase.DECODE: {
-        "sequence": "sequence in decode (several tokens a step, as in speculative decoding); context is the length",
         "decoder_sequence": "decoder_sequence in decode, which makes one token; context is the decoder's length",
         "training_batch": "training_batch in decode; set batch",
     },
@@ -226,7 +227,7 @@ def _transformer(document: Document, title: str, described: set[Any], changed: s
     model = _kept_layers(document, entry, read_architecture(document, ("model",)))
     if entry.experts is not None:
         model = _with_all_experts(document, model)
-    run = _run(document, entry, model)
+    run = _run(document, entry, model, described | changed)
     precision, packing, patterns = _formats(document, entry, model, "weight_group" in changed)
     stated = [p for p in (entry.precision, *entry.operator_precision.values()) if p is not None]
     check_compression(document, stated, entry.weight_compression, entry.phase)
@@ -289,7 +290,12 @@ def _with_all_experts(document: Document, model: Architecture) -> Architecture:
     return replace(model, layers=layers)
 
 
-def _run(document: Document, entry: Transformer, model: Architecture) -> TokenStep:
+def _run(document: Document, entry: Transformer, model: Architecture, meant: set[str]) -> TokenStep:
+    """How the model is run; ``meant`` are the keys that are said of this phase."""
+    added = {Phase.PREFILL: entry.context, Phase.DECODE: entry.sequence, Phase.TRAINING: None}[entry.phase]
+    added = added if {Phase.PREFILL: "context", Phase.DECODE: "sequence"}.get(entry.phase) in meant else None
+    if added is not None:
+        _refuse_chunks(document, entry, model)
     if model.encoder is not None:
         return _run_decoder(document, entry, model, _source(document, entry, model, model.encoder))
     for key in ("decoder_sequence", "encoder_sequence"):
@@ -315,9 +321,16 @@ def _run(document: Document, entry: Transformer, model: Architecture) -> TokenSt
                 ("phase",),
                 value=entry.phase.value,
             )
-        length, new = entry.context or default, 1
+        length, new = entry.context or default, added or 1
+        if new > length:
+            rule = f"the new tokens are the last ones of context, {length}"
+            raise document.error(rule, ("sequence",), value=new)
     else:
-        length = new = entry.sequence or default
+        new = entry.sequence or default
+        length = new + (added or 0)
+        if model.max_length is not None and length > model.max_length:
+            rule = f"{added} tokens of context and {new} new ones; the model has learned positions for"
+            raise document.error(f"{rule} {model.max_length} tokens only", ("context",), value=added)
     room = entry.cache_length if entry.phase is not Phase.TRAINING else None
     if room is not None and not model.causal:
         raise document.error(f"{model.model_type} is an encoder and keeps no cache", ("cache_length",), value=room)
@@ -364,6 +377,24 @@ def _run_decoder(document: Document, entry: Transformer, model: Architecture, so
     return TokenStep(
         phase=entry.phase, batch=entry.batch, q_len=new, kv_len=length, room=room, cache=cache, source=source
     )
+
+
+def _refuse_chunks(document: Document, entry: Transformer, model: Architecture) -> None:
+    """Refuse earlier tokens in prefill, and several new ones in decode, of models that have no step of that kind."""
+    decode = entry.phase is Phase.DECODE
+    key, value = ("sequence", entry.sequence) if decode else ("context", entry.context)
+    if model.encoder is not None:
+        longer = "context is the decoder's length" if decode else "decoder_sequence is the decoder's length"
+        why = f"is an encoder with a decoder; {longer}"
+    elif model.recurrent:
+        why = "keeps a state of one size, whatever the tokens before, and no keys and values"
+    elif not model.causal:
+        why = "is an encoder, and all of its tokens attend to one another at once"
+    else:
+        return
+    what = "several new tokens of each sequence" if decode else "tokens that lie in the cache already"
+    said = f"not supported: {key} in {entry.phase.value} ({what})"
+    raise document.error(f"{said}: {model.model_type} {why}", (key,), value=value)
 
 
 def _refuse_cache(document: Document, entry: Transformer, model: Architecture) -> None:

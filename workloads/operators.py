@@ -241,6 +241,8 @@ class Attention(Operator, frozen=True, kw_only=True):
         Positions that the cache has room for; ``kv_len`` where it says nothing.
     cached
         Format of the cache that keys and values are read from, where it is not ``precision``.
+    remade
+        Keys and values of earlier tokens are made in this step, too (from a latent), and lie in no cache.
     """
 
     batch: int
@@ -255,6 +257,7 @@ class Attention(Operator, frozen=True, kw_only=True):
     values_in_keys: bool = False
     room: int | None = None
     cached: CacheFormat | None = None
+    remade: bool = False
 
     kind: ClassVar[str] = "attention"
     _dimensions: ClassVar[tuple[str, ...]] = (
@@ -279,6 +282,16 @@ class Attention(Operator, frozen=True, kw_only=True):
             raise ValueError(f"{self.name}: a window needs causal attention")
         if self.room is not None and self.room < self.kv_len:
             raise ValueError(f"{self.name}: a cache of {self.room} positions has no room for {self.kv_len} keys")
+
+    @property
+    def past(self) -> int:
+        """Earlier tokens of each sequence, whose keys and values lie in a cache."""
+        return self.kv_len - self.q_len if self.causal and not self.remade else 0
+
+    @property
+    def follows(self) -> bool:
+        """Whether several queries of each sequence follow earlier tokens: a chunk of a prompt, or of guessed tokens."""
+        return self.causal and 1 < self.q_len < self.kv_len
 
     @property
     def positions(self) -> int:

@@ -28,9 +28,12 @@ def forward_graph(
 ) -> Dataflow:
     """Operators of one forward pass, in program order.
 
-    In prefill and decode only the last token of each sequence goes through the head; in training all do, and a
-    softmax for the loss follows. BERT's pooler, and the classifier of an image, take the first token of each sequence.
-    With ``sample`` the token of the largest logit follows the head.
+    In prefill only the last token of each sequence goes through the head. In decode all new ones do: where there are
+    several, somebody has guessed them, and the logits of each tell whether the next guess is right. In training all
+    do, and a softmax for the loss follows. BERT's pooler, and the classifier of an image, take the first token of each
+    sequence.
+
+    With ``sample`` the token of the largest logit, of each row, follows the head.
     """
     builder = Builder(precision, patterns, model.epsilon, packing, unpacked)
     if model.encoder is None:
@@ -40,7 +43,7 @@ def forward_graph(
         x = add_encoder_decoder(builder, model, model.encoder, run)
     logits = _head(builder, model, run, x)
     if sample:
-        rows, cols = run.batch, model.vocabulary
+        rows, cols = run.headed, model.vocabulary
         builder.vector("sample", Role.SAMPLE, VectorFunction.ARGMAX, logits, rows=rows, cols=cols)
     return builder.dataflow
 
@@ -52,7 +55,7 @@ def _head(builder: Builder, model: Architecture, run: TokenStep, x: Value) -> Va
     builder.block("head", Section.HEAD)
     if model.final_norm is not None:
         x = add_norm(builder, "norm", Role.FINAL_NORM, model.final_norm, x, run.tokens, hidden)
-    rows = run.batch if run.cached else run.tokens
+    rows = run.headed
     if model.head_scale:
         scale, x = VectorFunction.MULTIPLY, x.part(rows * hidden)
         x = builder.vector("scale", Role.FINAL_NORM, scale, x, rows=rows, cols=hidden, inputs=1)

@@ -57,7 +57,7 @@ estimates of tiles of one size err alike."""
 MOST_SUMMED = (2**31 - 1) // (127 * 128)
 """Keys whose values, times powers of at most 127, sums of 32 bits hold whatever they are."""
 CAUSAL_SEGMENTS = 8
-"""Parts of the query range under a mask: the share of masked pairs still computed is at most 1/16 of all pairs."""
+"""Parts of the query range of a prompt under a mask: of all pairs at most 1/16 are masked and still computed."""
 
 
 class AttentionTiling(Struct, frozen=True):
@@ -89,10 +89,14 @@ class AttentionPart(Struct, frozen=True):
 
 
 def query_parts(shape: Attention) -> list[AttentionPart]:
-    """Cut the queries so that each part reads only the keys that its mask admits."""
+    """Cut the queries so that each part reads only the keys that its mask admits.
+
+    A few queries behind many keys are not cut: their mask hides next to nothing, and each part reads all the keys.
+    """
     past = shape.kv_len - shape.q_len
     masked = shape.causal or shape.window is not None
-    count = min(CAUSAL_SEGMENTS, shape.q_len) if masked else 1
+    seen = min(shape.kv_len, shape.window or shape.kv_len)
+    count = min(CAUSAL_SEGMENTS, shape.q_len, -(-CAUSAL_SEGMENTS * shape.q_len // seen)) if masked else 1
     size, parts = -(-shape.q_len // count), []
     for segment in segments(shape.q_len, size):
         for index in range(segment.count):

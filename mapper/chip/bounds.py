@@ -242,6 +242,8 @@ def _cache_bytes(operator: Operator) -> int:
         return 2 * operator.state_bytes if operator.begun else 0
     if not isinstance(operator, Attention):
         return 0
-    if operator.q_len > 1:
-        return 0  # at prefill they were just made and may still be on chip
-    return operator.kv_read_bytes
+    if operator.q_len == 1:
+        return operator.kv_read_bytes
+    # those of several new tokens were just made and may still be on chip
+    earlier = min(operator.past, operator.kv_read - operator.q_len) if operator.past else 0
+    return operator.kv_read_bytes * max(earlier, 0) // operator.kv_read

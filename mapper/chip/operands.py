@@ -110,12 +110,12 @@ class Cached(Struct, frozen=True):
     @property
     def past(self) -> int:
         """Positions of a sequence that are there already."""
-        return self.attention.kv_len - self.attention.q_len if self.attention.causal else 0
+        return self.attention.past
 
     @property
     def tokens(self) -> int:
         """Positions of a sequence that are new."""
-        return self.attention.q_len if self.attention.causal else self.attention.kv_len
+        return self.attention.kv_len - self.attention.past
 
     @property
     def width(self) -> int:

@@ -130,7 +130,7 @@ def rearrangements(graph: Graph, operator: Operator, tile: NpuTile, linked: bool
                 replace(each, serves=operator.name)
                 for each in (_append(graph, operator, f"{operator.name}.{kind}", kind) for kind in ("keys", "values"))
             ]
-        tokens = operator.q_len if operator.causal else operator.kv_len
+        tokens = operator.kv_len - operator.past
         rows, cols = operator.batch * tokens, operator.kv_heads * operator.head_dim
         name, function = f"{operator.name}.transpose", VectorFunction.TRANSPOSE
         made = Vector(name=name, function=function, rows=rows, cols=cols, **common)

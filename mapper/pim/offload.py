@@ -54,7 +54,7 @@ class Head(Struct, frozen=True):
     def of(cls, attention: Attention, values: Values = "packed") -> Head:
         """Of an attention operator; raises `NotSupported` for what cannot be computed in memory."""
         if attention.q_len != 1:
-            raise NotSupported(f"{attention.name}: attention of several queries in memory")
+            raise NotSupported(f"{attention.name}: attention of several queries in memory (workload.sequence)")
         if (attention.window or attention.kv_len) < attention.kv_len or attention.values_in_keys:
             raise NotSupported(f"{attention.name}: attention in memory with a window, or with values within keys")
         return cls(

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from siliconloom.arch import NotSupported
 from siliconloom.mapper.system.contracts import Fabric, Machine
 from siliconloom.mapper.system.overlap import COMPUTE, OverlapSegment, steady, turns
+from siliconloom.mapper.system.parallel import CHUNK
 from siliconloom.mapper.system.plan import Plan
 from siliconloom.workloads import Attention, Graph, Operator, Phase, SharedAttention
 from siliconloom.workloads.roles import Pass
@@ -56,6 +57,8 @@ def pooled_seconds(
     for operator in operators:
         if isinstance(operator, SharedAttention):
             raise NotSupported("plan.attention_chips with plan.context: the pool shares sequences by itself")
+        if isinstance(operator, Attention) and operator.follows:
+            raise NotSupported(f"plan.attention_chips of {CHUNK}: earlier keys and values would travel every time")
         if not isinstance(operator, Attention):
             add(operator.name, COMPUTE, seconds.get(operator.name, 0.0) / parts)
             continue

@@ -120,6 +120,10 @@ def first_expert(graph: Graph, operator: Operator) -> Gemm:
     return found
 
 
+CHUNK = "several tokens behind earlier ones (workload.context in prefill, workload.sequence in decode)"
+"""What plans refuse that are for whole prompts, or for one token of each sequence."""
+
+
 def summed(operator: Operator) -> bool:
     """Tell whether tensor-parallel chips each have a part of the operator's sums."""
     return operator.place.step is Pass.FORWARD and operator.role in (Role.ROW_PARALLEL, Role.COMBINE)
@@ -255,6 +259,8 @@ class _Sharing:
             return [], changed, []
         if attention.role is Role.CROSS_ATTENTION:
             raise LoomError(f"{self.key}.context: chips do not share sequences of an encoder and a decoder")
+        if attention.follows:
+            raise LoomError(f"{self.key}.context: chips do not share keys of {CHUNK}")
         if self.graph.phase is Phase.DECODE:
             merged = changed.batch * heads * (changed.v_head_dim + 2)  # with the largest score and the sum of each
             changed = replace(changed, kv_len=-(-changed.kv_len // split.context))

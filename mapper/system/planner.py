@@ -14,6 +14,7 @@ from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.experts import RoutedExperts, routing_of_model
 from siliconloom.mapper.system.layers import Block, Layers, extent
 from siliconloom.mapper.system.memory import GRADIENT, STATE, MemoryUse
+from siliconloom.mapper.system.parallel import CHUNK
 from siliconloom.mapper.system.plan import Plan
 from siliconloom.mapper.system.stages import ENDS, StageModel, deal
 from siliconloom.mapper.system.step import make_placement
@@ -102,6 +103,8 @@ class Planner:
 
     def _apart(self, attention: Attention) -> list[Attention]:
         """Attention of each document."""
+        if attention.follows:
+            raise LoomError(f"plan.documents of {CHUNK}: not supported")
         if self.graph.phase is Phase.DECODE or sum(self.documents) != attention.kv_len:
             raise LoomError(
                 f"plan.documents: {sum(self.documents)} tokens in all, a sequence of prompts or training has "
@@ -249,7 +252,7 @@ class Planner:
         """Seconds until a stage's result is at the next one."""
         if plan.pipeline == 1:
             return 0.0
-        rows = batch * (1 if self.graph.phase is Phase.DECODE else self.attention.q_len) / plan.context
+        rows = batch * self.attention.q_len / plan.context
         width = self._width()
         size = self.graph.precision.size(round(rows * width / plan.tensor))
         stride = plan.data * plan.tensor * plan.context

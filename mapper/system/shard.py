@@ -87,7 +87,8 @@ def tokens_of(graph: Graph, part: int, parts: int) -> Graph:
 
     def change(operator: Operator) -> Operator:
         if isinstance(operator, Attention):
-            keys = operator.kv_len * (part + 1) // parts
+            past = operator.kv_len - operator.q_len  # before all of the tokens
+            keys = past + operator.q_len * (part + 1) // parts
             return replace(operator, q_len=operator.q_len // parts, kv_len=keys)
         if isinstance(operator, Gemm):
             if operator.chosen is not None:

@@ -16,7 +16,7 @@ from siliconloom.cli import main
 from siliconloom.evaluate.chip import simulate
 from siliconloom.rtl.emit import design_of
 from siliconloom.sim.chip.energy import COMPONENTS, STANDING, standing_power
-from siliconloom.workloads import load_workload
+from siliconloom.workloads import Attention, Graph, load_workload
 
 SMALL = [("workload.layers", "1"), ("workload.sequence", "32")]
 CHIPS = ("npu-edge-int8", "npu-datacenter", "npu-balanced", "tpu-v4", "npu-cxl", "systolic-ws-8")
@@ -100,13 +100,16 @@ def test_a_note_names_the_buses_that_cannot_carry_a_memory(width, gigabytes, meg
     ("command", "sequence", "context"),
     [
         ("sim npu-edge-int8 gpt2 --set workload.layers=1 --set workload.sequence=48", 48, 48),
+        ("sim npu-edge-int8 gpt2 --set workload.layers=1 --set workload.phase=decode --set workload.context=77", 1, 77),
+        ("sim npu-edge-int8 gpt2-block-gemms --set clock=900MHz", None, None),
+        ("sim neupims gpt3-7b --set workload.layers=2 --set workload.phase=decode --set workload.context=30", 1, 30),
+        ("sim npu-edge-int8 gpt2 --set workload.layers=1 --set workload.sequence=48 --set workload.context=9", 48, 57),
         (
-            "sim npu-edge-int8 gpt2 --set workload.layers=1 --set workload.phase=decode --set workload.context=77",
-            None,
+            "sim npu-edge-int8 gpt2 --set workload.layers=1 --set workload.phase=decode --set workload.context=77 "
+            "--set workload.sequence=3",
+            3,
             77,
         ),
-        ("sim npu-edge-int8 gpt2-block-gemms --set clock=900MHz", None, None),
-        ("sim neupims gpt3-7b --set workload.layers=2 --set workload.phase=decode --set workload.context=30", None, 30),
         ("sim h100 llama3-8b --set workload.layers=2 --set workload.sequence=96", 96, 96),
         ("compare npu-edge-int8 gpt2 --gpu h100 --set workload.layers=1 --set workload.sequence=48", 48, 48),
         ("plan dgx-h100 llama3-8b --set workload.layers=2 --set plan.tensor=8 --set workload.sequence=512", 512, 512),
@@ -176,15 +179,25 @@ def test_configurations_that_change_the_weights_are_refused(tmp_path, key) -> No
     assert key.partition(":")[0] in caught.value.path
 
 
-def test_a_file_that_states_its_phase_gives_no_length_of_another(tmp_path) -> None:
+def test_a_file_that_states_its_phase_means_its_lengths(tmp_path) -> None:
     path = tmp_path / "model.yaml"
     model = "model: {model_type: gpt2, n_embd: 64, n_head: 2, n_layer: 1, n_positions: 64, vocab_size: 100}\n"
     path.write_text("kind: transformer\nphase: prefill\nsequence: 8\ncontext: 16\n" + model)
-    with pytest.raises(DescriptionError, match="chunked prefill"):
-        load_workload(str(path))
-    load_workload(str(path), [("phase", "decode")])
+    assert _lengths(load_workload(str(path))) == (8, 24)
+    assert _lengths(load_workload(str(path), [("phase", "decode")])) == (1, 16)
     path.write_text("kind: transformer\nsequence: 8\ncontext: 16\n" + model)
-    load_workload(str(path))
+    assert _lengths(load_workload(str(path))) == (8, 8)
+    assert _lengths(load_workload(str(path), [("phase", "decode")])) == (1, 16)
+    assert _lengths(load_workload(str(path), [("phase", "decode"), ("sequence", "4")])) == (4, 16)
+    path.write_text("kind: transformer\nphase: training\nsequence: 8\ncontext: 16\n" + model)
+    with pytest.raises(DescriptionError, match="context in training"):
+        load_workload(str(path))
+
+
+def _lengths(graph: Graph) -> tuple[int, int]:
+    """New tokens, and those that the last of them attends to."""
+    attention = next(o for o in graph.operators() if isinstance(o, Attention))
+    return attention.q_len, attention.kv_len
 
 
 def test_the_balanced_chip_is_balanced_and_shows_its_traffic() -> None:

@@ -140,3 +140,23 @@ def test_a_program_longer_than_the_program_memory_is_refused_and_noted_by_the_ma
 
 
 SHORT = ("workload.layers=1", "workload.sequence=4", "tile.sequencer.program_words=64")
+
+
+def test_given_tokens_are_those_of_a_chunk_and_what_is_before_it(folder, capsys):
+    """As many are new as do not lie in the cache already; the next token is that of the whole text."""
+    config, tokens = config_of("llama", 4, 2, 8, 2), [3, 1, 4, 1, 5, 9, 2]
+    weights = ["--weights", "{}/w.safetensors", "--tokens", ",".join(map(str, tokens)), "--json", "-"]
+    ends = [int(logits_of(config, tensors_of(config), tokens[:length]).argmax()) for length in range(5, 8)]
+    assert run(folder, *weights, "--set", "workload.context=4") == 0
+    chunk = json.loads(capsys.readouterr().out)
+    assert (chunk["differing"], chunk["float64_next_tokens"]) == (0, ends[-1:])
+    assert {row["values"] for row in chunk["operators"] if row["name"] == "layer.qkv"} == {3 * 64}
+    decode = ["--set", "workload.phase=decode", "--set", "workload.sequence=3"]
+    assert run(folder, *weights, *decode) == 0
+    several = json.loads(capsys.readouterr().out)
+    assert (several["differing"], several["float64_next_tokens"]) == (0, ends)
+
+
+def test_fewer_tokens_than_lie_in_the_cache_are_refused(folder, capsys):
+    assert run(folder, "--tokens", "3,1,4", "--set", "workload.context=4") == 2
+    assert "takes 5 tokens (got 3)" in capsys.readouterr().err

@@ -256,7 +256,8 @@ ROWS = (
         "prefill",
         "",
         "name=other batch=3 sequence=32 layers=1 precision=int8 phase=decode "
-        "operator_precision={'*.down':int8} sample=greedy experts!all model.n_embd=64 context!96 training_batch!4 "
+        "operator_precision={'*.down':int8} sample=greedy experts!all model.n_embd=64 context=96 training_batch!4 "
+        "context!250 context=8&cache_precision=int8 context=96&cache_length!100 "
         "cache_length=96 cache_length!32 cache_precision=int8 cache_precision!int32 "
         "precision=w8a16&&weight_group=16 weight_group!16 weight_compression=0.7 "
         "weight_sparsity=2of4 weight_sparsity=block&&weight_density=0.5 "
@@ -264,7 +265,12 @@ ROWS = (
         "model.quantization_config!{bits:4} "
         "model.lora_rank!8",
     ),
-    ("Transformer", "decode", "", "context=32 sequence!64 training_batch!4 encoder_sequence!8"),
+    (
+        "Transformer",
+        "decode",
+        "",
+        "context=32 sequence=4 sequence!97 sequence=4&sample=greedy training_batch!4 encoder_sequence!8",
+    ),
     ("Transformer", "prefill", "", "decoder_sequence!2 encoder_sequence!8"),
     (
         "Transformer",

@@ -125,6 +125,12 @@ def _check_choices(choices: dict[str, tuple[str, tuple[str, ...]]]) -> None:
             raise LoomError(f"{option}: must be one of {', '.join(valid)} (got '{value}'){hint}")
 
 
+def _earlier(assignments: list[tuple[str, str]]) -> int:
+    """Tokens of a prompt that lie in the cache already; what is no number is refused where it is read."""
+    said = dict(assignments).get("workload.context", "0")
+    return int(said) if said.isascii() and said.isdigit() else 0
+
+
 def _values(
     chip: str,
     model: str,
@@ -170,7 +176,8 @@ def _values(
         decodes = ("workload.phase", "decode") in assignments
         length = "workload.context" if decodes else "workload.sequence"
         if not any(path in (length, "workload.batch") for path, _ in assignments):
-            assignments = [*assignments, (length, str(len(given)))]
+            before = 0 if decodes else _earlier(assignments)
+            assignments = [*assignments, (length, str(max(len(given) - before, 1)))]
     if machine_kind(chip) == "system":
         raise NotSupported(f"values on a system ({chip}); name one of its chips")
     graph = load_workload(model, split_overrides(assignments)[1])

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from siliconloom.workloads import Attention, Graph, Phase
+from siliconloom.workloads import Attention, Graph
 from siliconloom.workloads.recurrence import Recurrence
 from siliconloom.workloads.roles import Role
 
@@ -24,12 +24,13 @@ def asked(
 ) -> dict[str, Any]:
     """Everything that was asked (`arch.result.Asked`).
 
-    Lengths are ``None`` for lists of products; where the layers' attentions differ, the longest. Of a decoder behind an
-    encoder, a decode step's context is that of its own tokens.
+    Lengths are ``None`` for lists of products; where the layers' attentions differ, the longest. In every phase
+    ``sequence`` are the new tokens of each sequence, and ``context`` the keys that the last one attends to: of a chunk
+    behind earlier tokens both together. Of a decoder behind an encoder, a decode step's context is that of its own
+    tokens.
     """
     attentions = [o for o in graph.operators() if isinstance(o, Attention) and o.role is not Role.CROSS_ATTENTION]
     runs = [o.run for o in graph.operators() if isinstance(o, Recurrence) and o.state_rows]
-    decode = graph.phase is Phase.DECODE
     return {
         "machine": machine,
         "machine_digest": digest,
@@ -38,7 +39,7 @@ def asked(
         "phase": graph.phase.value,
         "precision": graph.formats,
         "batch": graph.batch,
-        "sequence": None if decode else max([*(o.q_len for o in attentions), *runs], default=None),
+        "sequence": max([*(o.q_len for o in attentions), *runs], default=None),
         "context": max((o.kv_len for o in attentions), default=None),
         "plan": None if plan is None else dict(plan),
         "mapping": mapping,

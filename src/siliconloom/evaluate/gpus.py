@@ -18,7 +18,7 @@ from siliconloom.arch.system import Policy
 from siliconloom.baselines.efficiency import load_efficiency
 from siliconloom.baselines.fabric import GpuFabric
 from siliconloom.baselines.machine import GpuMachine
-from siliconloom.baselines.model import ModelPrediction
+from siliconloom.baselines.model import ModelPrediction, chunk_notes
 from siliconloom.baselines.roofline import flops as kernel_flops
 from siliconloom.baselines.stacks import NO_STACK, Stack
 from siliconloom.evaluate.measured import measured_kernels
@@ -174,6 +174,7 @@ def _notes(cluster: Cluster, graph: Graph, gpu: Gpu, plan: Plan, parts: int) -> 
     notes = ["times are predicted by the GPU model, kernels one after the other"]
     if not load_efficiency(gpu.architecture).measured:
         notes.append(f"{gpu.name}: {load_efficiency(gpu.architecture).basis}")
+    notes += chunk_notes(graph)
     if cluster.wiring is not None and plan.chips > 1:
         kind = cluster.wiring.topology.kind
         notes.append(f"topology.kind {kind}: messages are simulated link by link, without what NCCL takes to start")

@@ -21,6 +21,8 @@ from siliconloom.arch.progress import NOBODY, Watcher
 from siliconloom.arch.quantity import format_si
 from siliconloom.arch.run import DescribedRun, Straggler
 from siliconloom.arch.timeline import EVENT_BYTES, Span, Timeline
+from siliconloom.baselines.machine import GpuMachine
+from siliconloom.baselines.model import chunk_notes
 from siliconloom.evaluate.asked import asked
 from siliconloom.evaluate.chip_machine import ChipMachine
 from siliconloom.evaluate.cluster import cluster_of
@@ -177,6 +179,7 @@ def plan_result(
             *idle,
             *graph.notes,
             *(note for machine, _ in cluster.kinds for note in machine.notes),
+            *(chunk_notes(graph) if any(isinstance(machine, GpuMachine) for machine, _ in cluster.kinds) else []),
             *([routed.note(first.plan)] if routed and first.plan.expert > 1 else []),
         ],
         "search": {**counts, "wall_s": time.perf_counter() - began},

@@ -232,12 +232,17 @@ class GraphWalk:
         return found.head_dim
 
     def _rows(self, operator: Gemm, x: Array, batch: int) -> Array:
-        """What a product takes of its operand: the head the last row of each sequence, the pooler the first one."""
+        """What a product takes of its operand: the head the last rows of each sequence, the pooler the first ones.
+
+        The head has a row of each sequence in prefill, and one of each new token in decode.
+        """
         section = operator.place.section
-        if section not in (Section.HEAD, Section.POOLER) or len(x) == batch:
+        if section not in (Section.HEAD, Section.POOLER):
             return x
-        step = len(x) // batch
-        return x[step - 1 :: step] if section is Section.HEAD else x[::step]
+        each = operator.m // self.graph.batch
+        rows = x.reshape(batch, -1, x.shape[1])
+        taken = rows[:, -each:] if section is Section.HEAD else rows[:, :each]
+        return taken.reshape(-1, x.shape[1])
 
     def _new(self, a: Attended, values: Mapping[str, Array]) -> tuple[Array, Array]:
         """Keys and values of new tokens."""

@@ -89,7 +89,7 @@ def rates_text(result: dict[str, Any]) -> str:
     """Images and tokens a second, of what has any: a list of operators has no tokens."""
     images, asked = result.get("images_per_second"), result["asked"]
     rates = [f"{images:,.4g} images/s"] if images is not None else []
-    if asked["sequence"] is not None or asked["phase"] == "decode":
+    if asked["sequence"] is not None:
         rates.append(f"{result['tokens_per_second']:,.4g} tokens/s")
     return ", ".join(rates)
 
@@ -210,13 +210,18 @@ def excluded_rows(names: Sequence[str], out: Console, label: int) -> list[tuple[
 
 
 def asked_text(result: dict[str, Any]) -> str:
-    """Phase, batch, tokens of each sequence or keys that the next one attends to, and precision."""
+    """Phase, batch, new tokens of each sequence, those before a chunk or all that a next one attends to, precision.
+
+    One new token goes without saying in decode, and so does nothing before a prompt.
+    """
     asked = result["asked"]
     parts = [result["phase"], f"batch {result['batch']:,}"]
-    if asked["sequence"] is not None:
-        parts.append(f"sequence {asked['sequence']:,}")
-    elif asked["context"] is not None:
-        parts.append(f"context {asked['context']:,}")
+    new, seen = asked["sequence"], asked["context"]
+    decode = result["phase"] == "decode"
+    if new is not None and not (decode and new == 1):
+        parts.append(f"sequence {new:,}")
+    if seen is not None and (decode or seen != new):
+        parts.append(f"context {seen if decode else seen - new:,}")
     return ", ".join([*parts, result["precision"]])
 
 
