@@ -102,7 +102,7 @@ def load_workload(name: str, overrides: list[tuple[str, str]] | None = None) -> 
     Parameters
     ----------
     name
-        Path of a YAML or JSON file, of a GGUF file or of a Hugging Face folder, or name of a library entry. A mapping
+        Path of a YAML or JSON file, of an ONNX or GGUF file or of a Hugging Face folder, or name of a library entry. A mapping
         without ``kind`` that has a ``model_type`` is taken for a Hugging Face configuration, as if it stood under
         ``model`` in a description.
     overrides
@@ -121,7 +121,9 @@ def workload_document(name: str) -> tuple[Document, str]:
     """Description of a workload by file or library name, and its name where it says none; see `load_workload`."""
     path = find_file(name, LIBRARY, "workload", suffixes=(".yaml", ".onnx", ".gguf"))
     if path.suffix == ".onnx":
-        raise NotSupported(f"ONNX models ({path})")
+        from siliconloom.workloads.onnx.description import onnx_document
+
+        return onnx_document(path), _title(path.stem)
     found = None if path.parent == LIBRARY else _described(path)
     document, path = (Document.load(path), path) if found is None else (found, Path(found.source))
     if "kind" not in document.data and ("model_type" in document.data or path.suffix == ".json"):
@@ -140,7 +142,11 @@ def read_workload(document: Document, title: str, overrides: list[tuple[str, str
     """As `load_workload`, of a description that is read already; ``title`` is its name where it says none."""
     described = set(document.data) if "phase" in document.data else set()
     document.override(overrides or [], "workload.")
-    kind = document.expect_kind(["transformer", "gemms", "convolutions"])
+    kind = document.expect_kind(["transformer", "gemms", "convolutions", "onnx"])
+    if kind == "onnx":
+        from siliconloom.workloads.onnx.description import onnx_graph
+
+        return onnx_graph(document, title)
     if kind != "transformer":
         from siliconloom.workloads.lists import convolution_graph, gemm_graph
 
@@ -152,9 +158,10 @@ def read_workload(document: Document, title: str, overrides: list[tuple[str, str
 def workload_schema() -> dict[str, Any]:
     """JSON Schema of a workload description: one of the kinds."""
     from siliconloom.workloads.lists import ConvolutionList, GemmList
+    from siliconloom.workloads.onnx.description import OnnxDescription
 
     kinds: TypeAdapter[Any] = TypeAdapter(
-        Annotated[Transformer | GemmList | ConvolutionList, Field(discriminator="kind")]
+        Annotated[Transformer | GemmList | ConvolutionList | OnnxDescription, Field(discriminator="kind")]
     )
     return kinds.json_schema()
 
