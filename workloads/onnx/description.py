@@ -15,6 +15,7 @@ from siliconloom.models.onnx import MOST_SIZE, OnnxModel, dimensions, load_onnx
 from siliconloom.workloads.fields import Count, OperandFormat, Title
 from siliconloom.workloads.graph import Graph, Phase
 from siliconloom.workloads.onnx.attention import fuse_attention, fuse_rotary
+from siliconloom.workloads.onnx.blocks import folded
 from siliconloom.workloads.onnx.functions import fuse_functions, fuse_gates, fuse_scales
 from siliconloom.workloads.onnx.net import OnnxNet
 from siliconloom.workloads.onnx.operators import OnnxOperators
@@ -26,7 +27,6 @@ NAMES = {
     "sequence": frozenset("sequence seq seq_len sequence_length seq_length seqlen length tokens num_tokens S T".split()),
 }
 """What exporters call the dimensions that are keys here."""
-BLOCK = "graph"
 
 
 class OnnxDescription(Description):
@@ -54,7 +54,7 @@ def onnx_document(path: Path) -> Document:
 
 
 def onnx_graph(document: Document, title: str) -> Graph:
-    """Graph of a document of kind ``onnx``: one block, whose operators have the names of the file's nodes.
+    """Graph of a document of kind ``onnx``: operators with the names of the file's nodes, equal layers as one block.
 
     Raises
     ------
@@ -71,14 +71,14 @@ def onnx_graph(document: Document, title: str) -> Graph:
     net = OnnxNet(model)
     for fuse in (fuse_functions, fuse_scales, fuse_rotary, fuse_attention, fuse_biases, fuse_gates):
         fuse(net)
-    made = OnnxOperators(net, entry.precision, BLOCK)
-    dataflow = made.build()
+    made = OnnxOperators(net, entry.precision)
+    dataflow = folded(made.build())
     if not len(dataflow):
         raise LoomError(f"{path}: no node of it is work: all results are constants, or its inputs in another order")
     batch, tokens = _tokens(model)
     formats = Counter[DataType]()
     for operator in dataflow.operators():
-        formats[operator.precision] += operator.macs + 1
+        formats[operator.precision] += operator.macs * operator.repeat + 1
     return Graph(
         name=entry.name or title,
         phase=Phase.PREFILL,

@@ -40,12 +40,10 @@ class OnnxOperators:
         Nodes, with what belongs together fused.
     precision
         Format of all operators; each one's own where it is ``None``.
-    block
-        The block that they are.
     """
 
-    def __init__(self, net: OnnxNet, precision: DataType | None, block: str) -> None:
-        self.net, self.precision, self.block = net, precision, block
+    def __init__(self, net: OnnxNet, precision: DataType | None) -> None:
+        self.net, self.precision = net, precision
         self.dataflow = Dataflow()
         self.notes: dict[str, None] = {}
         self._parts: dict[str, tuple[Part, ...]] = {}
@@ -89,7 +87,7 @@ class OnnxOperators:
     def _common(self, node: OnnxNode, role: Role = Role.NONE, name: str | None = None) -> dict[str, Any]:
         return {
             "name": self._name(node.name if name is None else name),
-            "block": self.block,
+            "block": "",
             "precision": self.precision or self._format(node),
             "place": Place(role=role),
         }
