@@ -219,13 +219,6 @@ def test_missing_files_and_unknown_names(tmp_path: Path) -> None:
     assert "is a folder" in message(caught)
 
 
-def test_onnx_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
-    path.write_bytes(b"\x08\x07\xff")
-    with pytest.raises(NotSupported, match="ONNX"):
-        load_workload(str(path))
-
-
 @pytest.mark.parametrize(
     "text", ["", "[]", "{", "kind: [transformer]", "kind: transformer", "kind: transformer\nmodel: 5"]
 )

@@ -112,14 +112,15 @@ def fuse_gates(net: OnnxNet) -> None:
 
 
 def _fuse(net: OnnxNet, node: OnnxNode) -> None:
-    for operand in _operands(net, node):
-        found = _matched(net, operand, node)
-        if found is not None:
-            kind, group, epsilon = found
-            last = group[-1]
-            attributes: dict[str, Any] = {"epsilon": epsilon} if kind in NORMS else {}
-            net.replace(group, OnnxNode(last.name, kind, (operand,), (last.output,), attributes))
-            return
+    """A group of most nodes is taken: a layer norm is an RMS norm of what it makes first."""
+    matches = [(operand, _matched(net, operand, node)) for operand in _operands(net, node)]
+    found = [(operand, *match) for operand, match in matches if match is not None]
+    if not found:
+        return
+    operand, kind, group, epsilon = max(found, key=lambda match: len(match[2]))
+    last = group[-1]
+    attributes: dict[str, Any] = {"epsilon": epsilon} if kind in NORMS else {}
+    net.replace(group, OnnxNode(last.name, kind, (operand,), (last.output,), attributes))
 
 
 def _operands(net: OnnxNet, node: OnnxNode) -> list[str]:
