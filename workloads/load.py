@@ -1,4 +1,4 @@
-"""Finds, reads and checks a workload: a list, a transformer, or a bare Hugging Face ``config.json``."""
+"""Finds, reads and checks a workload: a list, a transformer, an ONNX file, or a bare Hugging Face ``config.json``."""
 
 from __future__ import annotations
 
@@ -102,9 +102,9 @@ def load_workload(name: str, overrides: list[tuple[str, str]] | None = None) -> 
     Parameters
     ----------
     name
-        Path of a YAML or JSON file, of an ONNX or GGUF file or of a Hugging Face folder, or name of a library entry. A mapping
-        without ``kind`` that has a ``model_type`` is taken for a Hugging Face configuration, as if it stood under
-        ``model`` in a description.
+        Path of a YAML or JSON file, of an ONNX or GGUF file or of a Hugging Face folder, or name of a library entry. A
+        mapping without ``kind`` that has a ``model_type`` is taken for a Hugging Face configuration, as if it stood
+        under ``model`` in a description.
     overrides
         Pairs of key path and value, such as ``("phase", "decode")`` or ``("model.vocab_size", "50304")``.
 

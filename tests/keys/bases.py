@@ -72,6 +72,14 @@ batch: 2
 convolutions:
   - {name: first, in_channels: 8, out_channels: 16, height: 15, width: 15, kernel: 3, padding: 1}
 """,
+    "exported.yaml": """
+kind: onnx
+name: exported
+file: small.onnx
+batch: 2
+sequence: 8
+dimensions: {heads: 3}
+""",
     "model.yaml": """
 kind: transformer
 name: small
@@ -285,6 +293,7 @@ BASES: dict[str, Callable[[Sets], Any]] = {
     "prefill": command("workload model.yaml"),
     "decode": command("workload model.yaml --set workload.phase=decode"),
     "training": command("workload model.yaml --set workload.phase=training"),
+    "exported": command("workload exported.yaml"),
     "translator": command("workload t5-base"),
     "translated": command("workload t5-base --set workload.phase=decode"),
     "heard": command("workload whisper-small"),

@@ -12,12 +12,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-
-from siliconloom.arch import DataType, LoomError
-from siliconloom.arch.document import Document
-from siliconloom.cli import main
-from siliconloom.workloads import Attention, Gemm, Graph, Vector, load_workload
-from siliconloom.workloads.load import read_workload
 from tests.workloads.onnx_files import (
     DATA,
     OnnxWriter,
@@ -29,6 +23,12 @@ from tests.workloads.onnx_files import (
     layer_norm,
     rms_norm,
 )
+
+from siliconloom.arch import DataType, LoomError
+from siliconloom.arch.document import Document
+from siliconloom.cli import main
+from siliconloom.workloads import Attention, Gemm, Graph, Vector, load_workload
+from siliconloom.workloads.load import read_workload
 
 SIZES = [("batch", "2"), ("sequence", "8")]
 RELAXED = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -71,7 +71,8 @@ HEADS = "num_attention_heads: 4, num_hidden_layers: 2, hidden_size: 64"
 MODELS = {
     "gpt2": "model: {model_type: gpt2, n_embd: 64, n_layer: 2, n_head: 4, n_positions: 32, vocab_size: 96}",
     "llama": f"model: {{model_type: llama, {HEADS}, intermediate_size: 160, num_key_value_heads: 2, vocab_size: 96}}",
-    "bert": f"model: {{model_type: bert, {HEADS}, intermediate_size: 256, max_position_embeddings: 32, vocab_size: 96}}",
+    "bert": f"model: {{model_type: bert, {HEADS}, intermediate_size: 256, vocab_size: 96, "
+    "max_position_embeddings: 32}",
     "vit": f"model: {{model_type: vit, {HEADS}, intermediate_size: 256, image_size: 32, patch_size: 8}}",
 }
 
@@ -293,11 +294,13 @@ def test_models_that_are_not_sound_are_refused_in_a_line(tmp_path):
     assert "no node makes its output y" in refused(saved(chain("Relu"), "y"))
     file = OnnxWriter()
     made = file.node("MatMul", file.input("x", [4, 8]), file.weight("w", 9, 16))
-    assert "its shapes do not fit" in refused(saved(file, made))
+    assert "it is not sound" in refused(saved(file, made))
     file = OnnxWriter()
     assert "its input y is made by no node before it" in refused(saved(file, file.node("Relu", "y")))
     file = OnnxWriter()
-    branch = helper.make_graph([helper.make_node("Relu", ["x"], ["r"])], "b", [], [helper.make_empty_tensor_value_info("r")])
+    branch = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["r"])], "b", [], [helper.make_empty_tensor_value_info("r")]
+    )
     made = file.node("If", file.input("c", [], TensorProto.BOOL), then_branch=branch, else_branch=branch)
     assert "control flow in ONNX models, If" in refused(saved(file, made))
     file = OnnxWriter()
@@ -352,7 +355,9 @@ def test_the_package_is_named_with_the_extra_where_it_is_missing(monkeypatch):
     assert "need the package onnx: pip install 'siliconloom[onnx]'" in refused(DATA / "gpt2.onnx", SIZES)
 
 
-@pytest.mark.parametrize("command", ["workload", "sim npu-edge", "sim h100", "map npu-edge", "compare npu-edge --gpu h100"])
+@pytest.mark.parametrize(
+    "command", ["workload", "sim npu-edge", "sim h100", "map npu-edge", "compare npu-edge --gpu h100"]
+)
 def test_commands_take_onnx_files(command, capsys):
     words = command.split()
     where = 2 if words[0] != "workload" else 1

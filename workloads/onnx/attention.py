@@ -168,7 +168,7 @@ def mask_of(kept: Kept, shape: tuple[int, ...]) -> Mask:
     if kept.all():
         return Mask()
     queries, keys = shape[-2:]
-    kept = kept.reshape((-1, *((1, 1) + kept.shape)[-2:]))
+    kept = kept.reshape((-1, *(1, 1, *kept.shape)[-2:]))
     if queries > keys or np.any(kept != kept[:1]):
         return Mask(known=False)
     own = np.broadcast_to(kept[0], (queries, keys))

@@ -13,7 +13,7 @@ SINGLE, REPEATED = "graph", "layer"
 """Names of blocks: of operators that stand once, and of layers."""
 
 
-class Run:
+class EqualLayers:
     """Equal layers one after the other: ``times`` of ``length`` operators, from operator ``start`` on."""
 
     def __init__(self, start: int, length: int, times: int) -> None:
@@ -37,7 +37,7 @@ def folded(flow: Dataflow) -> Dataflow:
     made, alias = Dataflow(), dict[str, str]()
     counts = {SINGLE: 0, REPEATED: 0}
     at = 0
-    for run in [*runs, Run(len(operators), 0, 0)]:
+    for run in [*runs, EqualLayers(len(operators), 0, 0)]:
         for kind, part, times in (
             (SINGLE, operators[at : run.start], 1),
             (REPEATED, operators[run.start : run.start + run.length], run.times),
@@ -55,7 +55,7 @@ def folded(flow: Dataflow) -> Dataflow:
     return made
 
 
-def _runs(flow: Dataflow, operators: list[Operator]) -> list[Run]:
+def _runs(flow: Dataflow, operators: list[Operator]) -> list[EqualLayers]:
     names = {operator.name: index for index, operator in enumerate(operators)}
     kinds: dict[Operator, int] = {}
     signs = [kinds.setdefault(replace(operator, name=""), len(kinds)) for operator in operators]
@@ -63,17 +63,17 @@ def _runs(flow: Dataflow, operators: list[Operator]) -> list[Run]:
     operands = [[(names[name], count) for name, count in flow.inputs(operator.name)] for operator in operators]
     found, start = [], 0
     while start < len(operators):
-        best = Run(start, 1, 1)
+        best = EqualLayers(start, 1, 1)
         for length in range(1, min(MOST_OPERATORS, (len(operators) - start) // 2) + 1):
             if _follows(operators[start]):
                 break
             times = 1
             while _again(signs, start, length, times):
                 times += 1
-            while times > 1 and not _sound(Run(start, length, times), operators, operands, readers):
+            while times > 1 and not _sound(EqualLayers(start, length, times), operators, operands, readers):
                 times -= 1
             if times > 1 and times * length > best.length * best.times:
-                best = Run(start, length, times)
+                best = EqualLayers(start, length, times)
         if best.times > 1:
             found.append(best)
         start = best.end
@@ -94,7 +94,7 @@ def _again(signs: list[int], start: int, length: int, times: int) -> bool:
 
 
 def _sound(
-    run: Run, operators: list[Operator], operands: list[list[tuple[int, int]]], readers: list[list[int]]
+    run: EqualLayers, operators: list[Operator], operands: list[list[tuple[int, int]]], readers: list[list[int]]
 ) -> bool:
     """Whether what each layer reads follows from what the first one does."""
     for number in range(run.length):
@@ -113,7 +113,7 @@ def _sound(
     return True
 
 
-def _same(first: list[tuple[int, int]], own: list[tuple[int, int]], run: Run, begin: int) -> bool:
+def _same(first: list[tuple[int, int]], own: list[tuple[int, int]], run: EqualLayers, begin: int) -> bool:
     """Whether an operator of the layer that begins there reads what that of the first layer does."""
     if len(first) != len(own):
         return False

@@ -23,8 +23,8 @@ from siliconloom.workloads.onnx.products import fuse_biases
 
 Size = Annotated[int, Field(ge=1, le=MOST_SIZE, strict=True)]
 NAMES = {
-    "batch": frozenset("batch batch_size N n b bs".split()),
-    "sequence": frozenset("sequence seq seq_len sequence_length seq_length seqlen length tokens num_tokens S T".split()),
+    "batch": ("batch", "batch_size", "bs", "N", "b"),
+    "sequence": ("sequence", "sequence_length", "seq", "seq_len", "seq_length", "seqlen", "length", "tokens", "S", "T"),
 }
 """What exporters call the dimensions that are keys here."""
 
@@ -61,9 +61,9 @@ def onnx_graph(document: Document, title: str) -> Graph:
     LoomError
         For a file that cannot be read, a dimension without a size, a node that is no operator here.
     """
-    for path in document.assigned:
-        if path[0] in ("phase", "context", "model", "layers", "cache_length", "cache_precision", "operator_precision"):
-            raise document.error("not supported: an ONNX file is run as it is, and has no such key", path)
+    for keys in document.assigned:
+        if keys[0] in ("phase", "context", "model", "layers", "cache_length", "cache_precision", "operator_precision"):
+            raise document.error("not supported: an ONNX file is run as it is, and has no such key", keys)
     entry = document.validate(OnnxDescription)
     path = str(Path(document.source).parent / entry.file)
     loaded = load_onnx(path)

@@ -29,7 +29,7 @@ CHARACTERISTIC = ("Erf", "Tanh", "Sigmoid", "HardSigmoid", "Sqrt", "Pow")
 
 
 def _erf(x: Numbers) -> Numbers:
-    return np.vectorize(math.erf, otypes=[float])(x)
+    return np.asarray(np.vectorize(math.erf, otypes=[float])(x), np.float64)
 
 
 def _logistic(x: Numbers) -> Numbers:
@@ -56,7 +56,7 @@ PARTS = {*UNARY, *BINARY, "ReduceMean"}
 
 
 def _centred(x: Numbers) -> Numbers:
-    return x - x.mean(-1, keepdims=True)
+    return np.asarray(x - x.mean(-1, keepdims=True), np.float64)
 
 
 FUNCTIONS: dict[str, Callable[[Numbers], Numbers]] = {

@@ -18,12 +18,10 @@ from siliconloom.workloads.onnx.products import convolution_shape, product_shape
 from siliconloom.workloads.operators import Attention, Gemm, Operator, Vector
 from siliconloom.workloads.roles import Place, Role
 
-LAYOUT = frozenset(
-    "Reshape Transpose Squeeze Unsqueeze Flatten Slice Split Concat Expand Tile Pad DepthToSpace SpaceToDepth "
-    "Identity Dropout Cast".split()
-)
+MOVING = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Expand", "Tile", "DepthToSpace", "SpaceToDepth")
+CHANNELS_KEPT = ("Slice", "Split", "Concat", "Pad")
+LAYOUT = frozenset((*MOVING, *CHANNELS_KEPT, "Identity", "Dropout", "Cast"))
 """Nodes that only move values, or change their format: free here, and looked through."""
-CHANNELS_KEPT = frozenset("Slice Split Concat Pad".split())
 FORMATS = {each.value: each for each in (DataType.FP32, DataType.FP16, DataType.BF16)}
 FORMATS |= {each.value: each for each in (DataType.FP8_E4M3, DataType.FP8_E5M2)}
 LONGEST_NAME = 80
@@ -219,6 +217,8 @@ class OnnxOperators:
         """A convolution of constant weights, as a product of patches."""
         if not self.net.constant(node.input(1)):
             raise self.net.model.unsupported(node, "convolutions whose weights are results")
+        if int(node.attributes.get("group", 1)) < 1:
+            raise self.net.model.error(node, "it has no group")
         sizes = convolution_shape(self.net, node)
         patches = sizes["batch"] * sizes["m"] * sizes["k"]
         self._channels.add(node.output)
@@ -252,7 +252,9 @@ class OnnxOperators:
             counts = [node.attributes.get(key, 0) for key in ("q_num_heads", "kv_num_heads", "kv_num_heads")]
             if not all(count and not shape[2] % count for shape, count in zip(shapes, counts, strict=True)):
                 raise self.net.model.error(node, "its heads do not divide its columns")
-            shapes = [(b, count, length, width // count) for (b, length, width), count in zip(shapes, counts, strict=True)]
+            shapes = [
+                (b, count, length, width // count) for (b, length, width), count in zip(shapes, counts, strict=True)
+            ]
         (batch, heads, queries, width), (_, shared, keys, _), (_, _, _, wide) = shapes
         found = Mask(causal=bool(node.attributes.get("is_causal", 0)))
         if mask:
@@ -263,7 +265,7 @@ class OnnxOperators:
         sizes = {"batch": batch, "heads": heads, "kv_heads": shared, "q_len": queries, "kv_len": keys}
         self._attend(node, found, {**sizes, "head_dim": width, "v_head_dim": wide})
 
-    def _attend(self, node: OnnxNode, mask: Mask, shape: dict[str, int]) -> None:
+    def _attend(self, node: OnnxNode, mask: Mask, shape: dict[str, Any]) -> None:
         if not mask.known:
             self.notes["attention under a mask of another form computes all pairs"] = None
         if shape["heads"] % max(shape["kv_heads"], 1):

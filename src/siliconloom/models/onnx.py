@@ -104,6 +104,7 @@ class OnnxModel:
         self.tensors: dict[str, OnnxTensor] = {}
         self.initialisers: dict[str, Any] = {}
         self.opsets = self._opsets(model)
+        self._context = self._checks(model)
         self.inputs: list[str] = []
         self.outputs = [each.name for each in model.graph.output]
         self._protos: dict[str, Any] = {}
@@ -168,6 +169,15 @@ class OnnxModel:
             rule = f"ONNX operators of version {own} (opset); versions {OLDEST} to {newest} are read"
             raise LoomError(f"{self.path}: {rule}")
         return found
+
+    def _checks(self, model: Any) -> Any:
+        """What ``onnx.checker`` asks of a node."""
+        import onnx
+
+        context = onnx.checker.C.CheckerContext()
+        context.ir_version = model.ir_version
+        context.opset_imports = self.opsets
+        return context
 
     def _read(self, graph: Any) -> None:
         """Inputs and initialisers, then node by node what comes of them."""
@@ -257,13 +267,14 @@ class OnnxModel:
         try:
             node.attributes.update({key: onnx.helper.get_attribute_value(each) for key, each in attributes.items()})
             schema = onnx.defs.get_schema(proto.op_type, self.opsets[""], "")
+            onnx.checker.check_node(proto, self._context)
             found = self._inferred(schema, node, proto)
         except onnx.defs.SchemaError:
             raise self.error(node, f"ONNX of version {self.opsets['']} has no such operator") from None
         except LoomError:
             raise
         except Exception as error:  # whatever onnx says of a node that is not sound
-            raise self.error(node, f"its shapes do not fit: {_reason(error)}") from None
+            raise self.error(node, f"it is not sound: {_reason(error)}") from None
         self._protos[made] = proto
         for name in outputs:
             if name:
@@ -278,12 +289,13 @@ class OnnxModel:
         data = {}
         for name in types:
             tensor = self.tensors[name]
-            if tensor.constant and not tensor.format and tensor.elements <= SHAPING:
-                data[name] = self._needed(node, name)
-            elif tensor.constant and not tensor.shape and node.kind in ("Range", "Resize"):
+            whole = not tensor.format and tensor.elements <= SHAPING
+            if tensor.constant and (whole or (node.kind == "Range" and not tensor.shape)):
                 data[name] = self._needed(node, name)
         opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in self.opsets.items()]
-        found: dict[str, Any] = onnx.shape_inference.infer_node_outputs(schema, proto, types, data, opset_imports=opsets)
+        found: dict[str, Any] = onnx.shape_inference.infer_node_outputs(
+            schema, proto, types, data, opset_imports=opsets
+        )
         if node.kind in SHAPES:
             begin, end = node.attributes.get("start", 0), node.attributes.get("end")
             tensor = self.tensors[node.input(0)]
@@ -334,7 +346,12 @@ class OnnxModel:
         made = next(name for name in node.outputs if name)
         try:
             with np.errstate(all="ignore"):
-                found = ReferenceEvaluator(self._protos[made], opsets=self.opsets).run(None, given)
+                if node.kind == "GatherElements":  # the reference makes a list of all rows
+                    data, indices = (given[name] for name in node.inputs)
+                    axis = int(node.attributes.get("axis", 0))
+                    found = [np.take_along_axis(data, indices, axis)]
+                else:
+                    found = ReferenceEvaluator(self._protos[made], opsets=self.opsets).run(None, given)
         except Exception as error:  # whatever its implementation says
             raise self.error(node, f"its constant result cannot be computed: {_reason(error)}") from None
         kept = [name for name in node.outputs if name]
@@ -370,6 +387,8 @@ def load_onnx(path: str) -> Any:
         model.ParseFromString(raw)
     except (DecodeError, ValueError, RuntimeError):
         raise LoomError(f"{path}: no sound ONNX file: its {len(raw):,} B are no ModelProto, or end early") from None
+    if not all(isinstance(text, str) for text in _texts(model)):
+        raise LoomError(f"{path}: no sound ONNX file: a name in it is not UTF-8 text")
     if not model.HasField("graph") or not model.graph.node:
         raise LoomError(f"{path}: no sound ONNX file: it has no graph with nodes")
     if model.functions:
@@ -378,6 +397,21 @@ def load_onnx(path: str) -> Any:
         except Exception as error:  # whatever onnx says
             raise LoomError(f"{path}: its functions cannot be written out: {_reason(error)}") from None
     return model
+
+
+def _texts(model: Any) -> Iterable[Any]:
+    """Names in a file, which are bytes where they are no text."""
+    graph = model.graph
+    yield from (each.domain for each in model.opset_import)
+    for node in [*graph.node, *(node for function in model.functions for node in function.node)]:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        yield from (each.name for each in node.attribute)
+    for tensor in graph.initializer:
+        yield tensor.name
+        yield from (text for each in tensor.external_data for text in (each.key, each.value))
+    for each in (*graph.input, *graph.output):
+        yield each.name
+        yield from (dimension.dim_param for dimension in each.type.tensor_type.shape.dim)
 
 
 def dimensions(model: Any) -> dict[str, list[tuple[str, int]]]:
