@@ -198,7 +198,7 @@ def test_overrides_of_models_do_not_apply_to_gemm_lists(key: str) -> None:
 def test_a_chip_is_not_a_workload(load_text: Loader) -> None:
     with pytest.raises(LoomError) as caught:
         load_text("kind: chip\nname: c\n")
-    assert "workload.yaml:1:7: kind: must be one of transformer, gemms, convolutions (got 'chip')" in message(caught)
+    assert "workload.yaml:1:7: kind: must be one of transformer, gemms, convolutions, onnx (got 'chip')" in message(caught)
     with pytest.raises(LoomError) as caught:
         load_text("name: c\n")
     assert "the key 'kind' is missing" in message(caught)

@@ -339,8 +339,9 @@ class OnnxModel:
         """Values of a node's results from those of its inputs, by ONNX's reference implementation."""
         from onnx.reference import ReferenceEvaluator
 
-        given = {name: self._values[name] for name in node.inputs if name}
-        if any(value is None for value in given.values()):
+        known = {name: self._values[name] for name in node.inputs if name}
+        given = {name: value for name, value in known.items() if value is not None}
+        if len(given) < len(known):
             self._values.update(dict.fromkeys(node.outputs))
             return
         made = next(name for name in node.outputs if name)
@@ -349,7 +350,7 @@ class OnnxModel:
                 if node.kind == "GatherElements":  # the reference makes a list of all rows
                     data, indices = (given[name] for name in node.inputs)
                     axis = int(node.attributes.get("axis", 0))
-                    found = [np.take_along_axis(data, indices, axis)]
+                    found: Any = [np.take_along_axis(data, indices, axis)]
                 else:
                     found = ReferenceEvaluator(self._protos[made], opsets=self.opsets).run(None, given)
         except Exception as error:  # whatever its implementation says
