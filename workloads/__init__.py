@@ -1,4 +1,4 @@
-"""What a machine must do: transformer graphs from YAML or Hugging Face config.json, GEMM lists, convolutions."""
+"""What a machine must do: transformers, GEMM lists, convolutions, ONNX files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds, reads and checks a workload: a list, a transformer, or a bare Hugging Face ``config.json``."""
+"""Finds, reads and checks a workload: a list, a transformer, an ONNX file, or a bare Hugging Face ``config.json``."""
 
 from __future__ import annotations
 
@@ -105,9 +105,9 @@ def load_workload(name: str, overrides: list[tuple[str, str]] | None = None) -> 
     Parameters
     ----------
     name
-        Path of a YAML or JSON file, of a GGUF file or of a Hugging Face folder, or name of a library entry. A mapping
-        without ``kind`` that has a ``model_type`` is taken for a Hugging Face configuration, as if it stood under
-        ``model`` in a description.
+        Path of a YAML or JSON file, of an ONNX or GGUF file or of a Hugging Face folder, or name of a library entry. A
+        mapping without ``kind`` that has a ``model_type`` is taken for a Hugging Face configuration, as if it stood
+        under ``model`` in a description.
     overrides
         Pairs of key path and value, such as ``("phase", "decode")`` or ``("model.vocab_size", "50304")``.
 
@@ -124,7 +124,9 @@ def workload_document(name: str) -> tuple[Document, str]:
     """Description of a workload by file or library name, and its name where it says none; see `load_workload`."""
     path = find_file(name, LIBRARY, "workload", suffixes=(".yaml", ".onnx", ".gguf"))
     if path.suffix == ".onnx":
-        raise NotSupported(f"ONNX models ({path})")
+        from siliconloom.workloads.onnx.description import onnx_document
+
+        return onnx_document(path), _title(path.stem)
     found = None if path.parent == LIBRARY else _described(path)
     document, path = (Document.load(path), path) if found is None else (found, Path(found.source))
     if "kind" not in document.data and ("model_type" in document.data or path.suffix == ".json"):
@@ -143,11 +145,15 @@ def read_workload(document: Document, title: str, overrides: list[tuple[str, str
     """As `load_workload`, of a description that is read already; ``title`` is its name where it says none."""
     described = set(document.data) if "phase" in document.data else set()
     document.override(overrides or [], "workload.")
-    kind = document.expect_kind(["transformer", "gemms", "convolutions", "operators"])
+    kind = document.expect_kind(["transformer", "gemms", "convolutions", "operators", "onnx"])
     if kind == "operators":
         from siliconloom.workloads.operator_lists import operator_graph
 
         return operator_graph(document, title)
+    if kind == "onnx":
+        from siliconloom.workloads.onnx.description import onnx_graph
+
+        return onnx_graph(document, title)
     if kind != "transformer":
         from siliconloom.workloads.lists import convolution_graph, gemm_graph
 
@@ -159,10 +165,13 @@ def read_workload(document: Document, title: str, overrides: list[tuple[str, str
 def workload_schema() -> dict[str, Any]:
     """JSON Schema of a workload description: one of the kinds."""
     from siliconloom.workloads.lists import ConvolutionList, GemmList
+    from siliconloom.workloads.onnx.description import OnnxDescription
     from siliconloom.workloads.operator_lists import OperatorList
 
     kinds: TypeAdapter[Any] = TypeAdapter(
-        Annotated[Transformer | GemmList | ConvolutionList | OperatorList, Field(discriminator="kind")]
+        Annotated[
+            Transformer | GemmList | ConvolutionList | OperatorList | OnnxDescription, Field(discriminator="kind")
+        ]
     )
     return kinds.json_schema()
 

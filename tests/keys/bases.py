@@ -84,6 +84,14 @@ operators:
   - {name: joined, kind: add, rows: 16, cols: 24}
   - {name: chances, kind: softmax, rows: 16, cols: 24, reads: [joined]}
 """,
+    "exported.yaml": """
+kind: onnx
+name: exported
+file: small.onnx
+batch: 2
+sequence: 8
+dimensions: {heads: 3}
+""",
     "model.yaml": """
 kind: transformer
 name: small
@@ -299,6 +307,7 @@ BASES: dict[str, Callable[[Sets], Any]] = {
     "prefill": command("workload model.yaml"),
     "decode": command("workload model.yaml --set workload.phase=decode"),
     "training": command("workload model.yaml --set workload.phase=training"),
+    "exported": command("workload exported.yaml"),
     "translator": command("workload t5-base"),
     "translated": command("workload t5-base --set workload.phase=decode"),
     "heard": command("workload whisper-small"),

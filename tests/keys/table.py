@@ -216,6 +216,13 @@ ROWS = (
     ("GemmEntry", "gemms", "gemms.1.", "name=other m=8 n=8 k=8 batch=1 repeat=4 weight=false bias=true precision=bf16"),
     ("ConvolutionList", "images", "", "name=other precision=bf16 batch=1"),
     (
+        "OnnxDescription",
+        "exported",
+        "",
+        "name=other file=other.onnx batch=1 sequence=4 dimensions={heads:5} dimensions!{other:5} precision=bf16 "
+        "file!none.onnx phase!decode",
+    ),
+    (
         "ConvolutionEntry",
         "images",
         "convolutions.0.",

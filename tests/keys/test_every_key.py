@@ -14,6 +14,7 @@ from siliconloom.arch.document import Description
 from siliconloom.mapper.system.plan import KEYS
 from tests.keys.bases import BASES, FILES, Refused, kept
 from tests.keys.table import COMMENTS, ELSEWHERE, ROWS
+from tests.workloads.onnx_files import OnnxWriter
 
 MODULES = (
     "arch.description",
@@ -29,6 +30,7 @@ MODULES = (
     "arch.mapping",
     "workloads.lists",
     "workloads.load",
+    "workloads.onnx.description",
 )
 """Where the descriptions that users write are; those of `baselines` are this package's own data."""
 LONG = {"neupims", "neupims many", "unequal"}
@@ -46,6 +48,10 @@ def _inputs(tmp_path_factory):
     folder, before = tmp_path_factory.mktemp("keys"), Path.cwd()
     for name, text in FILES.items():
         (folder / name).write_text(text)
+    for name, width in (("small.onnx", 16), ("other.onnx", 24)):
+        file = OnnxWriter()
+        x = file.input("x", ["batch", "sequence", "heads", width])
+        file.save(folder / name, file.node("MatMul", x, file.weight("w", width, 32)))
     os.chdir(folder)
     yield
     os.chdir(before)

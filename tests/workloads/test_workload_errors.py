@@ -201,7 +201,7 @@ def test_a_chip_is_not_a_workload(load_text: Loader) -> None:
     with pytest.raises(LoomError) as caught:
         load_text("kind: chip\nname: c\n")
     assert (
-        "workload.yaml:1:7: kind: must be one of transformer, gemms, convolutions, operators (got 'chip')"
+        "workload.yaml:1:7: kind: must be one of transformer, gemms, convolutions, operators, onnx (got 'chip')"
         in message(caught)
     )
     with pytest.raises(LoomError) as caught:
@@ -222,13 +222,6 @@ def test_missing_files_and_unknown_names(tmp_path: Path) -> None:
     with pytest.raises(LoomError) as caught:
         load_workload(str(tmp_path))
     assert "is a folder" in message(caught)
-
-
-def test_onnx_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
-    path.write_bytes(b"\x08\x07\xff")
-    with pytest.raises(NotSupported, match="ONNX"):
-        load_workload(str(path))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import typer
 Chip = Annotated[str, typer.Argument(metavar="CHIP", help="Chip description: a YAML file or a library name.")]
 Machine = Annotated[str, typer.Argument(metavar="CHIP", help="Chip or system: a YAML file or a library name.")]
 Workload = Annotated[
-    str, typer.Argument(metavar="WORKLOAD", help="Workload YAML, Hugging Face config.json, or a library name.")
+    str,
+    typer.Argument(metavar="WORKLOAD", help="Workload YAML, Hugging Face config.json, ONNX file, or a library name."),
 ]
 Set = Annotated[
     list[str] | None,

@@ -170,7 +170,10 @@ def _values(
     from siliconloom.verification.workload import refuse as refuse_rtl
     from siliconloom.verification.workload import refuse_large
     from siliconloom.workloads import load_workload
+    from siliconloom.workloads.load import workload_document
 
+    if workload_document(model)[0].data.get("kind") == "onnx":
+        raise NotSupported(f"values of ONNX models ({model}); loom sim, loom map and loom compare take them")
     given = None if tokens is None else read_tokens(tokens)
     if given is not None:  # as long as the tokens, where nothing else is said
         decodes = ("workload.phase", "decode") in assignments

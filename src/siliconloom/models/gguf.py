@@ -231,9 +231,9 @@ def dequantized(raw: NDArray[np.uint8], kind: int, shape: tuple[int, ...]) -> ND
         return np.asarray(quants.dequantize(rows, GGMLQuantizationType(kind)), np.float32).reshape(shape)
 
 
-def missing(package: str, what: str) -> LoomError:
-    """Make the error for a package of the extra that is not installed."""
-    return LoomError(f"{what} need the package {package}: pip install 'siliconloom[models]'")
+def missing(package: str, what: str, extra: str = "models") -> LoomError:
+    """Make the error for a package of an extra that is not installed."""
+    return LoomError(f"{what} need the package {package}: pip install 'siliconloom[{extra}]'")
 
 
 __all__ = ["FORMATS", "GgufFile", "GgufTensor", "dequantized", "is_gguf", "missing", "read_gguf"]
