@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from benchmarks import zigzag
 from benchmarks.measure import CACHE, HERE, LOOM, cpu_seconds, machine
 from benchmarks.sampling import Sample, Space, search
-from siliconloom.arch import load_chip
+from siliconloom.arch import LoomError, load_chip
 from siliconloom.evaluate.chip import Simulation, simulate
 from siliconloom.mapper.chip.bounds import operator_bound
 from siliconloom.sim.chip.engine import Stopwatch
@@ -70,6 +70,8 @@ SAMPLES = 200
 GOOD = 1.03
 """Above this many times the best found a mapping of ours is told one by one."""
 
+WASTEFUL = 1.25
+"""The same of bytes."""
 NEARLY = 1.0025
 """Of samples that take at most so many times the mapper's cycles, the one that moves the fewest bytes counts."""
 
@@ -111,7 +113,8 @@ def case(chip: str, name: str, graph: Graph, samples: int, seed: int) -> Row:
     sampled_s = time.process_time() - began
     best = min(cycles, found.cycles or cycles)
     moved = space.moved(mapping)
-    frugal = min([moved, *(size for taken, size in found.moved if taken <= NEARLY * cycles)])
+    near = [(size, each) for taken, size, each in found.moved if taken <= NEARLY * cycles]
+    frugal, frugal_sample = min([(moved, own), *near], key=lambda each: each[0])
     bound = operator_bound(space.chip, space.task.operator, space.task.fused).lower_bound_cycles
     row: Row = {
         "chip": chip,
@@ -135,6 +138,8 @@ def case(chip: str, name: str, graph: Graph, samples: int, seed: int) -> Row:
         "run": len(found.errors),
         "illegal": found.illegal,
     }
+    if row["bytes_ratio"] > WASTEFUL:
+        row |= {"mapper": as_text(space, own), "frugal": as_text(space, frugal_sample)}
     if row["ratio"] > GOOD:
         assert found.best is not None
         row |= compared(space, done, own, found.best)
@@ -142,15 +147,34 @@ def case(chip: str, name: str, graph: Graph, samples: int, seed: int) -> Row:
 
 
 def compared(space: Space, done: Simulation, own: Sample, best: Sample) -> Row:
-    """Both mappings, and what becomes of the mapper's with all divisions of the buffers simulated (``--search``)."""
+    """Both mappings, what each difference is worth alone, and what all divisions of the buffers give (``--search``).
+
+    One that has no room with its other half, or is refused, has no cycles.
+    """
+    watch = Stopwatch(space.chip)
+
+    def cycles(sample: Sample) -> int | None:
+        try:
+            return watch(space.alone(space.read(space.document(sample))).program) if space.slots(sample) else None
+        except LoomError:
+            return None
+
     searched = simulate(done.chip, done.graph, search=True).plan.mapping
     assert searched is not None
-    cycles = Stopwatch(space.chip)(space.alone(searched).program)
-    return {"searched": cycles, "mapper": as_text(space, own), "winner": as_text(space, best)}
+    row: Row = {"searched": watch(space.alone(searched).program), "mapper": as_text(space, own)}
+    row |= {"winner": as_text(space, best), "only": {}}
+    for name, changed in (
+        ("its parts", Sample(best.share, own.sizes, own.apart)),
+        ("its sizes", Sample(own.share, best.sizes, own.apart)),
+        ("its rings", Sample(own.share, own.sizes, best.apart)),
+    ):
+        if changed != own:
+            row["only"][name] = cycles(changed)
+    return row
 
 
 def as_text(space: Space, sample: Sample) -> str:
-    """A mapping in one line: parts, sizes, order, the division of the buffers."""
+    """A mapping in one line: parts, sizes, order, what stays."""
     document = space.document(sample)
     task = document["tasks"][-1]
     cut = " ".join(f"{name}/{parts}" for name, parts in task.get("cut", {}).items())
@@ -225,6 +249,12 @@ def show(rows: list[Row]) -> None:
                 f"\n{row['ratio']:.3f}  {at}: {row['cycles']:,} cycles, {row['best']:,} found, bound {row['bound']:,}"
             )
             print(f"       mapper: {row['mapper']}; with --search {row['searched']:,}\n       winner: {row['winner']}")
+            only = ", ".join(f"{n} {c:,}" if c else f"{n}: no room" for n, c in row["only"].items())
+            print(f"       the mapper's with one thing of the winner's: {only}")
+    wasteful = [row for row in rows if row["bytes_ratio"] > WASTEFUL]
+    print(f"\n{len(wasteful)} of {len(rows)} move more than {WASTEFUL} times the bytes of one that takes as long")
+    for row in sorted(wasteful, key=lambda row: -row["bytes_ratio"])[:5]:
+        print(f"{row['bytes_ratio']:.2f}  {row['chip']}, {row['operator']}: {row['mapper']}; frugal: {row['frugal']}")
 
 
 def show_linears(record: Row) -> None:

@@ -71,13 +71,13 @@ class Found:
         Of every sample that was run, by which part of the cycles its estimate is off; samples that were refused, or
         had no room.
     moved
-        Cycles and bytes of every sample that was run.
+        Cycles and bytes of every sample that was run, and which one it is.
     """
 
     cycles: int | None = None
     document: dict[str, Any] | None = None
     errors: list[float] = field(default_factory=list)
-    moved: list[tuple[int, int]] = field(default_factory=list)
+    moved: list[tuple[int, int, Sample]] = field(default_factory=list, repr=False)
     illegal: int = 0
     best: Sample | None = field(default=None, repr=False)
 
@@ -126,9 +126,10 @@ class Space:
             elif way == "loops" and self.kind == "gemm":
                 key, values = r.choice([("order", ("n_outer", "m_outer")), ("resident", (True, False))])
                 sizes[key] = r.choice(values)
+            elif way == "loops" and r.random() < 0.7:
+                apart = not apart
             elif way == "loops":
-                apart = not apart if r.random() < 0.5 else apart
-                sizes["whole"] = not sizes.get("whole", False)
+                sizes["whole"] = not sizes["whole"]
             else:
                 key = r.choice(SIZES[self.kind])
                 sizes[key] = self._near(share, key, sizes[key]) if r.random() < 0.7 else self._size(share, key)
@@ -330,7 +331,7 @@ def _try(space: Space, cycles: Callable[[Program], int], sample: Sample, found: 
         found.illegal += 1
         return
     found.errors.append(abs(space.estimate(mapping) / taken - 1))
-    found.moved.append((taken, space.moved(mapping)))
+    found.moved.append((taken, space.moved(mapping), sample))
     if found.cycles is None or taken < found.cycles:
         found.cycles, found.document, found.best = taken, document, sample
 
