@@ -17,14 +17,16 @@ import datetime
 import json
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from msgspec.structs import replace
 
 from benchmarks import zigzag
-from benchmarks.measure import CACHE, HERE, LOOM, cpu_seconds, machine
+from benchmarks.measure import HERE, LOOM, cpu_seconds, machine
 from benchmarks.sampling import Sample, Space, search
 from siliconloom.arch import LoomError, load_chip
 from siliconloom.evaluate.chip import Simulation, simulate
@@ -78,12 +80,17 @@ NEARLY = 1.0025
 Row = dict[str, Any]
 
 
-def products_graph(name: str, **entry: int | bool) -> Graph:
+def product_file(folder: str, entry: dict[str, int | bool]) -> str:
+    """A file with a product as a workload."""
+    path = Path(folder) / "product.yaml"
+    path.write_text(json.dumps({"kind": "gemms", "name": "product", "gemms": [{"name": "g", **entry}]}))
+    return str(path)
+
+
+def product_graph(**entry: int | bool) -> Graph:
     """A product as a workload."""
-    CACHE.mkdir(parents=True, exist_ok=True)
-    path = CACHE / "product.yaml"
-    path.write_text(json.dumps({"kind": "gemms", "name": name, "gemms": [{"name": "g", **entry}]}))
-    return load_workload(str(path))
+    with tempfile.TemporaryDirectory() as folder:
+        return load_workload(product_file(folder, entry))
 
 
 def attention_graph(model: str, sets: dict[str, str]) -> Graph:
@@ -95,7 +102,7 @@ def attention_graph(model: str, sets: dict[str, str]) -> Graph:
 
 def cases() -> dict[str, Graph]:
     """Every operator that is mapped."""
-    products = {name: products_graph(name, **entry) for name, entry in PRODUCTS.items()}
+    products = {name: product_graph(**entry) for name, entry in PRODUCTS.items()}
     return products | {name: attention_graph(*each) for name, each in ATTENTION.items()}
 
 
@@ -192,12 +199,14 @@ def linears(python: str) -> Row:
     chip, rows = load_chip(LINEARS_CHIP), []
     for m, n, k in LINEARS:
         print(f"ZigZag: {m} x {n} x {k}", file=sys.stderr)
-        theirs, graph = zigzag.product(python, chip, m, n, k), products_graph("linear", m=m, n=n, k=k)
+        theirs, graph = zigzag.product(python, chip, m, n, k), product_graph(m=m, n=n, k=k)
         simulate(chip, graph)
         began = time.process_time()
         ours = simulate(chip, graph)
         search_s = time.process_time() - began
-        process_s, _ = cpu_seconds([*LOOM, "sim", LINEARS_CHIP, str(CACHE / "product.yaml"), "--json", "-"])
+        with tempfile.TemporaryDirectory() as folder:
+            file = product_file(folder, {"m": m, "n": n, "k": k})
+            process_s, _ = cpu_seconds([*LOOM, "sim", LINEARS_CHIP, file, "--json", "-"])
         moved = sum(task.tiling.read_bytes + task.tiling.write_bytes for task in ours.plan.tasks if task.tiling)
         row = {"linear": f"{m} x {n} x {k}", "cycles": ours.run.cycles, "zigzag_cycles": theirs.cycles}
         row |= {"traffic": moved, "zigzag_traffic": theirs.traffic, "search_s": search_s, "process_s": process_s}

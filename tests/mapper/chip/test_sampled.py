@@ -20,7 +20,7 @@ def graph(name):
     from benchmarks import mapper
 
     if name in mapper.PRODUCTS:
-        return mapper.products_graph(name, **mapper.PRODUCTS[name])
+        return mapper.product_graph(**mapper.PRODUCTS[name])
     return mapper.attention_graph(*mapper.ATTENTION[name])
 
 
