@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import subprocess
 import sys
 import time
@@ -27,6 +28,16 @@ def measured(command: list[str]) -> tuple[float, bytes]:
     if done.returncode:
         raise RuntimeError(done.stderr.decode(errors="replace")[-2000:])
     return wall, done.stdout
+
+
+def cpu_seconds(command: list[str], folder: str | Path | None = None) -> tuple[float, bytes]:
+    """Processors' seconds, user and system, of a whole process in a folder, and its standard output."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(command, capture_output=True, cwd=folder)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if done.returncode:
+        raise RuntimeError(done.stderr.decode(errors="replace")[-2000:])
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.stdout
 
 
 def peak_mib(command: list[str]) -> float:
