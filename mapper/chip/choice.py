@@ -94,7 +94,7 @@ class Effort(Struct):
     seconds: float = 0.0
 
 
-class Searched(Struct):
+class SearchEffort(Struct):
     """How a search went: the effort by task, and whether it was interrupted before it was through."""
 
     tasks: dict[str, Effort] = field(default_factory=dict)
@@ -134,7 +134,7 @@ def choose_layouts(
     measure: Measure | None,
     tiles: Mapping[str, tuple[int, int]] = MappingProxyType({}),
     objective: Objective = ESTIMATED,
-    searched: Searched | None = None,
+    searched: SearchEffort | None = None,
 ) -> tuple[list[Choice], Rivals]:
     """Every layout of the buffers in which all operators find room, with what is chosen under it; the best first.
 
@@ -146,7 +146,7 @@ def choose_layouts(
     LoomError
         When there is none.
     """
-    search = Searched() if searched is None else searched
+    search = SearchEffort() if searched is None else searched
     tasks = [task for part in parts for task in part.tasks]
     divisions = divisions_of(chip, tile, tasks, frugal=objective.name != "time")
     pools: dict[tuple[str, tuple[str, ...]], _Pool] = {}
@@ -295,7 +295,7 @@ class _Pool:
         layouts: Sequence[Layout],
         most: int,
         objective: Objective,
-        search: Searched,
+        search: SearchEffort,
     ) -> None:
         self.floor, self.measure, self.layouts = floor, measure, layouts
         self.objective, self.search, self.effort = objective, search, Effort()
@@ -445,7 +445,7 @@ def _pool(
     most: int,
     tiles: tuple[int, int] | None,
     objective: Objective,
-    search: Searched,
+    search: SearchEffort,
 ) -> _Pool:
     """Candidates for a task under each layout, its objects in the levels that `Part.levels` lists.
 
@@ -505,7 +505,7 @@ __all__ = [
     "Measure",
     "Part",
     "Rivals",
-    "Searched",
+    "SearchEffort",
     "Tiling",
     "choose_layouts",
     "executions",

@@ -23,7 +23,7 @@ from siliconloom.mapper.chip.choice import (
     Chosen,
     Part,
     Rivals,
-    Searched,
+    SearchEffort,
     choose_layouts,
     executions,
     finalists,
@@ -113,7 +113,7 @@ def map_workload(
     if kept is not None and placement is not None:
         raise NotSupported(f"programs that share several memory levels ({', '.join(chip.memory)})")
     decided = {} if kept is None else kept.tiles
-    searched = Searched()
+    searched = SearchEffort()
     weighed = objective or ESTIMATED
     choices, rivals = choose_layouts(chip, chip.tile, graph, parts, simulated, decided, weighed, searched)
     if objective is None:
@@ -139,7 +139,7 @@ def _best(
     rivals: Rivals,
     lowered: Lower,
     cost: Callable[[Program], int],
-    searched: Searched,
+    searched: SearchEffort,
 ) -> Drafted:
     """Of choices, each with the sum of its operators' costs, the one whose whole program costs the least.
 

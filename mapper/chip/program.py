@@ -16,7 +16,7 @@ from siliconloom.mapper.chip.attention import AttentionLowering
 from siliconloom.mapper.chip.attention_cost import AttentionTiling
 from siliconloom.mapper.chip.bounds import Bound, graph_bound
 from siliconloom.mapper.chip.builder import ProgramBuilder
-from siliconloom.mapper.chip.choice import Choice, Chosen, Part, Searched, Tiling
+from siliconloom.mapper.chip.choice import Choice, Chosen, Part, SearchEffort, Tiling
 from siliconloom.mapper.chip.gather import GatherLowering
 from siliconloom.mapper.chip.gemm import GemmLowering
 from siliconloom.mapper.chip.known import KnownTasks
@@ -116,7 +116,7 @@ class MappedWorkload(Struct, frozen=True):
     apart: NamedValues[str, str] = field(default_factory=dict)
     objective: str = "time"
     """What the search minimised, see `objective.OBJECTIVES`."""
-    searched: Searched | None = None
+    searched: SearchEffort | None = None
     """How the mapping was looked for; nothing where it was given."""
 
     @property
