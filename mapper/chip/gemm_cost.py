@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from siliconloom.arch.description import Chip, Memory, NpuTile
+from siliconloom.arch.description import Chip, Memory, NpuTile, SystolicArray
 from siliconloom.arch.timing import ACCUMULATOR_WRITE, BARRIER, LOAD_WRITE, QUEUE_POP, STORE_WRITE, TRANSFER_START
 from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape
@@ -94,15 +94,7 @@ def gemm_costs(
     f_bytes, f_time = extra.total([(one, n_tiles)], [(np.full_like(n, layout.function_bytes), one)])
     p_bytes, p_time = p_bytes + f_bytes, p_time + f_time
 
-    compute = vector = np.zeros((1, 1, 1), np.int64)
-    m_some, n_some, k_some = ([part for part in parts if part[1].any()] for parts in (m_parts, n_parts, k_parts))
-    for tall, m_count in m_some:
-        for wide, n_count in n_some:
-            for deep, k_count in k_some:
-                pace = matmul_pace(array, tall, shape.whole_n(array, wide), np.maximum(deep, 1), shape.packing)
-                compute = compute + m_count * n_count * k_count * pace
-            vector = vector + m_count * n_count * _epilogue(shape, tile, tall, wide)
-
+    compute, vector = _work(tile, array, shape, m_parts, n_parts, k_parts)
     results = m_tiles * n_tiles
     products = results * k_tiles
     issue = tile.sequencer.issue_cycles
@@ -190,6 +182,21 @@ def gemm_costs(
             np.ceil(np.minimum(cycles, LONGEST)).astype(np.int64),
         )
     return found
+
+
+def _work(
+    tile: NpuTile, array: SystolicArray, shape: GemmShape, m_parts: Parts, n_parts: Parts, k_parts: Parts
+) -> tuple[Int, Int]:
+    """Cycles of the array and of the vector unit for all tiles, whole ones and rests."""
+    compute = vector = np.zeros((1, 1, 1), np.int64)
+    m_some, n_some, k_some = ([part for part in parts if part[1].any()] for parts in (m_parts, n_parts, k_parts))
+    for tall, m_count in m_some:
+        for wide, n_count in n_some:
+            for deep, k_count in k_some:
+                pace = matmul_pace(array, tall, shape.whole_n(array, wide), np.maximum(deep, 1), shape.packing)
+                compute = compute + m_count * n_count * k_count * pace
+            vector = vector + m_count * n_count * _epilogue(shape, tile, tall, wide)
+    return compute, vector
 
 
 class _Operands(NamedTuple):
