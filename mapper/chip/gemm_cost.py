@@ -97,14 +97,7 @@ def gemm_costs(
     compute, vector = _work(tile, array, shape, m_parts, n_parts, k_parts)
     results = m_tiles * n_tiles
     products = results * k_tiles
-    issue = tile.sequencer.issue_cycles
-    loads = 2 - whole_k.astype(np.int64)
-    products_of = 1 + layout.apart(columns)
-    sequencer = results * (
-        k_tiles * ((products_of + loads) * issue + np.where(whole_k, 0, tile.sequencer.loop_cycles))
-        + (len(shape.passes) + 1 + shape.residual) * issue
-        + tile.sequencer.loop_cycles
-    )
+    sequencer = results * _issued(tile, shape, k_tiles, 1 + layout.apart(columns))
 
     # What one tile takes at each stage.
     start = QUEUE_POP + TRANSFER_START
@@ -197,6 +190,14 @@ def _work(
                 compute = compute + m_count * n_count * k_count * pace
             vector = vector + m_count * n_count * _epilogue(shape, tile, tall, wide)
     return compute, vector
+
+
+def _issued(tile: NpuTile, shape: GemmShape, k_tiles: Int, products: Int) -> Int:
+    """Cycles of the sequencer for a result tile, of so many products for each tile along the depth."""
+    issue, loop, whole = tile.sequencer.issue_cycles, tile.sequencer.loop_cycles, k_tiles == 1
+    loads = 2 - whole.astype(np.int64)
+    for_tiles = k_tiles * ((products + loads) * issue + np.where(whole, 0, loop))
+    return np.asarray(for_tiles + (len(shape.passes) + 1 + shape.residual) * issue + loop, np.int64)
 
 
 class _Operands(NamedTuple):

@@ -31,7 +31,7 @@ from siliconloom.mapper.chip.choice import (
 from siliconloom.mapper.chip.known import KnownTasks
 from siliconloom.mapper.chip.layout import Layout
 from siliconloom.mapper.chip.memory import Kept, MemoryMap
-from siliconloom.mapper.chip.objective import ESTIMATED, Objective, in_time
+from siliconloom.mapper.chip.objective import ESTIMATED, NEARLY, Objective, in_time
 from siliconloom.mapper.chip.placement import Demand, Placement, measure, place
 from siliconloom.mapper.chip.program import (
     Drafted,
@@ -252,7 +252,18 @@ class _Trials(Struct):
         self.spent += 1
         other = self.lower((layout, changed))
         taken = self.cost(other.program)
-        return (other, taken) if taken < least else (best, least)
+        # as anywhere else, a little time is not worth bytes
+        slack = NEARLY if self._moves_more(made, changes) else 1.0
+        return (other, taken) if slack * taken < least else (best, least)
+
+    def _moves_more(self, made: Sequence[dict[str, Chosen]], changes: dict[Place, Chosen]) -> bool:
+        """Whether changes move more bytes than what they take the place of."""
+
+        def moved(part: int, chosen: Chosen) -> int:
+            tiling = chosen.tiling
+            return self.parts[part].count * chosen.share.tiles * (tiling.read_bytes + tiling.write_bytes)
+
+        return sum(moved(part, new) - moved(part, made[part][name]) for (part, name), new in changes.items()) > 0
 
     def _is_new(self, made: Sequence[dict[str, Chosen]]) -> bool:
         key = tuple(part for tiled in made for each in tiled.values() for part in (id(each.share), id(each.tiling)))
