@@ -143,4 +143,5 @@ def test_an_interrupted_search_returns_the_best_so_far_and_says_so(after, monkey
     assert made.searched.interrupted
     assert not whole.searched.interrupted
     assert mapping.INTERRUPTED in made.notes
-    assert clock(whole.program) <= clock(made.program) <= 2 * clock(whole.program)
+    # of what is nearly the fastest the one that moves fewer bytes is taken
+    assert clock(whole.program) <= 1.003 * clock(made.program) <= 2 * clock(whole.program)
