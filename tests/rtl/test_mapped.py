@@ -4,13 +4,17 @@ import json
 
 import numpy as np
 import pytest
+import yaml
 from msgspec.structs import replace
 
 from siliconloom.arch import NotSupported, load_chip
+from siliconloom.arch.document import Document
 from siliconloom.arch.isa import Opcode, Program
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.attention_cost import AttentionTiling
-from siliconloom.mapper.chip.mapping import map_workload
+from siliconloom.mapper.chip.described import mapping_of, mapping_text
+from siliconloom.mapper.chip.mapping import fit_precision, map_workload
+from siliconloom.mapper.chip.program import lower
 from siliconloom.rtl.bench.runner import simulator_path
 from siliconloom.sim.chip.engine import duration
 from siliconloom.sim.golden.npu import GoldenMachine
@@ -289,6 +293,48 @@ def carried(tile, folder, works):
         assert {VectorFunction.SOFTMAX_ONLINE, VectorFunction.REQUANTIZE_ROWS} <= functions
         assert any(i.rescale for i in each.program.instructions)
     return [(str(number), filled(each, number)) for number, each in enumerate(made)]
+
+
+def in_rings(tile, folder, model, sets, **sizes):
+    """A workload whose products have tiles of these sizes, and whose buffers have a ring of values."""
+    made, _ = fit_precision(tile, graph(folder, model, *sets))
+    described = yaml.safe_load(mapping_text(mapped(tile, made)))
+    layout = described["layout"]
+    weights = int(layout["weights"].split()[0]) + int(layout.pop("values", "0 B").split()[0])
+    half = weights // 2 // 64 * 64
+    layout |= {"weights": f"{half} B", "values": f"{half} B"}
+    for task in described["tasks"]:
+        if "gemm" in task:
+            task["gemm"] = task["gemm"] | {"resident": False} | sizes
+    return lower(tile, made, mapping_of(Document.parse(yaml.safe_dump(described)), tile, made))
+
+
+@pytest.mark.slow
+def test_two_rings_and_pairs_of_tiles_agree_in_every_cycle_and_byte(chip, tmp_path):
+    """Every other tile of products, and attention's values, in a ring of their own; pairs of tiles that stay."""
+    several = PRODUCTS.replace("m: 1,", "m: 5,").replace("k: 3}", "k: 24}")
+    token = in_rings(chip, tmp_path, LLAMA, (("phase", "decode"), ("context", "21"), ("batch", "3")), k=8)
+    prompt = in_rings(chip, tmp_path, several, (), m=3, n=4, k=8)
+    pairs = tiled_pairs(chip, tmp_path, several)
+    for each in (token, prompt):
+        turns = {i.post for i in each.program.instructions if i.opcode == Opcode.LOAD}
+        names = [semaphore.name for semaphore in each.program.semaphores]
+        assert 1 << names.index("values_full") in turns
+    for parity in check_programs(chip, [(str(n), filled(each, n)) for n, each in enumerate((token, prompt, pairs))]):
+        case = parity.case()
+        assert case.passed, case
+        assert case.difference == 0
+        assert case.bytes_compared > 1000
+
+
+def tiled_pairs(tile, folder, products):
+    """Three products whose tiles of rows stay in pairs: the last pair is one tile, or one and a shorter one."""
+    made = graph(folder, products)
+    described = yaml.safe_load(mapping_text(mapped(tile, made)))
+    described["layout"].pop("values", None)
+    for task, depth in zip(described["tasks"], (50, 24, 8), strict=True):
+        task["gemm"] = {"m": 2, "n": 4, "k": depth, "order": "m_pairs", "resident": True}
+    return lower(tile, made, mapping_of(Document.parse(yaml.safe_dump(described)), tile, made))
 
 
 def test_rows_that_are_carried_agree_in_every_cycle_and_byte(chip, tmp_path):
