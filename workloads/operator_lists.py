@@ -176,6 +176,7 @@ def operator_graph(document: Document, name: str) -> Graph:
     """Graph of a document of kind ``operators``: edges where entries read others, a token for each of ``batch``."""
     entries = document.validate(OperatorList)
     default, dataflow = entries.precision or DEFAULT_PRECISION, Dataflow()
+    stated = [item.precision for item in entries.operators]
     for index, item in enumerate(entries.operators):
         common = {"name": item.name, "block": _block(item), "repeat": item.repeat}
         made = _made(item, entries.batch, precision=item.precision or default, **common)
@@ -198,7 +199,7 @@ def operator_graph(document: Document, name: str) -> Graph:
         name=entries.name or name,
         phase=Phase.PREFILL,
         precision=default,
-        explicit_precision=entries.precision is not None,
+        explicit_precision=any(each is not None for each in (entries.precision, *stated)),
         batch=entries.batch,
         tokens=entries.batch,
         images=entries.batch * any(isinstance(item, PoolEntry | ImageEntry) for item in entries.operators),

@@ -21,7 +21,7 @@ from siliconloom.mapper.chip.attention_cost import AttentionTiling, choose_atten
 from siliconloom.mapper.chip.bounds import least_bytes, operator_bound
 from siliconloom.mapper.chip.divisions import divisions_of
 from siliconloom.mapper.chip.gemm_cost import GemmMemories
-from siliconloom.mapper.chip.layout import Layout
+from siliconloom.mapper.chip.layout import Layout, banks_of
 from siliconloom.mapper.chip.objective import ESTIMATED, Objective
 from siliconloom.mapper.chip.sharing import Share, shares
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
@@ -164,6 +164,9 @@ def choose_layouts(
         alike[shape].count += part.count
         pools[task.operator.name, shape[1]] = alike[shape]
     fitting = [number for number in range(len(divisions)) if all(pool.under[number] for pool in alike.values())]
+    # no tile runs a program whose rings share banks: where there is another it is not looked at
+    banked = [number for number in fitting if banks_of(tile, divisions[number]) <= tile.scratchpad.banks]
+    fitting = banked or fitting
     if not fitting:
         blocked = [name for (name, _), pool in pools.items() if not any(pool.under)]
         group = max((packing.group for _, task, _ in shapes if (packing := _packing(task))), default=0)

@@ -135,8 +135,12 @@ def mapped_to(
     chip: Chip, graph: Graph, cycles: Callable[[Program], int], mapping: Document | None, *, search: bool = False
 ) -> MappedWorkload:
     """The workload as a description maps it to a chip, or as the mapper does where there is none."""
+    if mapping is None and search:
+        from siliconloom.evaluate.objectives import map_for
+
+        return map_for("time", chip, graph, search=True)
     if mapping is None:
-        return map_workload(chip, graph, cycles, search=search)
+        return map_workload(chip, graph, cycles, search=False)
     from siliconloom.mapper.chip.described import mapping_of
 
     graph, notes = fit_precision(chip, graph)

@@ -10,7 +10,7 @@ from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError, NotSupported, nearest_name
 from siliconloom.arch.isa import Program
 from siliconloom.arch.technology import MEMORY_BYTE, TECHNOLOGIES
-from siliconloom.mapper.chip.mapping import fit_precision, map_workload
+from siliconloom.mapper.chip.mapping import INTERRUPTED, fit_precision, map_workload
 from siliconloom.mapper.chip.objective import OBJECTIVES, Objective
 from siliconloom.mapper.chip.program import MappedWorkload
 from siliconloom.sim.chip.energy import energy, standing_power
@@ -43,18 +43,43 @@ def map_for(objective: str, chip: Chip, graph: Graph, *, search: bool = False) -
         For other objectives than time on chips with several memory levels, or none.
     """
     if objective == "time":
-        return map_workload(chip, graph, Stopwatch(chip), search=search)
+        return _fastest(chip, graph, search=search)
     if len(chip.memory) != 1:
         levels = f"{len(chip.memory)} memory levels" if chip.memory else "no memory"
         raise NotSupported(f"--objective {objective} on {chip.name}, which has {levels}")
     fitted, _ = fit_precision(chip, graph)
     fastest = map_workload(chip, graph, Stopwatch(chip), search=search)
+    if was_interrupted(fastest):
+        return replace(fastest, objective=objective)
     if objective == "edp":
         return _least_product(chip, graph, fitted, fastest, search=search)
     wanted = least_traffic(chip) if objective == "traffic" else least_energy(chip, fitted)
     found = map_workload(chip, graph, objective=wanted, search=search)
     best = min(found, fastest, key=lambda plan: wanted.measure(plan.program))
-    return replace(best, objective=objective)
+    return _said(replace(best, objective=objective), found)
+
+
+def was_interrupted(plan: MappedWorkload) -> bool:
+    """Whether the search of a mapping ended before it was through."""
+    return plan.searched is not None and plan.searched.interrupted
+
+
+def _said(best: MappedWorkload, last: MappedWorkload) -> MappedWorkload:
+    """The best mapping, with the note of the ``last`` one where its search was interrupted."""
+    if not was_interrupted(last) or was_interrupted(best):
+        return best
+    return replace(best, notes=(*best.notes, INTERRUPTED), searched=last.searched)
+
+
+def _fastest(chip: Chip, graph: Graph, *, search: bool) -> MappedWorkload:
+    """The fastest mapping; a ``search`` also looks among those that move few bytes, whose estimates err otherwise."""
+    clock = Stopwatch(chip)
+    found = map_workload(chip, graph, clock, search=search)
+    if not search or was_interrupted(found) or len(chip.memory) != 1:
+        return found
+    other = map_workload(chip, graph, objective=least_traffic(chip), search=True)
+    best = min(found, other, key=lambda plan: clock(plan.program))
+    return _said(replace(best, objective="time"), other)
 
 
 def least_traffic(chip: Chip) -> Objective:
@@ -123,10 +148,15 @@ def _least_product(chip: Chip, graph: Graph, fitted: Graph, fastest: MappedWorkl
     frugal = map_workload(chip, graph, objective=least_energy(chip, fitted), search=search)
     best = min(fastest, frugal, key=lambda plan: product(plan)[0])
     least, price = product(best)
+    if was_interrupted(frugal):
+        return _said(replace(best, objective="edp"), frugal)
     for _ in range(ROUNDS):
         other = map_workload(chip, graph, objective=least_energy(chip, fitted, price), search=search)
         found, price = product(other)
-        if found >= least:
+        if found < least:
+            best, least = other, found
+        elif not was_interrupted(other):
             break
-        best, least = other, found
+        if was_interrupted(other):
+            return _said(replace(best, objective="edp"), other)
     return replace(best, objective="edp")
