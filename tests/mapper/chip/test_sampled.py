@@ -40,7 +40,8 @@ def test_samples_are_legal(chip, name, seed):
         try:
             program = made.alone(made.read(made.document(sample))).program
         except LoomError as error:  # rows that are moved in pieces make programs that are too long
-            assert "program_words" in str(error)
+            if "program_words" not in str(error):
+                raise
             continue
         if len(program.instructions) <= 200:  # the assembler takes a second for longer ones
             check_program(program, made.chip)
