@@ -148,7 +148,7 @@ def choose_layouts(
     """
     search = SearchEffort() if searched is None else searched
     tasks = [task for part in parts for task in part.tasks]
-    divisions = divisions_of(chip, tile, tasks, frugal=objective.name != "time")
+    divisions = divisions_of(chip, tile, tasks, frugal=objective.name != "time", simulated=measure is not None)
     pools: dict[tuple[str, tuple[str, ...]], _Pool] = {}
     alike: dict[_Shape, _Pool] = {}
     shapes = [

@@ -35,15 +35,19 @@ ATTENDED, ALONE = 0.12, 0.5
 is a ring of values, too."""
 
 
-def divisions_of(chip: Chip, tile: NpuTile, tasks: Sequence[Task], *, frugal: bool = False) -> list[Layout]:
+def divisions_of(
+    chip: Chip, tile: NpuTile, tasks: Sequence[Task], *, frugal: bool = False, simulated: bool = True
+) -> list[Layout]:
     """Ways to divide the buffers: with room for tiles for the whole array, for half of it and so on.
 
     So an array of twice the size is tried with the divisions of this one, too. Where bytes count beside time those are
-    tried as well that leave most of the scratchpad to one operand of products (`FRUGAL_SHARES`).
+    tried as well that leave most of the scratchpad to one operand of products (`FRUGAL_SHARES`). Values have a ring of
+    their own only where candidates are ``simulated``: what it saves hangs on when loads meet.
     """
     constants, found = set[int](), dict[Layout, None]()
     paced, attended = _shares_of_work(tasks, chip)
-    has_ring = (paced >= PACED or attended >= ALONE) and oriented(tile).array.dataflow != "output_stationary"
+    has_ring = simulated and (paced >= PACED or attended >= ALONE)
+    has_ring = has_ring and oriented(tile).array.dataflow != "output_stationary"
     values = {"values": tile.scratchpad.capacity // VALUES_SHARE // grain_of(tile) * grain_of(tile)}
     shares = (*SHARES, *FRUGAL_SHARES) if frugal else SHARES
     contexts = CONTEXT_SHARES if attended >= ATTENDED else CONTEXT_SHARES[:1]

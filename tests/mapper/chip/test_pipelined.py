@@ -18,6 +18,7 @@ from siliconloom.mapper.chip.divisions import VALUES_SHARE
 from siliconloom.mapper.chip.lowering import Nest
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.mapper.chip.pipelined import MOST_WRITTEN, outside, pipeline
+from siliconloom.sim.chip.engine import Stopwatch
 from siliconloom.workloads import load_workload
 
 SIZES = st.lists(st.tuples(st.integers(1, 7), st.integers(1, 4)).map(lambda s: (s[0], min(s))), min_size=1, max_size=4)
@@ -131,7 +132,7 @@ def ringed(dataflow="weight_stationary", rows="8"):
 def test_values_have_a_ring_of_their_own_where_it_pays_and_no_more_of_the_scratchpad_than_their_share():
     chip = load_chip("npu-datacenter")
     graph = load_workload("llama3-8b", [("layers", "1"), ("phase", "decode"), ("context", "2048"), ("batch", "8")])
-    mapped = map_workload(chip, graph)
+    mapped = map_workload(chip, graph, Stopwatch(chip), search=False)
     assert 0 < mapped.layout.values <= chip.tile.scratchpad.capacity // VALUES_SHARE
     names = [semaphore.name for semaphore in mapped.program.semaphores]
     assert {"values_full", "values_free"} <= set(names)
