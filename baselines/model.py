@@ -176,7 +176,13 @@ def predict_model(
     if training:
         wider = _value_widths(graph)
         seconds = seconds * np.array([wider.get(k.operator, 1.0) for k in kernels])
-    return ModelPrediction(tuple(kernels), operations, seconds, joules, floor, tuple(found.bound), found.error)
+    chunks = {o.name for o in graph.operators() if isinstance(o, Attention) and o.follows}
+    error = np.where([k.operator in chunks for k in kernels], UNCALIBRATED * found.error, found.error)
+    return ModelPrediction(tuple(kernels), operations, seconds, joules, floor, tuple(found.bound), error)
+
+
+UNCALIBRATED = 3.0
+"""Times the error of a kernel that is asked for shapes that it was not measured for: a guess, as nothing is known."""
 
 
 def chunk_notes(graph: Graph) -> list[str]:
@@ -188,7 +194,8 @@ def chunk_notes(graph: Graph) -> list[str]:
     if not any(isinstance(o, Attention) and o.follows for o in graph.operators()):
         return []
     kernel = "a token's" if graph.phase is Phase.DECODE else "a prompt's"
-    return [f"attention of several tokens behind earlier ones: {kernel} kernel; its error is not calibrated"]
+    text = f"attention of several tokens behind earlier ones: {kernel} kernel; its error is not calibrated"
+    return [f"{text}, three times the kernel's is a guess"]
 
 
 def _value_widths(graph: Graph) -> dict[str, float]:

@@ -121,6 +121,11 @@ class PoolEntry(ListedOperator):
     def _check(self) -> PoolEntry:
         if min(self.output_size) < 1:
             raise ValueError("the kernel is larger than the padded image")
+        least = self.kernel if isinstance(self.kernel, int) else min(self.kernel)
+        if 2 * self.padding > least:
+            raise ValueError(
+                f"padding is at most half of the kernel, {least} (got {self.padding}): some windows have no value"
+            )
         if self.area > INPUT_LIMIT:
             raise ValueError(f"a window has at most {INPUT_LIMIT} values (got {self.area})")
         return self

@@ -103,6 +103,21 @@ def test_what_has_no_meaning_is_refused_in_one_line(command, message, capsys, tm
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_tiles_that_may_join_take_the_way_that_the_objective_prefers(objective):
+    """Side by side, or as one: the faster of the two was taken whatever was asked for."""
+    described = load_chip("neupims-device")
+    graph = load_workload("gpt2", [("layers", "1"), ("sequence", "64"), ("precision", "fp16")])
+    apart = described.model_copy(update={"tiles_join": False})
+    ways = [figures(way, graph, objective)[objective] for way in (apart, apart.joined())]
+    assert figures(described, graph, objective)[objective] == min(ways)
+
+
+def test_another_name_is_refused_in_python_too():
+    with pytest.raises(LoomError, match="one of time, energy, edp, traffic"):
+        simulate("npu-edge", "gpt2", [("workload.layers", "1"), ("workload.sequence", "16")], objective="power")
+
+
 def test_names_are_checked():
     assert [check_objective(name) for name in OBJECTIVES] == list(OBJECTIVES)
     with pytest.raises(NotSupported):

@@ -113,6 +113,10 @@ def test_results_flow_where_entries_say_so() -> None:
         ("[{name: a, kind: softmax, rows: 2, cols: 40000}]", "at most 32768"),
         ("[{name: a, kind: max_pool, channels: 2, height: 40, width: 40, kernel: 17}]", "at most 256 values"),
         (
+            "[{name: a, kind: max_pool, channels: 2, height: 8, width: 8, kernel: 3, padding: 3}]",
+            "half of the kernel, 3",
+        ),
+        (
             "[{name: a, kind: relu, rows: 2, cols: 2, block: x}, {name: b, kind: relu, rows: 2, cols: 2, block: x, "
             "repeat: 2}]",
             "must have repeat 1",

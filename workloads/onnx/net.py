@@ -31,7 +31,17 @@ class OnnxNet:
             else:
                 self.nodes.append(OnnxNode(node.name, node.kind, inputs, node.outputs, node.attributes))
         self.outputs = {self.known_as.get(name, name) for name in model.outputs}
+        self._drop_unread()
         self._index()
+
+    def _drop_unread(self) -> None:
+        """Leave out nodes that no result of the model depends on."""
+        needed, kept = set(self.outputs), list[OnnxNode]()
+        for node in reversed(self.nodes):
+            if needed.intersection(filter(None, node.outputs)):
+                kept.append(node)
+                needed.update(node.inputs)
+        self.nodes = kept[::-1]
 
     def _counts(self, name: str) -> bool:
         return not self.model.tensors[name].format

@@ -128,7 +128,17 @@ def simulate(
         done = Simulation(machine, plan.graph, plan, outcome, mapped, chip, changed, mapping, joined)
         check_floors(done)
         found.append(done)
-    return min(found, key=lambda done: done.run.cycles)
+    return min(found, key=lambda done: _figure(done, objective))
+
+
+def _figure(done: Simulation, objective: str) -> float:
+    """What an objective, one of `mapper.chip.objective.OBJECTIVES`, counts of a simulation."""
+    if objective == "time":
+        return done.run.cycles
+    if objective == "traffic":
+        return int(done.run.traffic[:, :, [READ, WRITE]].sum())
+    joules = float(done.result()["energy_j"])
+    return joules if objective == "energy" else joules * done.seconds
 
 
 def mapped_to(

@@ -39,9 +39,12 @@ def map_for(objective: str, chip: Chip, graph: Graph, *, search: bool = False) -
 
     Raises
     ------
+    LoomError
+        For another objective.
     NotSupported
         For other objectives than time on chips with several memory levels, or none.
     """
+    check_objective(objective)
     if objective == "time":
         return _fastest(chip, graph, search=search)
     if len(chip.memory) != 1:
