@@ -60,6 +60,7 @@ def test_functions_read_and_write_their_elements(
 def test_pooling_has_the_windows_of_an_image(
     channels: int, size: tuple[int, int], kernel: tuple[int, int], stride: int, padding: int, batch: int
 ) -> None:
+    padding = min(padding, min(kernel) // 2)
     image = numpy.zeros((size[0] + 2 * padding, size[1] + 2 * padding))
     windows = numpy.lib.stride_tricks.sliding_window_view(image, kernel)[::stride, ::stride]
     for kind in ("max_pool", "average_pool"):
