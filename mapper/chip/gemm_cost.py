@@ -121,7 +121,11 @@ def gemm_costs(
     lead = fetch + a_one + b_one + arrive + first
     ending = out + _epilogue(shape, tile, last_m, last_n) + QUEUE_POP
     tail = ending + last_store + away
-    worked = np.maximum(times * np.maximum(compute, sequencer), partial_turn)
+    # Instructions are issued in order: what does not fit the store unit's queue keeps the next tile's products behind.
+    stores, depth = c.instructions(m, columns), tile.sequencer.queue_depth
+    behind_stores = arrive + first + result + out + epilogue + c_one * np.maximum(stores - depth, 0) / stores
+    held_up = np.where(stores > depth, times * results * behind_stores, 0)
+    worked = np.maximum(np.maximum(times * np.maximum(compute, sequencer), partial_turn), held_up)
     drained = lead + result + out + np.maximum(times * vector, result_turn) + last_store + away
     behind = fetch + arrive + first + product + ending + away
     both = a_one + b_one
@@ -294,6 +298,14 @@ class _Transfers:
     def one(self, rows: Int, cols: Int) -> Int:
         """Port cycles of one tile."""
         return self._bytes_and_cycles(rows, cols)[1]
+
+    def instructions(self, rows: Int, cols: Int) -> Int:
+        """Instructions that move one tile: several where it is cut into columns."""
+        width, local = -(-cols * self.bits // 8), self.local(cols)
+        apart = (rows > 1) & ((width != self.pitch) | (width != local))
+        bus = self.chip.tile.dma.bytes_per_cycle  # type: ignore[union-attr]
+        lines = moved_rows(bus, rows, width, np.asarray(self.pitch), local, self.places, fills=self.fills).rows
+        return np.where(apart, np.maximum(lines // np.maximum(rows, 1), 1), 1)
 
     def total(self, row_parts: Parts, col_parts: Parts) -> tuple[Int, Int]:
         """Bytes and port cycles of all tiles."""

@@ -136,6 +136,26 @@ def test_tiles_that_take_turns_in_two_rings_make_the_same_product(
     assert taken[0] <= 1.5 * taken[1]  # of few tiles one more is waited for at the ends
 
 
+def test_an_estimate_counts_stores_that_do_not_fit_their_queue():
+    """Rows of 30 bytes in 15 pieces: instructions are issued in order, so the next tile waited: twice the estimate."""
+    sets = {"rows": 9, "cols": 15, "dataflow": "output_stationary", "load_rows": 1}
+    chip = small(
+        32,
+        "1 MiB",
+        **{f"tile.array.{key}": value for key, value in sets.items()},
+        **{"tile.accumulator.capacity": "30 KiB", "tile.vector.lanes": 2, "memory.dram.bandwidth": "64 GB/s"},
+    )
+    gemms = [{"name": "g", "m": 300, "n": 112, "k": 80}]
+    graph = workload(json.dumps({"kind": "gemms", "name": "list", "precision": "int8", "gemms": gemms}))
+    text = yaml.safe_load(mapping_text(map_workload(chip, graph)))
+    text["tasks"][0]["gemm"] = {"m": 63, "n": 30, "k": 80, "order": "m_outer", "resident": True}
+    made = lower(chip, graph, mapping_of(Document.parse(yaml.safe_dump(text)), chip, graph))
+    stores = sum(each.opcode.name == "STORE" for each in made.program.instructions)
+    assert stores > 2 * chip.tile.sequencer.queue_depth
+    taken = run(made.program, chip).cycles
+    assert 0.85 * taken <= made.estimated_cycles <= 1.15 * taken
+
+
 @pytest.mark.parametrize(("k", "values"), [(10, "1 KiB"), (8, "64 B")])
 def test_a_ring_that_nothing_uses_is_refused(k, values):
     """A product whose tiles have its whole depth, or do not fit."""
