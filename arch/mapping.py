@@ -81,6 +81,10 @@ class DescribedAttention(Description):
     whole: bool = Field(
         default=False, description="where keys take several tiles: all sums of a query are there before its softmax"
     )
+    resident: bool = Field(
+        default=False,
+        description="where all keys are one tile: it stays on chip with its values while tiles of queries pass",
+    )
 
 
 class DescribedVector(Description):

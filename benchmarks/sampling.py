@@ -26,7 +26,7 @@ from siliconloom.arch.isa import Program
 from siliconloom.arch.layout import padded, sums_pitch, sums_room
 from siliconloom.arch.vector import COLUMN_LIMIT, ROW_LIMIT
 from siliconloom.evaluate.chip import check_length
-from siliconloom.mapper.chip.attention_cost import attention_needs, carries, key_unit, most_heads, query_parts
+from siliconloom.mapper.chip.attention_cost import attention_needs, carries, key_unit, may_stay, most_heads, query_parts
 from siliconloom.mapper.chip.choice import Part
 from siliconloom.mapper.chip.described import mapping_of
 from siliconloom.mapper.chip.gemm_layout import GemmLayout
@@ -129,7 +129,8 @@ class Space:
             elif way == "loops" and r.random() < 0.7:
                 apart = not apart
             elif way == "loops":
-                sizes["whole"] = not sizes["whole"]
+                key = r.choice(("whole", "resident"))
+                sizes[key] = not sizes[key]
             else:
                 key = r.choice(SIZES[self.kind])
                 sizes[key] = self._near(share, key, sizes[key]) if r.random() < 0.7 else self._size(share, key)
@@ -193,7 +194,7 @@ class Space:
         if isinstance(part, Gemm) and not kept:
             sizes |= {"order": self.random.choice(["n_outer", "m_outer"]), "resident": self.random.random() < 0.7}
         elif not kept:
-            sizes["whole"] = self.random.random() < 0.3
+            sizes |= {"whole": self.random.random() < 0.3, "resident": self.random.random() < 0.7}
         for _ in range(SHRUNK):
             made = self._agreed(Sample(share, sizes, sample.apart))
             if self.slots(made):
@@ -223,6 +224,7 @@ class Space:
             whole = sizes["keys"] < most
         sizes |= {"whole": whole, "keys": min(sizes["keys"], most)}
         sizes["queries"] = max(min(sizes["queries"], ROW_LIMIT // sizes["heads"]), 1)
+        sizes["resident"] = bool(sizes["resident"]) and may_stay(part, *(sizes[key] for key in SIZES["attention"]))
         return Sample(sample.share, sizes, sample.apart and not part.values_in_keys)
 
     def slots(self, sample: Sample) -> dict[str, int]:
@@ -291,7 +293,7 @@ class Space:
         """What the mapper decided, as a sample, with buffers for just its tiles."""
         assert mapped.mapping is not None
         chosen = mapped.mapping.choice[1][0][self.task.operator.name]
-        keys = {"gemm": ("m", "n", "k", "order", "resident"), "attention": ("queries", "keys", "heads", "whole")}
+        keys = {"gemm": ("m", "n", "k", "order", "resident"), "attention": (*SIZES["attention"], "whole", "resident")}
         sizes = {key: getattr(chosen.tiling, key) for key in keys[self.kind]}
         apart = self.kind == "attention" and mapped.mapping.choice[0].values > 0
         return Sample(chosen.share, sizes, apart)

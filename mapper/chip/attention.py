@@ -6,6 +6,9 @@ turns them into probabilities, and the array multiplies those with V. When all k
 Otherwise a softmax follows when the scores of all tiles are there, or it is the online one: peaks and totals of rows
 are carried from tile to tile, the products with V add up, and their sums are divided in the end.
 
+Where all keys fit one tile, they and their values may be *resident*: they are loaded once and stay while all tiles of
+queries of the heads that share them pass, as far as those are in one pipeline.
+
 The array computes the scores of the next tile before the context of this one, so that the softmax is hidden. Under a
 causal mask the query range is cut into `CAUSAL_SEGMENTS` parts, each of which reads only the keys it may see. An array
 that keeps its sums takes rows column by column: the vector unit transposes queries, and what a softmax leaves. Where
@@ -31,12 +34,14 @@ from siliconloom.mapper.chip.attention_cost import (
     AttentionTiling,
     carries,
     is_masked,
+    kept_from,
     places,
     query_parts,
+    sharing,
     softmax_functions,
 )
 from siliconloom.mapper.chip.builder import SLOTS, Loop, Ring, affine
-from siliconloom.mapper.chip.lowering import Context, Nest, Walk, when
+from siliconloom.mapper.chip.lowering import Context, Nest, Walk, joined, when
 from siliconloom.mapper.chip.operands import NO_BIAS, attended, has_biases
 from siliconloom.mapper.chip.pipelined import Stage, outside, pipeline
 from siliconloom.mapper.chip.tasks import Task
@@ -138,11 +143,18 @@ class AttentionLowering:
     def _pipeline(
         self, sizes: Sequence[tuple[int, int]], scores: Stage, context: Stage, ended: Callable[[], None] = lambda: None
     ) -> None:
-        pipeline(self.nest, sizes, scores, context, outside(sizes, self.parts, self.context.written), ended)
+        pipeline(self.nest, sizes, scores, context, self._outside(sizes), ended)
+
+    def _outside(self, sizes: Sequence[tuple[int, int]]) -> int:
+        return outside(sizes, self.parts, self.context.written)
 
     def _over_queries(self, part: AttentionPart) -> None:
         """All keys in one tile: the array runs one query tile ahead with the scores."""
         softmax, closing = softmax_functions(self.shape)
+        sizes = self._places(part)
+        if self.tiling.resident and sharing(sizes, self._outside(sizes)) > 1:
+            self._resident(part, sizes)
+            return
 
         def scores(walks: Sequence[Walk]) -> None:
             at = QueryTile(*walks)
@@ -156,7 +168,59 @@ class AttentionLowering:
             self._context(at.rows, part.keys)
             self._requantized(part, at, closing)
 
-        self._pipeline(self._places(part), scores, context)
+        self._pipeline(sizes, scores, context)
+
+    def _resident(self, part: AttentionPart, sizes: Sequence[tuple[int, int]]) -> None:
+        """All keys in one tile: it stays with its values while all tiles of queries pass that are multiplied with it.
+
+        The array runs one query tile ahead with the scores. Where keys and values each have a ring the next ones are
+        loaded while these stay. In one ring keys always have one slot and values the other, and values are loaded when
+        those before are read for the last time: instructions are issued in order, so that what reads them stands first.
+        """
+        rings, shape = self.context.rings, self.shape
+        softmax, closing = softmax_functions(shape)
+        outer, one_ring = self._outside(sizes), self.values is rings.weights
+        kept, begun, later = kept_from(outer), False, list[QueryTile]()
+
+        def ends(walks: Sequence[Walk]) -> tuple[int | None, int | None]:
+            """Loops in whose first iterations what is kept is read for the first time; whether it is the last time."""
+            first, last = (joined(each) for each in zip(*((w.first, w.last) for w in walks[kept:]), strict=True))
+            assert not last, "what is freed in some rounds of a loop is freed in all"
+            return first, last
+
+        def scores(walks: Sequence[Walk]) -> None:
+            nonlocal begun
+            at, (first, last) = QueryTile(*walks), ends(walks)
+            if first is not None:
+                assert not first, "what is loaded in some rounds of a loop is loaded in all"
+                self._load_k(part, at, None)
+            self._load_q(part, at)
+            if first is not None and one_ring and begun:
+                later.append(at)
+            elif first is not None:
+                self._load_v(part, at, None)
+            begun = True
+            opens, closes = first is not None, last is not None
+            self._scores(
+                at.rows, part.keys, softmax, moving=True, opens=opens, closes=closes, mask=self._mask(part, at)
+            )
+            if closes and one_ring:
+                rings.weights.read()
+
+        def context(walks: Sequence[Walk]) -> None:
+            at, (first, last) = QueryTile(*walks), ends(walks)
+            self._context(at.rows, part.keys, first=first, closes=last is not None, other=one_ring)
+            while later:
+                self._load_v(part, later.pop(), None)
+            if last is not None and one_ring:
+                rings.weights.read()
+            self._requantized(part, at, closing)
+
+        def ended() -> None:
+            nonlocal begun
+            begun = False
+
+        pipeline(self.nest, sizes, scores, context, outer, ended, told=kept)
 
     def _by_rows(self, part: AttentionPart) -> None:
         """Keys in several tiles, and sums of whole rows: the array runs one query tile ahead with the scores."""
@@ -541,9 +605,23 @@ class AttentionLowering:
         if turned:
             self._turn(rows, keys, rings.powers, rings.probabilities, 0)
 
-    def _context(self, rows: int, keys: int, offset: int = 0, *, opens: bool = True, closes: bool = True) -> None:
-        """Multiply the probabilities with V."""
+    def _context(
+        self,
+        rows: int,
+        keys: int,
+        offset: int = 0,
+        *,
+        opens: bool = True,
+        closes: bool = True,
+        first: int | None = 0,
+        other: bool = False,
+    ) -> None:
+        """Multiply the probabilities with V, which is waited for in the ``first`` iteration of loops, or not at all.
+
+        It may lie in the ``other`` slot of its ring than the one whose turn it is.
+        """
         builder, rings = self.context.builder, self.context.rings
+        first_wait, levels = when(first, opens * self.values.full_bit)
         builder.matmul(
             rows,
             self.layout.value_cols,
@@ -552,10 +630,13 @@ class AttentionLowering:
             rings.probabilities,
             self.values,
             rings.context,
-            wait=rings.probabilities.full_bit | opens * self.values.full_bit,
+            wait=rings.probabilities.full_bit | rings.context.free_bit,
             release=rings.probabilities.free_bit | closes * self.values.free_bit,
-            first_wait=rings.context.free_bit,
+            first_wait=first_wait,
+            first=levels,
             last_post=rings.context.full_bit,
+            overwrite=0,
+            b_other=other,
             b_offset=offset * self.k_row,
             pitch=self.layout.turned_pitch(rows),
             split=self.layout.split(self.shape.v_head_dim),

@@ -64,7 +64,8 @@ class AttentionTiling(Struct, frozen=True):
     """Query and key tile sizes (in tokens), heads stacked as rows, what they move and what they should take.
 
     ``whole``: where keys take several tiles, all sums of a query are there before its softmax; otherwise peak and sum
-    are carried from tile to tile.
+    are carried from tile to tile. ``resident``: where all keys are one tile, it and its values are loaded once for all
+    tiles of queries in a pipeline that are multiplied with them.
     """
 
     queries: int
@@ -77,6 +78,7 @@ class AttentionTiling(Struct, frozen=True):
     vector_cycles: int
     cycles: int
     whole: bool = False
+    resident: bool = False
 
 
 class AttentionPart(Struct, frozen=True):
@@ -116,6 +118,36 @@ def places(shape: Attention, part: AttentionPart, queries: int, heads: int) -> l
     return [(shape.batch, 1), (shape.kv_heads, 1), (groups, heads), (part.queries, queries)]
 
 
+KEY_HEADS = 2
+"""Of the dimensions of `places` those that say which keys are read: sequences and key-value heads."""
+
+
+def kept_from(outer: int) -> int:
+    """The first dimension whose tiles one tile of keys stays for, where pipelines have ``outer`` loops around them."""
+    return max(outer, KEY_HEADS)
+
+
+def sharing(sizes: Sequence[tuple[int, int]], outer: int) -> int:
+    """How many tiles of queries of a pipeline are multiplied with the same keys."""
+    return prod(-(-total // size) for total, size in sizes[kept_from(outer) :])
+
+
+def loaded(shape: Attention, part: AttentionPart, queries: int, keys: int, heads: int) -> int:
+    """How often all keys of a part of the queries are loaded for a key-value head, where they may stay, or else 0."""
+    if part.keys > keys or shape.values_in_keys:
+        return 0
+    sizes = places(shape, part, queries, heads)
+    outer = outside(sizes, len(query_parts(shape)))
+    if sharing(sizes, outer) < 2:
+        return 0
+    return prod(-(-total // size) for total, size in sizes[KEY_HEADS : kept_from(outer)])
+
+
+def may_stay(shape: Attention, queries: int, keys: int, heads: int) -> bool:
+    """Whether keys of any part of the queries may stay for several tiles of these."""
+    return any(loaded(shape, part, queries, keys, heads) for part in query_parts(shape))
+
+
 def choose_attention_tilings(
     chip: Chip, layouts: Sequence[Layout], shape: Attention, held: int, objective: Objective = ESTIMATED
 ) -> list[list[AttentionTiling]]:
@@ -124,22 +156,23 @@ def choose_attention_tilings(
     most_keys, most_queries = (max(sizes) for sizes in zip(*((p.keys, p.queries) for p in costs.parts), strict=True))
     by_rows = carries(shape) and most_keys <= COLUMN_LIMIT
     tilings = [
-        (queries, keys, heads, whole)
+        (queries, keys, heads, whole, resident)
         for whole in ((True, False) if by_rows else (False,))
         for keys in dict.fromkeys(min(padded(k, key_unit(costs.tile, whole)), most_keys) for k in _halvings(most_keys))
         if keys < most_keys or not whole
         for queries in (_between(most_queries) if whole else _halvings(most_queries))
         for heads in _halvings(most_heads(shape))
         if queries * heads <= ROW_LIMIT
+        for resident in ((False, True) if may_stay(shape, queries, keys, heads) else (False,))
     ]
     made = AttentionLayout.of(chip, shape)
-    sizes = {keys: _cached_tiles(made, keys, most_keys) for _, keys, _, _ in tilings}
+    sizes = {keys: _cached_tiles(made, keys, most_keys) for _, keys, *_ in tilings}
     rooms: dict[bool, NDArray[np.int64]] = {}
     names: dict[bool, list[str]] = {}
     for apart in {layout.values > 0 for layout in layouts}:
         needs = [
             _needs(made, queries * heads, most_keys if whole else keys, *sizes[keys], apart=apart)
-            for queries, keys, heads, whole in tilings
+            for queries, keys, heads, whole, _ in tilings
         ]
         rings = list(needs[0]) if needs else []
         rooms[apart] = np.array([[*need.values()] for need in needs], np.int64).reshape(len(needs), -1)
@@ -156,7 +189,7 @@ def choose_attention_tilings(
         frugal = min(fast, key=lambda t: (t.read_bytes + t.write_bytes, t.cycles), default=None)
         others = sorted((t for t in fitting if t != frugal), key=cost)
         kept = [frugal, *others[: KEPT - 1]] if frugal else []
-        firsts = {(t.keys, t.whole): t for t in reversed(others) if cost(t) <= NEAR * limit}
+        firsts = {(t.keys, t.whole, t.resident): t for t in reversed(others) if cost(t) <= NEAR * limit}
         found.append(list(dict.fromkeys([*kept, *sorted(firsts.values(), key=cost)])))
     return found
 
@@ -401,10 +434,19 @@ def _needs(made: AttentionLayout, rows: int, row: int, keys: int, values: int, *
 
 
 def attention_tiling(
-    chip: Chip, shape: Attention, held: int, queries: int, keys: int, heads: int, whole: bool, *, apart: bool
+    chip: Chip,
+    shape: Attention,
+    held: int,
+    queries: int,
+    keys: int,
+    heads: int,
+    whole: bool,
+    resident: bool,
+    *,
+    apart: bool,
 ) -> AttentionTiling:
     """A tiling of these sizes with what it should take; values have a ring of their own where they lie ``apart``."""
-    return _Costs(chip, shape, held).of(queries, keys, heads, whole, apart)
+    return _Costs(chip, shape, held).of(queries, keys, heads, whole, resident, apart)
 
 
 class _Tile(Struct, frozen=True):
@@ -484,13 +526,13 @@ class _Costs:
         width, memory = self.shape.precision.size(elements), self.chip.nearest
         return moved_bytes(memory, rows, width), access_cycles(self.chip, memory, rows, width)
 
-    def _of(self, queries: int, keys: int, heads: int, whole: bool, apart: bool) -> AttentionTiling:
+    def _of(self, queries: int, keys: int, heads: int, whole: bool, resident: bool, apart: bool) -> AttentionTiling:
         shape = self.shape
         pairs, group = shape.batch * shape.kv_heads, shape.heads // shape.kv_heads
         array = vector = port = reads = writes = tiles = 0
         paced = filled = 0.0
         for part in self.parts:
-            fill = 0.0
+            fill, stays = 0.0, loaded(shape, part, queries, keys, heads) if resident else 0
             for subset in segments(group, heads):
                 for q in segments(part.queries, queries):
                     count, rows = subset.count * q.count, q.size * subset.size
@@ -508,6 +550,8 @@ class _Costs:
                         merge += n * t.merge
                         kv_moved += n * self.moved(size)
                         key_tiles += n
+                    if stays:
+                        loads, of_keys, of_values, kv_moved = (of_keys, of_values, kv_moved), 0, 0, 0
                     array += count * (scores + context)
                     if one:
                         softmax, merge = self.whole_row(rows, part.keys)
@@ -536,6 +580,12 @@ class _Costs:
                         if not self.carries:  # nor do they, where no circuit keeps what is carried
                             each += q_held + fill
                     paced += count * each
+            if stays:  # what follows the last tile of queries
+                reads += stays * loads[2]
+                port += stays * (loads[0] + loads[1])
+                if not apart:  # the next ones are loaded when these have been read for the last time
+                    wait = self.arrive + OPERAND_LATENCY
+                    filled += stays * pairs * (max(loads[0] + wait - context, 0) + max(loads[1] + wait - scores, 0))
             filled += fill * self._pipelines(part, queries, keys, heads, one_tile=whole or part.keys <= keys)
         sequencer = pairs * tiles * 7 * self.tile.sequencer.issue_cycles
         last = array // tiles + vector // tiles
@@ -554,6 +604,7 @@ class _Costs:
             pairs * vector,
             busy + edge,
             whole,
+            resident,
         )
 
     def _pipelines(self, part: AttentionPart, queries: int, keys: int, heads: int, *, one_tile: bool) -> int:
@@ -657,9 +708,12 @@ __all__ = [
     "carries",
     "choose_attention_tilings",
     "is_masked",
+    "kept_from",
     "key_unit",
+    "may_stay",
     "most_heads",
     "places",
     "query_parts",
+    "sharing",
     "softmax_functions",
 ]

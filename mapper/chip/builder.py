@@ -373,15 +373,17 @@ class ProgramBuilder:
         rescale: bool = False,
         packing: Packing | None = None,
         split: int = 0,
+        b_other: bool = False,
     ) -> None:
         """C[m,n] (+)= A[m,k] B[k,n]; operands begin so many bytes into their slots. The caller moves the cursors.
 
         ``overwrite`` are the levels in whose first iteration sums are replaced, those of ``first`` by default.
         ``pitch`` are bytes from row to row of the operand that moves, where its rows do not adjoin. ``rescale``: what
         sums were before, if they were anything, is in steps of the older peaks of their rows. ``packing``: of B, where
-        its values are packed. ``split``: of lines of the last panel's sums.
+        its values are packed. ``split``: of lines of the last panel's sums. ``b_other``: B lies in the slot of its ring
+        whose turn it is not.
         """
-        moved, second, sums = a.read_slot(), b.read_slot(), c.write_slot()
+        moved, second, sums = a.read_slot(), b.last_slot() if b_other else b.read_slot(), c.write_slot()
         moved.move(a_offset)
         second.base += b_offset
         sums.move(c_offset)

@@ -267,7 +267,9 @@ def _kind(share: Share, tiling: Tiling) -> Kind:
         part = share.operator
         rest = isinstance(part, Gemm) and part.k % tiling.k > 0
         return share.tiles.bit_length(), tiling.order == "n_outer", 2 * rest + tiling.resident
-    return share.tiles.bit_length(), tiling.keys if isinstance(tiling, AttentionTiling) else 0, 0
+    if isinstance(tiling, AttentionTiling):
+        return share.tiles.bit_length(), tiling.keys, int(tiling.resident)
+    return share.tiles.bit_length(), 0, 0
 
 
 def _sizes(chosen: Chosen) -> tuple[int, ...]:

@@ -29,6 +29,7 @@ from siliconloom.mapper.chip.attention_cost import (
     attention_tiling,
     carries,
     key_unit,
+    may_stay,
     most_heads,
     query_parts,
 )
@@ -112,7 +113,8 @@ def _sizes(tiling: Tiling) -> dict[str, Any]:
         return sizes | ({"sequence": list(tiling.sequence)} if tiling.sequence else {})
     if isinstance(tiling, AttentionTiling):
         sizes = {"queries": tiling.queries, "keys": tiling.keys, "heads": tiling.heads}
-        return sizes | ({"whole": True} if tiling.whole else {})
+        whole = {"whole": True} if tiling.whole else {}
+        return sizes | whole | ({"resident": True} if tiling.resident else {})
     assert isinstance(tiling, VectorTiling)
     return {"rows": tiling.rows, "cols": tiling.cols}
 
@@ -415,7 +417,11 @@ class _Reader(Struct):
         apart = self.layout.values > 0
         needs = attention_needs(chip, part, queries, keys, heads, whole, most_keys, apart=apart)
         self._check_room(part.name, at, needs)
-        return attention_tiling(chip, part, task.held_by(part), queries, keys, heads, whole, apart=apart)
+        resident = described.resident
+        if resident and not may_stay(part, queries, keys, heads):
+            rule = "keys stay where all of them are one tile that several tiles of queries are multiplied with"
+            raise self.document.error(rule, (*at, "resident"), value=resident)
+        return attention_tiling(chip, part, task.held_by(part), queries, keys, heads, whole, resident, apart=apart)
 
     def _vector(self, chip: Chip, task: Task, part: Vector, index: int, entry: DescribedTask) -> VectorTiling:
         described, shape, at = entry.vector, vector_shape(self.tile, part, task), ("tasks", index, "vector")

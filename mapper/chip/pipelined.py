@@ -63,13 +63,15 @@ def pipeline(
     tail: Stage,
     outer: int = 0,
     ended: Callable[[], None] = lambda: None,
+    told: int | None = None,
 ) -> None:
     """Run two stages over the tiles of nested dimensions, ``head`` one tile ahead of ``tail``.
 
     ``head(0); loop {head(i + 1); tail(i)}; tail(last)``, where ``i + 1`` is the next tile in the order of the nest: the
     first one of the next outer tile follows the last one of this. A dimension's shorter last tile is unrolled. Where
     that would make a program long, ``outer`` of the dimensions are loops around pipelines, see `outside`; ``ended`` is
-    called where one has ended.
+    called where one has ended. With ``told`` the head's last tile in the dimensions from that one on is written by
+    itself, and knows that it is the last one.
 
     Parameters
     ----------
@@ -79,7 +81,7 @@ def pipeline(
     dimensions = [Dimension(*each) for each in sizes[outer:]]
     for walks in _walked(nest, sizes[:outer]):
         _run(nest, head, [*walks, *(each.at(0) for each in dimensions)])
-        _steps(nest, dimensions, walks, head, tail)
+        _steps(nest, dimensions, walks, head, tail, len(sizes) if told is None else told)
         _run(nest, tail, [*walks, *(each.at(each.tiles - 1) for each in dimensions)])
         ended()
 
@@ -94,25 +96,35 @@ def _walked(nest: Nest, sizes: Sequence[tuple[int, int]]) -> Iterator[tuple[Walk
             yield walk, *inner
 
 
-def _steps(nest: Nest, left: Sequence[Dimension], outer: Sequence[Walk], head: Stage, tail: Stage) -> None:
-    """Every step from a tile to the next one while the outer dimensions stay where they are."""
+def _steps(
+    nest: Nest, left: Sequence[Dimension], outer: Sequence[Walk], head: Stage, tail: Stage, told: int, last: bool = True
+) -> None:
+    """Every step from a tile to the next one while the outer dimensions stay where they are.
+
+    They stay at their ``last`` tile, those from number ``told`` on.
+    """
     if not left:
         return
     here, inner = left[0], left[1:]
+    counts = len(outer) >= told
 
     def turn(before: Walk, after: Walk) -> None:
-        _steps(nest, inner, (*outer, before), head, tail)
+        _steps(nest, inner, (*outer, before), head, tail, told, not counts)
         _run(nest, head, [*outer, after, *(each.at(0) for each in inner)])
         _run(nest, tail, [*outer, before, *(each.at(each.tiles - 1) for each in inner)])
 
-    if here.full > 1:
-        steps = here.full - 1
-        with nest.context.builder.loop(steps) as loop:
-            before = Walk(Segment(0, steps, here.size, True, False), loop)
-            turn(before, Walk(Segment(here.size, steps, here.size, False, False), loop))
+    steps = here.full - 1
+    # the last step ends at the last tile of all that is told
+    alone = counts and last and not here.rest and all(each.tiles == 1 for each in inner)
+    for start, count in ((0, steps - 1), (steps - 1, 1)) if alone else ((0, steps),):
+        if start >= 0 and count > 0:
+            with nest.context.builder.loop(count) as loop:
+                before = Walk(Segment(start * here.size, count, here.size, start == 0, False), loop)
+                ends = not here.rest and start + count == steps
+                turn(before, Walk(Segment((start + 1) * here.size, count, here.size, False, ends), loop))
     if here.rest and here.full:
         turn(here.at(here.full - 1), here.at(here.full))
-    _steps(nest, inner, (*outer, here.at(here.tiles - 1)), head, tail)
+    _steps(nest, inner, (*outer, here.at(here.tiles - 1)), head, tail, told, last or not counts)
 
 
 def _run(nest: Nest, stage: Stage, walks: Sequence[Walk]) -> None:

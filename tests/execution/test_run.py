@@ -16,7 +16,7 @@ from siliconloom.execution.image import fill_cache, read_cache
 from siliconloom.execution.run import lengths, run_model
 from siliconloom.execution.walk import Past
 from siliconloom.execution.weights import RandomWeights
-from siliconloom.mapper.chip.attention_cost import AttentionLayout, is_masked, query_parts
+from siliconloom.mapper.chip.attention_cost import AttentionLayout, is_masked, may_stay, query_parts
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.sim.chip.engine import duration
 from siliconloom.verification.layers import LayerWeights
@@ -238,10 +238,24 @@ def test_rows_that_are_carried_are_the_exact_reading_and_as_near_as_the_mapper_s
     blocks=st.integers(1, 7),
     words=st.sampled_from([1024, 200]),
     apart=st.booleans(),
+    stay=st.booleans(),
     seed=st.integers(0, 9),
 )
 def test_attention_in_tiles_of_any_sizes_is_the_exact_reading(
-    tmp_path_factory, family, dataflow, dtype, kv_heads, batch, length, decode, queries, blocks, words, apart, seed
+    tmp_path_factory,
+    family,
+    dataflow,
+    dtype,
+    kv_heads,
+    batch,
+    length,
+    decode,
+    queries,
+    blocks,
+    words,
+    apart,
+    stay,
+    seed,
 ):
     """Pipelines over heads and sequences, with loops around them where a program would be long.
 
@@ -256,9 +270,10 @@ def test_attention_in_tiles_of_any_sizes_is_the_exact_reading(
     shape = next(each for each in graph.operators() if isinstance(each, Attention))
     parts = query_parts(shape)
     most_keys = max(each.keys for each in parts)
-    sizes = min(queries, max(each.queries for each in parts)), min(4 * blocks, most_keys)
+    sizes = min(queries, max(each.queries for each in parts)), most_keys if stay else min(4 * blocks, most_keys)
     heads = 1 if is_masked(shape) else shape.heads // shape.kv_heads
-    mapped = tiled(chip, graph, *sizes, heads, apart and dataflow != "output_stationary")
+    stay = stay and may_stay(shape, *sizes, heads)
+    mapped = tiled(chip, graph, *sizes, heads, apart and dataflow != "output_stationary", stay)
     tokens = np.random.default_rng(seed).integers(0, VOCABULARY, lengths(mapped.graph)[:2])
     assert run_model(mapped, RandomWeights(mapped.graph, seed), tokens).differing == 0
 

@@ -99,7 +99,8 @@ ROWS = (
         "DescribedAttention",
         "mapped",
         "tasks.7.attention.",
-        "queries=2 keys=32 heads!2 whole=true keys=32&tasks.7.attention.whole!true",
+        "queries=2 keys=32 heads!2 whole=true keys=32&tasks.7.attention.whole!true "
+        "queries=1&tasks.7.attention.resident=true resident!true",
     ),
     ("DescribedVector", "mapped", "tasks.2.vector.", "rows=2 cols=96"),
     ("DescribedPlace", "placed", "placement.15.", "operator!other role!other levels={far:2} levels!{near:1,far:2}"),

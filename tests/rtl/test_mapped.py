@@ -21,7 +21,7 @@ from siliconloom.sim.golden.npu import GoldenMachine
 from siliconloom.verification.machine import verify
 from siliconloom.verification.npu import check_programs
 from siliconloom.verification.workload import filled, refuse
-from siliconloom.workloads import load_workload
+from siliconloom.workloads import Attention, load_workload
 from tests.mapper.chip.tiled import tiled
 
 GPT2 = {"model_type": "gpt2", "n_embd": 32, "n_head": 2, "n_layer": 1, "n_positions": 64, "vocab_size": 40}
@@ -337,8 +337,32 @@ def tiled_pairs(tile, folder, products):
     return lower(tile, made, mapping_of(Document.parse(yaml.safe_dump(described)), tile, made))
 
 
-def test_rows_that_are_carried_agree_in_every_cycle_and_byte(chip, tmp_path):
-    for parity in check_programs(chip, carried(chip, tmp_path, CARRIED[:2])):
+def staying(tile, folder, works):
+    """Programs whose keys and values of a head stay for several tiles of queries: in one ring, or each in its own."""
+    made = []
+    for model, sets, apart in works:
+        workload = graph(folder, model, *sets)
+        keys = next(each for each in workload.operators() if isinstance(each, Attention)).kv_len
+        made.append(tiled(tile, workload, 2, keys, 1, apart, True))
+        refuse(tile, made[-1])
+    return [(f"staying {number}", filled(each, number)) for number, each in enumerate(made)]
+
+
+STAYING = [(LLAMA, (("sequence", "21"),), False), (GPT2, (("sequence", "17"), ("batch", "2")), True)]
+
+
+@pytest.mark.slow
+def test_keys_that_stay_on_an_array_that_keeps_its_sums_agree_in_every_cycle_and_byte(tmp_path):
+    tile = tile_of(SETS | {"tile.array.dataflow": "output_stationary", "tile.array.load_rows": "1"})
+    (parity,) = check_programs(tile, staying(tile, tmp_path, STAYING[:1]))
+    case = parity.case()
+    assert case.passed, case
+    assert case.difference == 0
+    assert case.bytes_compared > 1000
+
+
+def test_rows_that_are_carried_and_keys_that_stay_agree_in_every_cycle_and_byte(chip, tmp_path):
+    for parity in check_programs(chip, carried(chip, tmp_path, CARRIED[:2]) + staying(chip, tmp_path, STAYING)):
         case = parity.case()
         assert case.passed, case
         assert case.difference == 0

@@ -73,7 +73,8 @@ def test_one_stage_runs_a_tile_ahead_of_the_other(sizes, outer, data):
     ends = []
     nest = Nest(type("Context", (), {"builder": recorded})(), False)
     head, tail = recorded.say("head"), recorded.say("tail")
-    pipeline(nest, sizes, head, tail, outer, lambda: ends.append(len(ends)))
+    told = data.draw(st.one_of(st.none(), st.integers(outer, len(sizes))))
+    pipeline(nest, sizes, head, tail, outer, lambda: ends.append(len(ends)), told)
     assert nest.walks == []
     ranges = [[(s, min(size, total - s), s == 0) for s in range(0, total, size)] for total, size in sizes]
     pipelines = [list(itertools.product(*ranges[outer:]))] * prod(len(each) for each in ranges[:outer])
@@ -85,6 +86,21 @@ def test_one_stage_runs_a_tile_ahead_of_the_other(sizes, outer, data):
         order.append(("tail", len(tiles) - 1))
         expected += [(name, (*before, *tiles[number])) for name, number in order]
     assert list(happens(recorded.here)) == expected
+    if told is not None:  # and exactly there
+        is_last = [[s + size >= total for s in range(0, total, size)] for total, size in sizes]
+        ends = list(itertools.product(*is_last))
+        assert [last for name, last in lasts(recorded.here, told) if name == "head"] == [all(e[told:]) for e in ends]
+
+
+def lasts(written, told):
+    """Stages as they run, and whether they were told that a tile is the last one in dimensions from ``told`` on."""
+    for each in written:
+        if len(each) == 3:
+            for _ in range(each[1]):
+                yield from lasts(each[2], told)
+        else:
+            # a mask that is not empty holds in one round of a loop only
+            yield each[0], all(walk.last == 0 for walk in each[1][told:])
 
 
 @given(sizes=SIZES, parts=st.integers(1, 8), most=st.integers(1, MOST_WRITTEN))

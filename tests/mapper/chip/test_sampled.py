@@ -45,7 +45,7 @@ def test_samples_are_legal(chip, name, seed):
             continue
         if len(program.instructions) <= 200:  # the assembler takes a second for longer ones
             check_program(program, made.chip)
-    assert len({str(made.document(sample)) for sample in samples}) > 6
+    assert len({str(made.document(sample)) for sample in samples}) > 4
 
 
 def test_a_sample_of_the_mappers_choice_is_its_program(seed):

@@ -8,10 +8,11 @@ from siliconloom.mapper.chip.mapping import fit_precision, map_workload
 from siliconloom.mapper.chip.program import lower
 
 
-def tiled(chip, graph, queries, keys, heads=1, apart=False):
+def tiled(chip, graph, queries, keys, heads=1, apart=False, resident=False):
     """The workload's program with attention in so many queries, keys and heads at a time; rows are not whole.
 
-    Values have a ring of their own where they lie ``apart``, half of what they share with keys elsewhere.
+    Values have a ring of their own where they lie ``apart``, half of what they share with keys elsewhere. Keys and
+    values stay while tiles of queries pass where they are ``resident``.
     """
     graph, _ = fit_precision(chip, graph)
     described = yaml.safe_load(mapping_text(map_workload(chip, graph)))
@@ -21,5 +22,5 @@ def tiled(chip, graph, queries, keys, heads=1, apart=False):
     layout |= {"weights": f"{half} B", "values": f"{half} B"} if apart else {"weights": f"{weights} B"}
     for task in described["tasks"]:
         if "attention" in task:
-            task["attention"] = {"queries": queries, "keys": keys, "heads": heads}
+            task["attention"] = {"queries": queries, "keys": keys, "heads": heads, "resident": resident}
     return lower(chip, graph, mapping_of(Document.parse(yaml.safe_dump(described)), chip, graph))
