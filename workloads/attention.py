@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from siliconloom.arch.datatype import CacheFormat, DataType
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.workloads.architecture import RMS_NORM, GroupedAttention, LatentAttention
 from siliconloom.workloads.builder import Builder, Value
-from siliconloom.workloads.graph import Phase
+from siliconloom.workloads.graph import Phase, RequestGroup
 from siliconloom.workloads.roles import Role
 
 
@@ -17,7 +18,8 @@ class TokenStep(Struct, frozen=True, kw_only=True):
 
     The cache has room for ``room`` positions, or for ``kv_len`` where it says nothing. It is kept in ``cache``, or in
     the operands' own format where that says nothing; whole numbers have a scale for each head's key and value.
-    ``source`` are the positions of each sequence of the encoder, where the model has one.
+    ``source`` are the positions of each sequence of the encoder, where the model has one. Sequences of several lengths
+    are ``groups``; ``batch`` are all of them then, ``q_len`` and ``kv_len`` the most that a sequence has.
     """
 
     phase: Phase
@@ -27,6 +29,16 @@ class TokenStep(Struct, frozen=True, kw_only=True):
     room: int | None = None
     cache: DataType | None = None
     source: int = 0
+    groups: tuple[RequestGroup, ...] = ()
+
+    @property
+    def parts(self) -> tuple[TokenStep, ...]:
+        """The step as steps of sequences that are alike, in the order in which their tokens stand."""
+        if not self.groups:
+            return (self,)
+        return tuple(
+            replace(self, batch=each.count, q_len=each.new, kv_len=each.length, groups=()) for each in self.groups
+        )
 
     @property
     def past(self) -> int:
@@ -36,7 +48,7 @@ class TokenStep(Struct, frozen=True, kw_only=True):
     @property
     def tokens(self) -> int:
         """Tokens of one execution."""
-        return self.batch * self.q_len
+        return sum(part.batch * part.q_len for part in self.parts)
 
     @property
     def headed(self) -> int:
@@ -86,14 +98,14 @@ def add_position_bias(builder: Builder, spec: GroupedAttention, run: TokenStep) 
     return builder.vector("position_bias", Role.POSITION_BIAS, VectorFunction.GATHER, **table)
 
 
-def _score_bias(builder: Builder, spec: GroupedAttention, run: TokenStep, bias: Value) -> Value:
+def _score_bias(builder: Builder, spec: GroupedAttention, run: TokenStep, bias: Value, label: str = "") -> Value:
     """The sum of scores and their biases as an operator of its own: no kernel or circuit of attention does it.
 
     It reads every score and its bias and writes their sum, through memory. That is more than a kernel of attention
     would take that adds biases (it would read those alone), and less than one that keeps its scores in memory takes.
     """
     shape = {"rows": run.tokens * spec.heads, "cols": run.kv_len, "inputs": 2}
-    return builder.vector("score_bias", Role.SCORE_BIAS, VectorFunction.ADD, bias, **shape)
+    return builder.vector(f"score_bias{label}", Role.SCORE_BIAS, VectorFunction.ADD, bias, **shape)
 
 
 def add_cross_attention(
@@ -159,16 +171,51 @@ def _grouped(
         keys = _partly(rope, key, spec.rotary_dim, spec.head_dim)
     else:
         queries, keys = [query], [key]
-    operands = [*keys, value]
+    made = _Made(queries, [*keys, value], bias)
+    contexts = [_attend(builder, spec, run, piece, made) for piece in _pieces(run)]
+    return builder.gemm("output", Role.ROW_PARALLEL, *contexts, m=tokens, n=hidden, k=q_width, bias=spec.output_bias)
+
+
+class _Made(Struct, frozen=True):
+    """Queries, new keys and values, and biases of scores, of all tokens of a step."""
+
+    queries: list[Value]
+    news: list[Value]
+    bias: Value | None
+
+
+class _Piece(Struct, frozen=True):
+    """Sequences that are alike, of which one attention operator does the work; ``label`` is behind its name."""
+
+    run: TokenStep
+    label: str = ""
+
+
+def _pieces(run: TokenStep) -> list[_Piece]:
+    """What each attention operator of a layer does: all sequences, or those of one length."""
+    if not run.groups:
+        return [_Piece(run)]
+    return [_Piece(part, f"_{part.q_len}_at_{part.past}") for part in run.parts]
+
+
+def _attend(builder: Builder, spec: GroupedAttention, whole: TokenStep, piece: _Piece, made: _Made) -> Value:
+    """Append the keys and values of some sequences to the cache, and attend to what they see."""
+    run, label = piece.run, piece.label
+    tokens, all_tokens = run.tokens, whole.tokens
+
+    def share(values: list[Value]) -> list[Value]:
+        return [value.part(value.elements * tokens // all_tokens) for value in values]
+
+    operands = share(made.news)
     if run.cached and spec.causal:  # an encoder makes no further tokens that would read a cache
-        append, shape = VectorFunction.KV_APPEND, {"rows": tokens, "cols": 2 * kv_width, "inputs": 1}
-        cached = builder.vector("kv_append", Role.CACHE, append, *operands, **shape, cached=run.format(spec.head_dim))
-        operands = [cached]
-    if bias is not None:
-        operands.append(_score_bias(builder, spec, run, bias))
-    context = builder.attention(
-        "attention",
-        *queries,
+        append, width = VectorFunction.KV_APPEND, 2 * spec.kv_heads * spec.head_dim
+        shape, cached = {"rows": tokens, "cols": width, "inputs": 1}, run.format(spec.head_dim)
+        operands = [builder.vector(f"kv_append{label}", Role.CACHE, append, *operands, **shape, cached=cached)]
+    if made.bias is not None:
+        operands.append(_score_bias(builder, spec, run, made.bias, label))
+    return builder.attention(
+        f"attention{label}",
+        *share(made.queries),
         *operands,
         batch=run.batch,
         heads=spec.heads,
@@ -183,7 +230,6 @@ def _grouped(
         # a prompt's keys and values are there as they were made, those before a chunk of it as they are kept
         cached=run.format(spec.head_dim) if run.phase is Phase.DECODE or run.past else None,
     )
-    return builder.gemm("output", Role.ROW_PARALLEL, context, m=tokens, n=hidden, k=q_width, bias=spec.output_bias)
 
 
 def _partly(rope: Value, whole: Value, rotary_dim: int, head_dim: int) -> list[Value]:

@@ -278,7 +278,14 @@ ROWS = (
         "",
         "context=32 sequence=4 sequence!97 sequence=4&sample=greedy training_batch!4 encoder_sequence!8",
     ),
-    ("Transformer", "prefill", "", "decoder_sequence!2 encoder_sequence!8"),
+    ("Transformer", "prefill", "", "decoder_sequence!2 encoder_sequence!8 requests=[{new:8}]&batch!2"),
+    (
+        "Request",
+        "prefill",
+        "",
+        "requests=[{new:8}]&requests.0.new=9 requests=[{new:8}]&requests.0.context=9 "
+        "requests=[{new:8}]&requests.0.count=9",
+    ),
     (
         "Transformer",
         "translator",
