@@ -58,6 +58,7 @@ def _mixture(builder: Builder, spec: MixtureOfExperts, tokens: int, hidden: int,
     Routing is taken to be balanced: ``min(experts, tokens * top_k)`` distinct experts are active, and each gets the
     same number of rows, ``tokens * top_k / active`` rounded up. Skewed routing makes the largest expert longer. Where
     every expert computes every token nothing is taken: each has all rows, and the sum weighs what all have made.
+    The shared experts' gate is one more weight of the sum.
     """
     used = spec.experts if spec.dense else spec.top_k
     active = min(spec.experts, tokens * used)
@@ -66,7 +67,7 @@ def _mixture(builder: Builder, spec: MixtureOfExperts, tokens: int, hidden: int,
     route = builder.vector(
         "top_k", Role.ROUTE, VectorFunction.TOP_K, logits, rows=tokens, cols=spec.experts, chosen=spec.top_k
     )
-    experts = {"batch": active, "stored": spec.experts, "chosen": used}
+    experts = {"batch": active, "stored": spec.experts, "chosen": used, "bias": spec.bias}
     taken = tokens * used * hidden
     routed = _gated(builder, "expert_", EXPERT, x, taken, rows, spec.intermediate, hidden, spec.activation, **experts)
     parts = [routed.part(taken)]
@@ -75,5 +76,9 @@ def _mixture(builder: Builder, spec: MixtureOfExperts, tokens: int, hidden: int,
         parts.append(_gated(builder, "shared_", SHARED, x, x.elements, tokens, width, hidden, spec.activation))
     summands = used + len(parts) - 1
     parts.append(route.part(tokens * used))
+    if spec.shared_gate:
+        gate = builder.gemm("shared_gate", Role.ROUTER, x, m=tokens, n=1, k=hidden)
+        opened = builder.vector("shared_open", Role.ROUTE, VectorFunction.SIGMOID, gate, rows=tokens, cols=1)
+        parts.append(opened)
     combine = VectorFunction.COMBINE
     return builder.vector("combine", Role.COMBINE, combine, *parts, rows=tokens, cols=hidden, inputs=summands)

@@ -243,6 +243,8 @@ class Attention(Operator, frozen=True, kw_only=True):
         Format of the cache that keys and values are read from, where it is not ``precision``.
     remade
         Keys and values of earlier tokens are made in this step, too (from a latent), and lie in no cache.
+    sinks
+        Each head has a score beside those of keys, a parameter, that takes its part of the softmax.
     """
 
     batch: int
@@ -258,6 +260,7 @@ class Attention(Operator, frozen=True, kw_only=True):
     room: int | None = None
     cached: CacheFormat | None = None
     remade: bool = False
+    sinks: bool = False
 
     kind: ClassVar[str] = "attention"
     _dimensions: ClassVar[tuple[str, ...]] = (
@@ -282,6 +285,10 @@ class Attention(Operator, frozen=True, kw_only=True):
             raise ValueError(f"{self.name}: a window needs causal attention")
         if self.room is not None and self.room < self.kv_len:
             raise ValueError(f"{self.name}: a cache of {self.room} positions has no room for {self.kv_len} keys")
+
+    @property
+    def parameters(self) -> int:
+        return self.heads * self.sinks
 
     @property
     def past(self) -> int:

@@ -36,7 +36,9 @@ def token_step(document: Document, entry: Transformer, model: Architecture, mean
             raise document.error(
                 f"the model has learned positions for {model.max_length} tokens only", (key,), value=length
             )
-    if model.recurrent:
+    if model.recurrent and entry.phase is Phase.TRAINING:
+        raise NotSupported(f"training of {model.model_type}: no gradients of a scan")
+    if not model.attends:
         _refuse_cache(document, entry, model)
     if entry.phase is Phase.DECODE:
         if not model.causal:
@@ -135,7 +137,7 @@ def _refuse_chunks(document: Document, entry: Transformer, model: Architecture) 
         longer = "context is the decoder's length" if decode else "decoder_sequence is the decoder's length"
         why = f"is an encoder with a decoder; {longer}"
     elif model.recurrent:
-        why = "keeps a state of one size, whatever the tokens before, and no keys and values"
+        why = "keeps a state of one size, whatever the tokens before" + ", and no keys and values" * (not model.attends)
     elif not model.causal:
         why = "is an encoder, and all of its tokens attend to one another at once"
     else:
@@ -147,8 +149,6 @@ def _refuse_chunks(document: Document, entry: Transformer, model: Architecture) 
 
 def _refuse_cache(document: Document, entry: Transformer, model: Architecture) -> None:
     """Refuse what a state, which has one size whatever came before, has no answer for."""
-    if entry.phase is Phase.TRAINING:
-        raise NotSupported(f"training of {model.model_type}: no gradients of a scan")
     for key, value in ("context", entry.context), ("cache_length", entry.cache_length):
         if value is not None:
             rule = f"{model.model_type} keeps a state of one size, whatever the tokens before, and no keys and values"

@@ -216,7 +216,8 @@ class _Sharing:
         if gemm.role is Role.QKV:
             heads = self._heads(gemm)
             if heads is not None and heads.kv_heads % t and t % heads.kv_heads == 0 and heads.heads % t == 0:
-                return (heads.heads // t) * heads.head_dim + heads.head_dim + heads.v_head_dim
+                one = heads.head_dim + heads.v_head_dim
+                return (whole - heads.kv_heads * one) // t + one  # with a gate beside queries, where there is one
         return self._even(gemm, whole, t, "columns", "tensor")
 
     def _heads(self, operator: Operator) -> Attention | None:

@@ -339,6 +339,8 @@ class GraphWalk:
         flow = self.graph.dataflow
         if operator.values_in_keys:
             return "attention to a latent cache"
+        if operator.sinks:
+            return "attention with scores that belong to no key"
         if operator.window is not None and operator.window < operator.kv_len:
             return "a sliding window"
 
