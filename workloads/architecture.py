@@ -254,6 +254,8 @@ class MixtureOfExperts(Struct, frozen=True, kw_only=True):
         The router stores one more value per expert: one that balances the load (DeepSeek-V3), a bias (gpt-oss).
     dense
         Every expert computes every token, and those that are not chosen have the weight zero.
+    popularity
+        Weights of the experts in proportion to which tokens use them; none where all are as popular.
     """
 
     experts: int
@@ -265,6 +267,7 @@ class MixtureOfExperts(Struct, frozen=True, kw_only=True):
     bias: bool = False
     correction_bias: bool = False
     dense: bool = False
+    popularity: tuple[float, ...] = ()
 
 
 class NormPlacement(Enum):

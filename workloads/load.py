@@ -24,6 +24,7 @@ from siliconloom.workloads.graph import Graph, Phase
 from siliconloom.workloads.huggingface import read_architecture
 from siliconloom.workloads.names import LIBRARY
 from siliconloom.workloads.operators import Attention, Gemm, Operator, Vector
+from siliconloom.workloads.popularity import zipf
 from siliconloom.workloads.precision import (
     Stated,
     Unpacked,
@@ -148,6 +149,7 @@ OTHER_PHASES: dict[Phase, dict[str, str]] = {
         "cache_precision": "cache_precision in training, which keeps no cache",
         "sample": "sample in training, which has no next token",
         "experts": "experts that all compute every token in training",
+        "expert_popularity": "expert_popularity in training; plan.expert_load and plan.expert_routing say it of plans",
     },
 }
 """Keys that mean nothing in a phase, and what they would ask for."""
@@ -175,11 +177,14 @@ def _transformer(document: Document, title: str, described: set[Any], changed: s
             raise document.error("give batch or training_batch", ("training_batch",), value=entry.training_batch)
         if "batch" not in changed:
             entry = entry.model_copy(update={"batch": entry.training_batch})
-    model = _kept_layers(document, entry, read_architecture(document, ("model",)))
+    whole = read_architecture(document, ("model",))
+    model = _kept_layers(document, entry, whole)
     if entry.experts is not None:
         model = _with_all_experts(document, model)
+    if entry.expert_popularity is not None:
+        model = _with_popular_experts(document, entry, model)
     if entry.requests is None:
-        run = token_step(document, entry, model, described | changed)
+        run = token_step(document, entry, model, described | changed, caches=whole.attends)
     else:
         run = requested_step(document, entry, model)
         entry = entry.model_copy(update={"phase": run.phase})
@@ -256,6 +261,33 @@ def _check_cache(document: Document, entry: Transformer, dataflow: Dataflow) -> 
         if kept is not own and kept.bits >= own.bits:
             rule = f"must have fewer bits than the {own.value} operands of {name}, or be that"
             raise document.error(rule, ("cache_precision",), value=kept.value)
+
+
+def _with_popular_experts(document: Document, entry: Transformer, model: Architecture) -> Architecture:
+    """The same model, some of whose experts get more tokens than others; where all are as popular, the same."""
+    key, stated = ("expert_popularity",), entry.expert_popularity
+    mixtures = [each.feed_forward for each in model.layers if isinstance(each.feed_forward, MixtureOfExperts)]
+    if not mixtures:
+        raise document.error("the model has no experts", key)
+    if entry.experts is not None:
+        raise document.error("changes nothing: experts: all lets every expert compute every token", key)
+    experts, used = mixtures[0].experts, mixtures[0].top_k
+    assert stated is not None
+    weights = zipf(experts, stated) if isinstance(stated, float) else stated
+    if len(weights) != experts:
+        raise document.error(f"must have a number for each of the {experts} experts, and has {len(weights)}", key)
+    if sum(weight > 0 for weight in weights) < used:
+        rule = f"at least {used} experts must have tokens, as each token uses {used}"
+        raise document.error(rule, key)
+    if len(set(weights)) == 1:
+        return model
+    layers = tuple(
+        replace(layer, feed_forward=replace(layer.feed_forward, popularity=weights))
+        if isinstance(layer.feed_forward, MixtureOfExperts)
+        else layer
+        for layer in model.layers
+    )
+    return replace(model, layers=layers)
 
 
 def _notes(model: Architecture, run: TokenStep) -> tuple[str, ...]:

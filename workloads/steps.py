@@ -14,8 +14,18 @@ from siliconloom.workloads.requests import check_requests, groups_of, together
 DEFAULT_SEQUENCE = 2048
 
 
-def token_step(document: Document, entry: Transformer, model: Architecture, meant: set[str]) -> TokenStep:
-    """How the model is run; ``meant`` are the keys that are said of this phase."""
+def token_step(
+    document: Document, entry: Transformer, model: Architecture, meant: set[str], *, caches: bool
+) -> TokenStep:
+    """How the model is run.
+
+    Parameters
+    ----------
+    meant
+        Keys that are said of this phase.
+    caches
+        The model has layers with keys and values, whether or not they are among those that are kept of it.
+    """
     added = {Phase.PREFILL: entry.context, Phase.DECODE: entry.sequence, Phase.TRAINING: None}[entry.phase]
     added = added if {Phase.PREFILL: "context", Phase.DECODE: "sequence"}.get(entry.phase) in meant else None
     if added is not None:
@@ -38,7 +48,7 @@ def token_step(document: Document, entry: Transformer, model: Architecture, mean
             )
     if model.recurrent and entry.phase is Phase.TRAINING:
         raise NotSupported(f"training of {model.model_type}: no gradients of a scan")
-    if not model.attends:
+    if not caches:
         _refuse_cache(document, entry, model)
     if entry.phase is Phase.DECODE:
         if not model.causal:

@@ -114,9 +114,22 @@ def refuse_recurrent(graph: Graph, what: str) -> None:
 
 
 def first_expert(graph: Graph, operator: Operator) -> Gemm:
-    """The first product of the experts of the layer that an operator is part of."""
+    """The first product of the experts of the layer that an operator is part of.
+
+    Raises
+    ------
+    NotSupported
+        Where experts have different numbers of rows, each of which would have to be shared by itself.
+    """
     found = graph.beside(operator, Role.EXPERT_COLUMN)
     assert isinstance(found, Gemm)
+    places = found.block, found.place.layer
+    beside = [o for o in graph.operators() if o.role is Role.EXPERT_COLUMN and (o.block, o.place.layer) == places]
+    forward = [o for o in beside if o.place.step is Pass.FORWARD]
+    idle = (found.stored or found.batch) > found.batch and found.m > 1
+    if len(forward) > 1 or idle:
+        what = "experts of unequal popularity (workload.expert_popularity)"
+        raise NotSupported(f"chips that share {what}; plan.expert_load and plan.expert_routing say it of plans")
     return found
 
 
