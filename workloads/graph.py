@@ -13,9 +13,10 @@ from msgspec.structs import replace
 from siliconloom.arch.datatype import CacheFormat, DataType, Packing, Sparsity
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.workloads.dataflow import Dataflow
-from siliconloom.workloads.operators import Attention, Collective, Gemm, Operator, SharedAttention, Vector
+from siliconloom.workloads.operators import Attention, Gemm, Operator, Vector
 from siliconloom.workloads.recurrence import Recurrence
 from siliconloom.workloads.roles import Pass, Role
+from siliconloom.workloads.shared import Collective, SharedAttention
 
 if TYPE_CHECKING:
     import networkx

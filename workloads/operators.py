@@ -369,38 +369,6 @@ class Attention(Operator, frozen=True, kw_only=True):
         return self.batch * self.q_len * self.heads * self.v_head_dim
 
 
-class SharedAttention(Attention, frozen=True, kw_only=True):
-    """One chip's part of attention that ``ranks`` chips share by tokens; lengths are those of the whole sequences.
-
-    ``scheme`` says how queries and keys of different chips meet.
-    """
-
-    ranks: int
-    scheme: str
-
-    _dimensions: ClassVar[tuple[str, ...]] = (*Attention._dimensions, "ranks", "scheme")
-
-    @property
-    def macs(self) -> int:
-        return -(-super().macs // self.ranks)
-
-    @property
-    def unmasked_macs(self) -> int:
-        return -(-super().unmasked_macs // self.ranks)
-
-    @property
-    def vector_elements(self) -> int:
-        return -(-super().vector_elements // self.ranks)
-
-    @property
-    def input_elements(self) -> int:
-        return -(-super().input_elements // self.ranks)
-
-    @property
-    def output_elements(self) -> int:
-        return -(-super().output_elements // self.ranks)
-
-
 CHAINED = (VectorFunction.ADD, VectorFunction.MAXIMUM)
 """Functions of two operands that take more of them one by one."""
 
@@ -490,32 +458,3 @@ class Vector(Operator, frozen=True, kw_only=True):
     @property
     def output_elements(self) -> int:
         return self.outputs * self.rows * self.function.spec.result_cols(self.cols)
-
-
-class Collective(Operator, frozen=True, kw_only=True):
-    """Messages among the chips that share the operators before it, put there by a plan.
-
-    Parameters
-    ----------
-    operation
-        ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``.
-    dimension
-        Of the plan: ``tensor``, ``context`` or ``expert``; the chips along it take part.
-    elements
-        The larger of a chip's input and result.
-    """
-
-    operation: str
-    dimension: str
-    elements: int
-
-    kind: ClassVar[str] = "collective"
-    _dimensions: ClassVar[tuple[str, ...]] = ("operation", "dimension", "elements")
-
-    @property
-    def input_elements(self) -> int:
-        return self.elements
-
-    @property
-    def output_elements(self) -> int:
-        return self.elements
