@@ -282,7 +282,7 @@ class _Sharing:
         labels = {"name": changed.name, "block": changed.block, "repeat": changed.repeat, "place": changed.place}
         self._even(attention, attention.q_len, split.context, "tokens", "context")
         fields = {**changed.shape, **labels, "precision": changed.precision}
-        shared = SharedAttention(**fields, ranks=split.context, scheme=split.scheme)
+        shared = SharedAttention(**fields, sinks=attention.sinks, ranks=split.context, scheme=split.scheme)
         return [], shared, []
 
     def _vector(self, vector: Vector) -> Vector:

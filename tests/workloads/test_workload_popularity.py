@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -10,12 +11,14 @@ from siliconloom.arch import LoomError
 from siliconloom.arch.errors import NotSupported
 from siliconloom.evaluate.chip import simulate
 from siliconloom.evaluate.machine import evaluate, read_machine
+from siliconloom.mapper.experts import loads_of
 from siliconloom.workloads import Gemm, Graph, Vector, load_workload
 from siliconloom.workloads.popularity import GROUPS, alike, rows_of, zipf
 from siliconloom.workloads.roles import Role
 
 WEIGHTS = st.lists(st.floats(0, 100, allow_nan=False), min_size=2, max_size=60)
 MOE = [("layers", "1")]
+SKEWED = [0.4, 0.2, 0.1, 0.1, 0.05, 0.05, 0.05, 0.05]
 TINY = [
     *MOE,
     ("model.hidden_size", "64"),
@@ -110,6 +113,19 @@ def test_counted_tokens_are_the_rows_of_experts() -> None:
     graph = load_workload("mixtral-8x7b", [*MOE, ("sequence", "100"), ("expert_popularity", str(counted))])
     found = [(o.batch, o.m) for o in experts(graph)]
     assert found == [(1, 90), (1, 40), (2, 20), (1, 15), (1, 10), (1, 5)]
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), tokens=st.integers(1, 60))
+def test_a_layer_of_a_trace_has_the_rows_that_were_counted(seed, tokens) -> None:
+    """As placements read it: loads of one token on average, times the tokens of the step."""
+    random = np.random.default_rng(seed)
+    trace = np.stack([random.choice(8, 2, replace=False, p=SKEWED) for _ in range(tokens)])
+    loads = loads_of(trace[:, None, :], 8)[0]
+    graph = load_workload("mixtral-8x7b", [*MOE, ("sequence", str(tokens)), ("expert_popularity", str(loads.tolist()))])
+    counted = sorted(np.bincount(trace.ravel(), minlength=8).tolist(), reverse=True)
+    if len(set(counted) - {0}) <= GROUPS and len(set(counted)) > 1:
+        assert [o.m for o in experts(graph) for _ in range(o.batch)] == [each for each in counted if each]
 
 
 @settings(max_examples=6, deadline=None)
