@@ -88,7 +88,7 @@ register_function(
 register_function(
     FunctionSpec(
         name="delta_update",
-        code=40,
+        code=42,
         passes=3,
         each=4,
         recurs=True,
