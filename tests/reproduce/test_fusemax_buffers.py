@@ -7,7 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from siliconloom.reproduce.flat_events import flat_event_latency, idle_memory, row_ends, tile_bytes
 from siliconloom.reproduce.fusemax_model import (
+    BANDWIDTH,
+    CLOCK,
     FLAT_BUFFER,
     FUSEMAX_BUFFER,
     KERNELS,
@@ -21,6 +24,7 @@ from siliconloom.reproduce.fusemax_model import (
     softmax_cycles,
     spilled,
     stage_cycles,
+    tiles,
 )
 from siliconloom.reproduce.fusemax_tables import BATCH, LENGTHS, MODELS, flat_mapping
 from siliconloom.workloads.cascades.passes import plan_passes
@@ -111,3 +115,37 @@ def test_one_pass_traffic_is_that_of_its_blocks():
     assert found.total == BATCH * model.heads * length * model.head_dim * 2 * (2 + 2 * length / block)
     assert block * (2 * model.head_dim + 2) * 2 <= FUSEMAX_BUFFER < 2 * block * (2 * model.head_dim + 2) * 2
     assert math.log2(block).is_integer()
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda m: m.name)
+@pytest.mark.parametrize("name", ["1K", "4K", "64K", "256K"])
+def test_flat_as_events_moves_the_bytes_of_the_closed_form_and_takes_its_time(model, name):
+    length = LENGTHS[name]
+    moves, closed = tile_bytes(model, length), flat(model, length)
+    each = moves.first + moves.second + (4 if moves.through else 7) * moves.scores
+    assert each * tiles(model, length) == pytest.approx(closed.traffic)
+    assert flat_event_latency(model, length) == pytest.approx(closed.latency, rel=0.05)
+
+
+def test_no_row_of_tiles_is_done_before_its_arrays_and_memory_can_have_done_it():
+    for model in MODELS:
+        for name in ("1K", "16K", "256K"):
+            length = LENGTHS[name]
+            ends, moves, count = row_ends(model, length, 5), tile_bytes(model, length), length // 256
+            assert ends == sorted(ends)
+            products, softmax = softmax_cycles(model, length)
+            brought = moves.second + (4 if moves.through else 7) * moves.scores
+            floor = max(products / 2, softmax, brought * CLOCK / BANDWIDTH) * count
+            assert all(end >= row * floor * (1 - 1e-9) for row, end in enumerate(ends, 1))
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 2000)), max_size=40))
+def test_memory_is_never_faster_than_its_bandwidth_nor_early(asked):
+    memory, last, total = idle_memory(), 0.0, 0.0
+    for size, ready in asked:
+        done = memory.move(size, ready)
+        total += size * CLOCK / BANDWIDTH
+        assert done >= ready + size * CLOCK / BANDWIDTH - 1e-6
+        last = max(last, done)
+    assert last >= total - 1e-6
+    assert last <= max((ready for _, ready in asked), default=0.0) + total + 1e-6

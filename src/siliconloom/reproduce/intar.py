@@ -53,8 +53,8 @@ TWO_OF_FIVE = (
 )
 BLOCKING = (
     "ours reads at a port's rate, 32 bytes a cycle; the published kernel asks for two reads and waits for them before "
-    "the next two, and took 7.6 cycles a read. Without that tasks one by one on as many multipliers are the fastest here, since what they spill "
-    "takes less time than a pipeline's unequal stages lose"
+    "the next two, and took 7.6 cycles a read. Without that tasks one by one on as many multipliers are the fastest "
+    "here, since what they spill takes less time than a pipeline's unequal stages lose"
 )
 
 
