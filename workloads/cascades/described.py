@@ -65,23 +65,16 @@ def load_cascade(name: str, sets: Sequence[tuple[str, str]] = ()) -> Cascade:
         raise DescriptionError(f"no such file, and no cascade of the library; {hint}", position=Position(name))
     document = Document.load(path)
     document.expect_kind(("cascade",))
+    ranks = document.data.get("ranks")
+    known = list(map(str, ranks)) if isinstance(ranks, dict) else []
     for key, value in sets:
-        document.override([(f"ranks.{key}" if key[:1].isupper() and "." not in key else key, value)])
-        if key[:1].isupper() or key.startswith("ranks."):
-            _check_rank(document, key.removeprefix("ranks."), name)
+        alone = key[:1].isupper() and "." not in key
+        document.override([(f"ranks.{key}" if alone else key, value)])
+        rank = key if alone else key.removeprefix("ranks.") if key.startswith("ranks.") else ""
+        if rank and rank not in known:
+            rule = f"{name} has no rank {rank}; ranks: {', '.join(known)}"
+            raise document.error(rule, ("ranks", rank), nearest=nearest_name(rank, known))
     return build_cascade(document)
-
-
-def _check_rank(document: Document, rank: str, name: str) -> None:
-    """An override of a rank that no Einsum and no other rank names changes nothing, and is refused."""
-    told = [*document.data.get("einsums", []), *map(str, document.data.get("ranks", {}).values())]
-    told += [*map(str, document.data.get("repeat") or []), *map(str, (document.data.get("grain") or {}).values())]
-    words = {word.lower() for text in told for word in re.findall(r"\w+", str(text))}
-    if rank.lower() not in words:
-        known = list(document.data.get("ranks", {}))
-        known.remove(rank)
-        rule = f"{name} has no rank {rank}; ranks: {', '.join(map(str, known))}"
-        raise document.error(rule, ("ranks", rank), nearest=nearest_name(rank, map(str, known)))
 
 
 def build_cascade(document: Document) -> Cascade:

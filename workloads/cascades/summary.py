@@ -71,7 +71,12 @@ def cascade_summary(
             raise LoomError(f"{cascade.name} makes no tensor {tensor} that it reads; {hint}")
     room = math.inf if buffer is None else buffer
     plan = plan_passes(cascade, stream)
-    fused = fused_traffic(cascade, room, stream=stream, element_bytes=element_bytes, staged=staged)
+    fused: FusedTraffic | None = None
+    reason = ""
+    try:
+        fused = fused_traffic(cascade, room, stream=stream, element_bytes=element_bytes, staged=staged)
+    except LoomError as error:
+        reason = str(error)
     alone = (
         unfused_traffic(cascade, element_bytes=element_bytes)
         if buffer is None
@@ -101,8 +106,15 @@ def cascade_summary(
         ],
         "operations": dict(cascade.operations()),
         "passes": {rank: plan_passes(cascade, rank).count for rank in walked},
-        "footprint": footprint_data(cascade, plan, fused.footprint, element_bytes),
-        "traffic": traffic_data(cascade, fused, sum(alone.values()), element_bytes),
+        "footprint": None if fused is None else footprint_data(cascade, plan, fused.footprint, element_bytes),
+        "traffic": {
+            "compulsory": compulsory_traffic(cascade, element_bytes=element_bytes),
+            "fused": None if fused is None else fused.total,
+            "fused_tensors": None if fused is None else fused.tensors,
+            "spilled": [] if fused is None else list(fused.spilled),
+            "not_fused": reason,
+            "unfused": sum(alone.values()),
+        },
     }
 
 
@@ -140,17 +152,6 @@ def _tensor(
         "expression": " ".join(shown) or "1",
         "elements": elements,
         "bytes": elements * element_bytes,
-    }
-
-
-def traffic_data(cascade: Cascade, fused: FusedTraffic, alone: int, element_bytes: int) -> dict[str, Any]:
-    """Bytes with and without fusion, and the bound that no schedule goes below."""
-    return {
-        "compulsory": compulsory_traffic(cascade, element_bytes=element_bytes),
-        "fused": fused.total,
-        "fused_tensors": fused.tensors,
-        "spilled": list(fused.spilled),
-        "unfused": alone,
     }
 
 

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from siliconloom.arch.errors import LoomError
+from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.workloads.cascades.einsum import Cascade
 from siliconloom.workloads.cascades.passes import PassPlan, plan_passes
 
@@ -153,9 +153,14 @@ def fused_traffic(
     """Least traffic of the cascade as one fused schedule under ``buffer`` bytes (``math.inf`` for any).
 
     Every block size of the outer ranks and every choice of kept fibers is looked at. Raises `LoomError` where not
-    even the smallest block finds room.
+    even the smallest block finds room, and `NotSupported` where a reduction does not walk along the rank: it is a
+    schedule of its own.
     """
     plan = plan_passes(cascade, stream or cascade.stream)
+    for einsum, walks in zip(cascade.einsums, plan.walks, strict=True):
+        if einsum.reduced and not walks:
+            what = f"{cascade.name}: {einsum.name} is reduced and does not walk along {plan.rank}"
+            raise NotSupported(f"{what}, so no pass along {plan.rank} fuses all")
     best: FusedTraffic | None = None
     least = math.inf
     for block in blocks(cascade):

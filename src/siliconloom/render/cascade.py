@@ -30,8 +30,11 @@ def cascade_tables(result: dict[str, Any], out: Console) -> None:
     out.print(table("Einsums of one instance", [*columns, ("at a point", "left")], lines))
     passes = ", ".join(f"{rank} {count}" for rank, count in result["passes"].items())
     out.print(f"passes over each rank: {passes}")
-    _footprint(result["footprint"], out)
+    if result["footprint"] is not None:
+        _footprint(result["footprint"], out)
     _traffic(result, out)
+    if "schedule" in result:
+        _schedule(result["schedule"], out)
 
 
 def _footprint(found: dict[str, Any], out: Console) -> None:
@@ -60,13 +63,39 @@ def _traffic(result: dict[str, Any], out: Console) -> None:
     least = found["compulsory"]
     room = "any buffer" if result["buffer_bytes"] is None else f"a buffer of {format_bytes(result['buffer_bytes'])}"
     spilled = f"; spilled: {', '.join(found['spilled'])}" if found["spilled"] else ""
+    shown = {
+        "inputs and outputs once": least,
+        f"fused{spilled}": found["fused"],
+        "every Einsum alone": found["unfused"],
+    }
     lines = [
-        ("inputs and outputs once", format_bytes(least), "1.00"),
-        (f"fused{spilled}", format_bytes(found["fused"]), f"{found['fused'] / least:.2f}"),
-        ("every Einsum alone", format_bytes(found["unfused"]), f"{found['unfused'] / least:.2f}"),
+        (name, "-", "-") if size is None else (name, format_bytes(size), f"{size / least:.2f}")
+        for name, size in shown.items()
     ]
     columns = [("schedule", "left"), ("bytes", "right"), ("of the least", "right")]
     out.print(table(f"Least traffic of all instances with {room}", columns, lines))
+    if found["not_fused"]:
+        out.print(f"  not fused: {found['not_fused']}")
+
+
+def _schedule(found: dict[str, Any], out: Console) -> None:
+    lines = [
+        (
+            ", ".join(group["tasks"]),
+            f"{group['mode']} along {group['rank']}" if group["rank"] else group["mode"],
+            " + ".join(map(str, group["cores"])),
+            format_si(group["cycles"], ""),
+            format_bytes(group["moved_bytes"]),
+            ", ".join(group["kept"]),
+        )
+        for group in found["groups"]
+    ]
+    columns = [("products", "left"), ("", "left"), ("cores", "left"), ("cycles", "right"), ("memory", "right")]
+    title = (
+        f"Schedule of one instance: {format_si(found['cycles'], 'cycles')}, {format_bytes(found['moved_bytes'])}; "
+        f"one by one {format_si(found['sequential_cycles'], 'cycles')}, {format_bytes(found['sequential_moved_bytes'])}"
+    )
+    out.print(table(title, [*columns, ("stays on chip", "left")], lines))
 
 
 __all__ = ["cascade_tables"]
