@@ -5,7 +5,7 @@ import json
 import pytest
 
 from siliconloom.cli import main
-from siliconloom.workloads.cascades.described import cascade_names
+from siliconloom.workloads.cascades.names import cascade_names
 
 
 def result(capsys, *words):

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from siliconloom.arch.document import Document
 from siliconloom.arch.errors import DescriptionError, LoomError, NotSupported
-from siliconloom.workloads.cascades.described import build_cascade, cascade_names, load_cascade
+from siliconloom.workloads.cascades.described import build_cascade, load_cascade
 from siliconloom.workloads.cascades.einsum import EinsumNumber
 from siliconloom.workloads.cascades.interpret import CascadeValues
+from siliconloom.workloads.cascades.names import cascade_names
 from siliconloom.workloads.cascades.passes import plan_passes
 from siliconloom.workloads.cascades.text import EinsumTextError, parse_einsum
 from siliconloom.workloads.cascades.tiles import PRODUCT, kernel_traffic, least_tiled, tiled_elements

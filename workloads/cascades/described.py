@@ -18,11 +18,10 @@ from pydantic import Field
 
 from siliconloom.arch.document import Description, Document, Name
 from siliconloom.arch.errors import DescriptionError, Position, nearest_name
-from siliconloom.arch.names import library_names
 from siliconloom.workloads.cascades.einsum import Cascade, ExtendedEinsum
+from siliconloom.workloads.cascades.names import LIBRARY, cascade_names
 from siliconloom.workloads.cascades.text import EinsumTextError, parse_einsum
 
-LIBRARY = Path(__file__).resolve().parent / "library"
 Rank = Annotated[str, Field(pattern=r"^[A-Z][A-Za-z0-9]*$", max_length=20)]
 Variable = Annotated[str, Field(pattern=r"^[a-z][a-z0-9]*$", max_length=20)]
 Extent = Annotated[int, Field(ge=1, le=1 << 40)]
@@ -45,11 +44,6 @@ class CascadeDescription(Description):
     grain: dict[Rank, Rank | Extent] = Field(default={}, max_length=40)
     repeat: list[Rank] = Field(default=[], max_length=40)
     einsums: Annotated[list[str], Field(min_length=1, max_length=MOST_EINSUMS)]
-
-
-def cascade_names() -> list[str]:
-    """Names of the library's cascades."""
-    return library_names(LIBRARY)
 
 
 def load_cascade(name: str, sets: Sequence[tuple[str, str]] = ()) -> Cascade:
@@ -182,4 +176,4 @@ def _check_tensors(cascade: Cascade, document: Document) -> None:
         made.add(einsum.name)
 
 
-__all__ = ["LIBRARY", "CascadeDescription", "build_cascade", "cascade_names", "load_cascade"]
+__all__ = ["CascadeDescription", "build_cascade", "load_cascade"]
