@@ -16,13 +16,16 @@ from typing import Literal
 
 from msgspec import Struct
 
-from siliconloom.arch.errors import LoomError
+from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.mapper.fusion.tasks import TaskGraph
 
 Mode = Literal["sequential", "parallel", "pipelined"]
 Objective = Literal["time", "traffic"]
 MOST_KEPT = 12
 """Tensors that a later group reads of which every choice is looked at."""
+
+MOST_SHARES = 50_000
+"""Ways to share the cores among the tasks of a group that are looked at."""
 
 
 class CoreMachine(Struct, frozen=True):
@@ -108,6 +111,8 @@ def best_cores(macs: Sequence[int], machine: CoreMachine, steps: int) -> tuple[f
     """Fewest cycles over all ways to give every task at least one core, with the cores; ``None`` without enough."""
     if len(macs) > machine.cores:
         return None
+    if math.comb(machine.cores - 1, len(macs) - 1) > MOST_SHARES:
+        raise NotSupported(f"more than {MOST_SHARES} ways to share {machine.cores} cores among {len(macs)} products")
     ways = _shares(machine.cores, len(macs))
     return min((group_compute(macs, cores, machine.lanes, steps), cores) for cores in ways)
 

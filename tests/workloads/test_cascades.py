@@ -412,6 +412,30 @@ def test_kernels_with_all_the_buffer_they_want_move_what_they_share(name):
 # Counts and text
 
 
+def test_what_would_take_for_ever_is_refused():
+    ranks = ", ".join(f"{rank}: 720720" for rank in "ABC")
+    text = f"kind: cascade\nname: any\nranks: {{{ranks}}}\nstream: A\neinsums:\n  - Z[a, b] = X[a, c] * Y[c, b]\n"
+    with pytest.raises(NotSupported, match="an Einsum with more than 2000000 sizes of tiles"):
+        kernel_traffic(build_cascade(Document.parse(text)), 2**20)
+    chain = ["  - S = X0[a]"] + [f"  - X{n}[a] = X{n - 1}[a]" for n in range(1, 14)]
+    late = " + ".join(f"X{n}[a]" for n in range(14))
+    text = "kind: cascade\nname: any\nranks: {A: 4}\nstream: A\neinsums:\n" + "\n".join(chain)
+    cascade = build_cascade(Document.parse(f"{text}\n  - Z[a] = S * ({late})\n"))
+    with pytest.raises(NotSupported, match="any: more than 12 tensors are read in a later pass"):
+        fused_traffic(cascade, math.inf)
+
+
+@given(st.integers(1, 5000))
+def test_divisors_are_all_that_divide(number):
+    assert divisors(number) == [n for n in range(1, number + 1) if number % n == 0]
+
+
+def test_divisors_of_large_extents_are_found_or_refused():
+    assert len(divisors(1 << 72)) == 73
+    with pytest.raises(NotSupported, match="two prime factors above"):
+        divisors((2**31 - 1) ** 2)
+
+
 @given(size=st.integers(1, 6))
 def test_points_are_those_that_conditions_keep(size):
     for text in ("A[i, j] = X[i] * Y[j] | sum, j <= i", "A[i, j] = X[i] * Y[j] | sum, j < i", "A[i] = X[i] * Y[j]"):
@@ -447,6 +471,7 @@ def test_a_summed_product_is_one_multiply_add_a_point():
         ("Z[m] = A[m] ? 2", "'?' has no meaning in an Einsum", 12),
         ("Z[m] = exp(A[m], A[m])", "exp takes 1 argument, not 2", 7),
         ("Z[m] = A[m] | sum, p <= m", "a condition on p, which no access has", 12),
+        ("Z[m, p] = A[m] * B[p] | sum, m < p, p < m", "not supported: more than one condition", 22),
         ("Z[m, m] = A[m]", "an output has every variable once", 0),
         ("Z[m+1] = 3", None, None),
     ],

@@ -230,7 +230,9 @@ class Cascade(Struct, frozen=True, dict=True):
         total = math.prod(self.extent(v) for v in einsum.variables)
         for condition in einsum.conditions:
             left, right = self.extent(condition.left), self.extent(condition.right)
-            kept = sum(min(left, r + (not condition.strict)) for r in range(right))
+            more = 0 if condition.strict else 1
+            rising = min(right, max(0, left - more))  # coordinates of which not all of the left ones come before
+            kept = rising * (rising - 1) // 2 + rising * more + (right - rising) * left
             total = total * kept // (left * right)
         return total
 

@@ -78,6 +78,8 @@ class _Parser:
                 if not strict:
                     self.expect("<=")
                 conditions.append(Precedes(left, self.variable(), strict))
+        if len(conditions) > 1:
+            raise EinsumTextError("not supported: more than one condition", self.text.index("|"))
         kind, word, place = self.tokens[self.next]
         if kind != "end":
             raise EinsumTextError(f"{word} is more than the Einsum", place)

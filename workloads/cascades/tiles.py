@@ -15,9 +15,12 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from siliconloom.arch.errors import LoomError
+from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.workloads.cascades.einsum import Cascade
 from siliconloom.workloads.cascades.traffic import divisors
+
+MOST_TILES = 2_000_000
+"""Sizes of tiles that are looked at for one Einsum."""
 
 
 class TiledTraffic(Struct, frozen=True):
@@ -87,6 +90,8 @@ def least_tiled(
         if extent % grain:
             raise LoomError(f"tiles of {grain} along {rank} do not divide {extent}")
         choices.append([extent] if rank in whole else [grain * n for n in divisors(extent // grain)])
+    if math.prod(map(len, choices)) > MOST_TILES:
+        raise NotSupported(f"an Einsum with more than {MOST_TILES} sizes of tiles")
     grids = dict(zip(ranks, np.meshgrid(*(np.array(c, np.float64) for c in choices), indexing="ij"), strict=True))
     held = sum(
         np.asarray(math.prod((grids[r] for r in its), start=1.0)) for name, its in tensors.items() if name not in bypass

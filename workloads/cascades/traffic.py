@@ -26,6 +26,11 @@ from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.workloads.cascades.einsum import Cascade
 from siliconloom.workloads.cascades.passes import PassPlan, plan_passes
 
+LARGEST_PRIME = 1 << 20
+"""Prime factors of extents that are looked for."""
+MOST_CROSSING = 12
+"""Tensors read in a later pass of which every choice of what is kept is looked at."""
+
 
 class Footprint(Struct, frozen=True):
     """What a cascade has in the buffer, in elements.
@@ -142,9 +147,20 @@ def blocks(cascade: Cascade) -> Iterator[dict[str, int]]:
 
 
 def divisors(number: int) -> list[int]:
-    """Divisors in ascending order."""
-    low = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
-    return low + [number // n for n in reversed(low) if n * n != number]
+    """Divisors in ascending order; raises `NotSupported` where two prime factors are larger than `LARGEST_PRIME`."""
+    found, left, prime = [1], number, 2
+    while prime * prime <= left and prime <= LARGEST_PRIME:
+        power, powers = 1, [1]
+        while left % prime == 0:
+            left //= prime
+            power *= prime
+            powers.append(power)
+        if power > 1:
+            found = [n * p for n in found for p in powers]
+        prime += 1 + (prime > 2)
+    if prime * prime <= left:
+        raise NotSupported(f"an extent with two prime factors above {LARGEST_PRIME} ({number})")
+    return sorted(found if left == 1 else [n * p for n in found for p in (1, left)])
 
 
 def fused_traffic(
@@ -161,6 +177,8 @@ def fused_traffic(
         if einsum.reduced and not walks:
             what = f"{cascade.name}: {einsum.name} is reduced and does not walk along {plan.rank}"
             raise NotSupported(f"{what}, so no pass along {plan.rank} fuses all")
+    if len(plan.crossing) > MOST_CROSSING:
+        raise NotSupported(f"{cascade.name}: more than {MOST_CROSSING} tensors are read in a later pass")
     best: FusedTraffic | None = None
     least = math.inf
     for block in blocks(cascade):

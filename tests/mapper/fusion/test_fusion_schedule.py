@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from siliconloom.arch.document import Document
-from siliconloom.arch.errors import LoomError
+from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.mapper.fusion.schedule import CoreMachine, best_cores, best_schedule, group_compute, group_moves
 from siliconloom.mapper.fusion.tasks import task_graph
 from siliconloom.reproduce.intar import PUBLISHED, SIZES, group_names
@@ -143,6 +143,8 @@ def test_a_pipeline_takes_what_its_steps_take_one_after_another(macs, cores, ste
 def test_cores_are_shared_so_that_no_task_lags():
     assert best_cores([100, 300], CoreMachine(4, 1, 0, 1), 1) == (100.0, (1, 3))
     assert best_cores([1, 1, 1], CoreMachine(2, 1, 0, 1), 1) is None
+    with pytest.raises(NotSupported, match="ways to share 64 cores among 8 products"):
+        best_cores([1] * 8, CoreMachine(64, 1, 0, 1), 1)
 
 
 def test_three_layers_have_no_rank_in_common_and_run_in_pairs():
