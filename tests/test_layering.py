@@ -72,7 +72,8 @@ ALLOWED = {
         "render",
     ),
     "cli": ("arch", "commands"),
-    "__main__": ("cli",),
+    "start": ("cli",),
+    "__main__": ("start",),
 }
 """What each room may import besides itself; a part stands for all of its rooms."""
 OF_ROOMS = ("rtl", "sim", "mapper")

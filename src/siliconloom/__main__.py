@@ -1,5 +1,5 @@
 """``python -m siliconloom`` is ``loom``."""
 
-from siliconloom.cli import entry
+from siliconloom.start import loom
 
-entry()
+loom()
