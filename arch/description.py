@@ -286,9 +286,18 @@ class VectorUnit(Description):
         default=None,
         description="of elements, fp32: wider than the operands (int8, bf16, fp16) that they are rounded to",
     )
+    transpose_rows: int = Field(
+        default=1,
+        ge=1,
+        le=256,
+        description="rows that are transposed together: they are held, then columns of them are written, one a cycle",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> VectorUnit:
+        if self.transpose_rows & (self.transpose_rows - 1) or self.lanes % self.transpose_rows:
+            rule = f"must be a power of two that divides lanes, {self.lanes}"
+            raise rule_at("transpose_rows", rule, self.transpose_rows)
         if self.format not in (None, DataType.FP32):
             raise rule_at("format", "must be fp32, or null", self.format.value)
         return self
