@@ -36,8 +36,11 @@ class Asked(ResultSection):
     phase: str
     precision: str
     batch: int
-    sequence: int | None = Field(description="new tokens of each sequence; none of products")
+    sequence: int | None = Field(description="new tokens of each sequence; none of products and of unequal requests")
     context: int | None = Field(description="keys that the last of them attends to; none of products")
+    requests: list[dict[str, int]] | None = Field(
+        default=None, description="new tokens, earlier ones and how many, of requests of unequal lengths"
+    )
     plan: dict[str, Any] | None = Field(description="degrees of parallelism and how a step is run; none of one chip")
     mapping: str | None = Field(
         default=None, description="SHA-256 of the mapping that was given (--mapping); none where the mapper decides"

@@ -47,6 +47,19 @@ class GroupedAttention(Struct, frozen=True, kw_only=True):
     position_buckets
         Rows of a table of relative positions, with a column for each head, from which a bias is added to every score;
         0 for none. All layers of a stack use the same table (T5, Raffel et al., arXiv:1910.10683, section 2.1).
+    alibi
+        A bias is added to every score that grows with the distance, by a slope of its head that is no parameter
+        (Press et al., arXiv:2108.12409, section 3).
+    chunk
+        Positions of a chunk: a query sees the keys of its own one, up to its own position; ``None`` for all (Llama 4).
+    sinks
+        Each head has a score beside those of keys, a parameter, that takes its part of the softmax and brings no value
+        (gpt-oss; Xiao et al., arXiv:2309.17453).
+    gate
+        The product that makes queries makes a gate for each of their columns, too, whose sigmoid multiplies what
+        attention makes (Qwen3-Next).
+    query_scale
+        Queries are multiplied by a number of their position (Llama 4, in layers without RoPE).
     """
 
     heads: int
@@ -60,6 +73,11 @@ class GroupedAttention(Struct, frozen=True, kw_only=True):
     window: int | None = None
     causal: bool = True
     position_buckets: int = 0
+    alibi: bool = False
+    chunk: int | None = None
+    sinks: bool = False
+    gate: bool = False
+    query_scale: bool = False
 
 
 class LatentAttention(Struct, frozen=True, kw_only=True):
@@ -101,6 +119,8 @@ class StateSpace(Struct, frozen=True, kw_only=True):
         Columns from which the steps of all inner columns are made.
     bias, convolution_bias
         Of the projections in and out; of the convolution.
+    inner_norms
+        RMS norms of what steps, and of what B and C are (Jamba, Lieber et al., arXiv:2403.19887, section 3).
     """
 
     inner: int
@@ -109,6 +129,7 @@ class StateSpace(Struct, frozen=True, kw_only=True):
     rank: int
     bias: bool = False
     convolution_bias: bool = True
+    inner_norms: bool = False
 
     window: None = None
 
@@ -153,6 +174,60 @@ class ChunkedStateSpace(Struct, frozen=True, kw_only=True):
         return self.inner + 2 * self.groups * self.state
 
 
+class DeltaNet(Struct, frozen=True, kw_only=True):
+    """The mixer of a gated delta net (Yang et al., arXiv:2412.06464, sections 3.1 and 3.3).
+
+    Each head of values has a state of ``key_dim`` x ``value_dim``, which decays, forgets what it has under a key and
+    takes up the value of it.
+
+    Parameters
+    ----------
+    key_heads, value_heads
+        Heads of queries and keys, and of values, that share those evenly.
+    key_dim, value_dim
+        Columns of a query or key, and of a value.
+    taps
+        Of the depthwise causal convolution of queries, keys and values.
+    chunk
+        Tokens of a chunk, within which prefill multiplies matrices.
+    """
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    taps: int
+    chunk: int = 64
+
+    window: ClassVar[None] = None
+    bias: ClassVar[bool] = False
+    convolution_bias: ClassVar[bool] = False
+
+    @property
+    def inner(self) -> int:
+        """Columns of the values of all heads."""
+        return self.value_heads * self.value_dim
+
+    @property
+    def keys(self) -> int:
+        """Columns of the keys of all heads, as many as queries have."""
+        return self.key_heads * self.key_dim
+
+    @property
+    def state(self) -> int:
+        """States of each column of values."""
+        return self.key_dim
+
+    @property
+    def convolved(self) -> int:
+        """Columns that are convolved: queries, keys and values."""
+        return 2 * self.keys + self.inner
+
+
+MIXERS = StateSpace | ChunkedStateSpace | DeltaNet
+"""What keeps a state of one size in place of keys and values."""
+
+
 class FeedForward(Struct, frozen=True, kw_only=True):
     """Two-layer perceptron, or the gated one of three matrices; ``activation`` is of the plain kind."""
 
@@ -171,10 +246,16 @@ class MixtureOfExperts(Struct, frozen=True, kw_only=True):
         Width of one expert.
     shared_intermediate
         Width of the shared experts together; 0 for none.
+    shared_gate
+        The shared experts' part is weighed by the sigmoid of one product of the token (Qwen2-MoE, Qwen3-Next).
+    bias
+        Of the experts' products.
     correction_bias
-        The router stores one more value per expert, that balances the load (DeepSeek-V3).
+        The router stores one more value per expert: one that balances the load (DeepSeek-V3), a bias (gpt-oss).
     dense
         Every expert computes every token, and those that are not chosen have the weight zero.
+    popularity
+        Weights of the experts in proportion to which tokens use them; none where all are as popular.
     """
 
     experts: int
@@ -182,8 +263,11 @@ class MixtureOfExperts(Struct, frozen=True, kw_only=True):
     intermediate: int
     activation: VectorFunction
     shared_intermediate: int = 0
+    shared_gate: bool = False
+    bias: bool = False
     correction_bias: bool = False
     dense: bool = False
+    popularity: tuple[float, ...] = ()
 
 
 class NormPlacement(Enum):
@@ -197,11 +281,11 @@ class NormPlacement(Enum):
 
 
 class Layer(Struct, frozen=True, kw_only=True):
-    """One layer: of a transformer, which with ``cross`` attends to the encoder's result after its own tokens, or of a
-    state-space model, which has a mixer alone.
+    """One layer: of a transformer, which with ``cross`` attends to the encoder's result after its own tokens, or with a
+    mixer that keeps a state in place of attention; in a state-space model that mixer is alone.
     """
 
-    attention: GroupedAttention | LatentAttention | StateSpace | ChunkedStateSpace
+    attention: GroupedAttention | LatentAttention | StateSpace | ChunkedStateSpace | DeltaNet
     feed_forward: FeedForward | MixtureOfExperts | None
     norm: Norm
     placement: NormPlacement = NormPlacement.PRE
@@ -357,8 +441,13 @@ class Architecture(Struct, frozen=True, kw_only=True):
 
     @property
     def recurrent(self) -> bool:
-        """Whether a state of one size takes the place of keys and values."""
-        return any(isinstance(layer.attention, StateSpace | ChunkedStateSpace) for layer in self.layers)
+        """Whether a state of one size takes the place of keys and values, in some layers or in all."""
+        return any(isinstance(layer.attention, MIXERS) for layer in self.layers)
+
+    @property
+    def attends(self) -> bool:
+        """Whether some layer has keys and values."""
+        return any(not isinstance(layer.attention, MIXERS) for layer in self.layers)
 
     @property
     def length(self) -> int | None:
@@ -366,4 +455,8 @@ class Architecture(Struct, frozen=True, kw_only=True):
         return None if self.patches is None else self.patches.count + 1
 
 
-GATED = {VectorFunction.GELU: VectorFunction.GATED_GELU, VectorFunction.SILU: VectorFunction.GATED_SILU}
+GATED = {
+    VectorFunction.GELU: VectorFunction.GATED_GELU,
+    VectorFunction.SILU: VectorFunction.GATED_SILU,
+    VectorFunction.CLAMPED_SWIGLU: VectorFunction.CLAMPED_SWIGLU,
+}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
+from msgspec.structs import replace
 
 from siliconloom.arch.datatype import CacheFormat, DataType
 from siliconloom.arch.vector import VectorFunction
-from siliconloom.workloads.architecture import RMS_NORM, GroupedAttention, LatentAttention
+from siliconloom.workloads.architecture import RMS_NORM, GroupedAttention, LatentAttention, Layer
 from siliconloom.workloads.builder import Builder, Value
-from siliconloom.workloads.graph import Phase
+from siliconloom.workloads.graph import Phase, RequestGroup
 from siliconloom.workloads.roles import Role
 
 
@@ -17,7 +20,8 @@ class TokenStep(Struct, frozen=True, kw_only=True):
 
     The cache has room for ``room`` positions, or for ``kv_len`` where it says nothing. It is kept in ``cache``, or in
     the operands' own format where that says nothing; whole numbers have a scale for each head's key and value.
-    ``source`` are the positions of each sequence of the encoder, where the model has one.
+    ``source`` are the positions of each sequence of the encoder, where the model has one. Sequences of several lengths
+    are ``groups``; ``batch`` are all of them then, ``q_len`` and ``kv_len`` the most that a sequence has.
     """
 
     phase: Phase
@@ -27,6 +31,16 @@ class TokenStep(Struct, frozen=True, kw_only=True):
     room: int | None = None
     cache: DataType | None = None
     source: int = 0
+    groups: tuple[RequestGroup, ...] = ()
+
+    @property
+    def parts(self) -> tuple[TokenStep, ...]:
+        """The step as steps of sequences that are alike, in the order in which their tokens stand."""
+        if not self.groups:
+            return (self,)
+        return tuple(
+            replace(self, batch=each.count, q_len=each.new, kv_len=each.length, groups=()) for each in self.groups
+        )
 
     @property
     def past(self) -> int:
@@ -36,7 +50,7 @@ class TokenStep(Struct, frozen=True, kw_only=True):
     @property
     def tokens(self) -> int:
         """Tokens of one execution."""
-        return self.batch * self.q_len
+        return sum(part.batch * part.q_len for part in self.parts)
 
     @property
     def headed(self) -> int:
@@ -77,23 +91,36 @@ def add_attention(
 def add_position_bias(builder: Builder, spec: GroupedAttention, run: TokenStep) -> Value:
     """Add what every layer of a stack takes biases of scores from: one for each distance, and each head.
 
+    Without a table (ALiBi) they are products of distances and slopes, which are no parameters.
+
     Of ``q_len`` queries and ``kv_len`` keys there are ``kv_len`` distances under a causal mask, as many as there are
     earlier tokens and the own one, and ``q_len + kv_len - 1`` without one. The table has a row to a bucket of distances
     (Raffel et al., arXiv:1910.10683, section 2.1).
     """
     distances = run.kv_len if spec.causal else run.q_len + run.kv_len - 1
+    if spec.alibi:
+        slopes = {"rows": distances, "cols": spec.heads, "inputs": 1}
+        return builder.vector("position_bias", Role.POSITION_BIAS, VectorFunction.MULTIPLY, **slopes)
     table = {"rows": distances, "cols": spec.heads, "weights": spec.position_buckets * spec.heads}
     return builder.vector("position_bias", Role.POSITION_BIAS, VectorFunction.GATHER, **table)
 
 
-def _score_bias(builder: Builder, spec: GroupedAttention, run: TokenStep, bias: Value) -> Value:
+def position_bias_of(builder: Builder, layers: Sequence[Layer], run: TokenStep) -> Value | None:
+    """Add the biases of scores of a stack of layers, where its attention has any."""
+    first = layers[0].attention
+    if not isinstance(first, GroupedAttention) or not (first.position_buckets or first.alibi):
+        return None
+    return add_position_bias(builder, first, run)
+
+
+def _score_bias(builder: Builder, spec: GroupedAttention, run: TokenStep, bias: Value, label: str = "") -> Value:
     """The sum of scores and their biases as an operator of its own: no kernel or circuit of attention does it.
 
     It reads every score and its bias and writes their sum, through memory. That is more than a kernel of attention
     would take that adds biases (it would read those alone), and less than one that keeps its scores in memory takes.
     """
     shape = {"rows": run.tokens * spec.heads, "cols": run.kv_len, "inputs": 2}
-    return builder.vector("score_bias", Role.SCORE_BIAS, VectorFunction.ADD, bias, **shape)
+    return builder.vector(f"score_bias{label}", Role.SCORE_BIAS, VectorFunction.ADD, bias, **shape)
 
 
 def add_cross_attention(
@@ -140,7 +167,8 @@ def _grouped(
     tokens = run.tokens
     q_width, kv_width = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
     unbiased = 0 if spec.key_bias or not spec.qkv_bias else kv_width
-    sizes = {"m": tokens, "n": q_width + 2 * kv_width, "k": hidden, "unbiased": unbiased}
+    asked = q_width * (1 + spec.gate)
+    sizes = {"m": tokens, "n": asked + 2 * kv_width, "k": hidden, "unbiased": unbiased}
     qkv = builder.gemm("qkv", Role.QKV, x, **sizes, bias=spec.qkv_bias)
     query, key, value = (qkv.part(tokens * width) for width in (q_width, kv_width, kv_width))
     if spec.qk_norm is not None:
@@ -159,16 +187,87 @@ def _grouped(
         keys = _partly(rope, key, spec.rotary_dim, spec.head_dim)
     else:
         queries, keys = [query], [key]
-    operands = [*keys, value]
-    if run.cached and spec.causal:  # an encoder makes no further tokens that would read a cache
-        append, shape = VectorFunction.KV_APPEND, {"rows": tokens, "cols": 2 * kv_width, "inputs": 1}
-        cached = builder.vector("kv_append", Role.CACHE, append, *operands, **shape, cached=run.format(spec.head_dim))
-        operands = [cached]
-    if bias is not None:
-        operands.append(_score_bias(builder, spec, run, bias))
-    context = builder.attention(
-        "attention",
-        *queries,
+    if spec.query_scale:
+        scale, shape = VectorFunction.MULTIPLY, {"rows": tokens * spec.heads, "cols": spec.head_dim, "inputs": 1}
+        queries = [builder.vector("query_scale", Role.QUERY_NORM, scale, *queries, **shape)]
+    made = _Made(queries, [*keys, value], bias)
+    contexts = [_attend(builder, spec, run, piece, made) for piece in _pieces(spec, run)]
+    if spec.gate:
+        gate, opens = qkv.part(tokens * q_width), VectorFunction.GATED_SIGMOID
+        shape = {"rows": tokens, "cols": q_width, "inputs": 2}
+        contexts = [builder.vector("output_gate", Role.ACTIVATION, opens, gate, *contexts, **shape)]
+    return builder.gemm("output", Role.ROW_PARALLEL, *contexts, m=tokens, n=hidden, k=q_width, bias=spec.output_bias)
+
+
+class _Made(Struct, frozen=True):
+    """Queries, new keys and values, and biases of scores, of all tokens of a step."""
+
+    queries: list[Value]
+    news: list[Value]
+    bias: Value | None
+
+
+class _Piece(Struct, frozen=True):
+    """Sequences that are alike, of which one attention operator does the work; ``label`` is behind its name.
+
+    ``kept`` says whether later tokens see their keys and values, so that they go into the cache.
+    """
+
+    run: TokenStep
+    label: str = ""
+    kept: bool = True
+
+
+def _pieces(spec: GroupedAttention, run: TokenStep) -> list[_Piece]:
+    """What each attention operator of a layer does: all sequences, or those of one length; chunks of these."""
+    found = []
+    for part in run.parts:
+        label = f"_{part.q_len}_at_{part.past}" if run.groups else ""
+        found += [_Piece(part, label)] if spec.chunk is None else _chunks(part, spec.chunk, label)
+    return found
+
+
+def _chunks(run: TokenStep, size: int, label: str) -> list[_Piece]:
+    """Chunks of positions that see nothing of one another: the one begun before, whole ones, and the last one.
+
+    Whole ones are as many sequences of that length. Tokens to come see the last one alone: the others' keys and values
+    go into no cache.
+    """
+    room = None if run.room is None else min(run.room, size)
+
+    def piece(batch: int, new: int, seen: int, behind: str, kept: bool) -> _Piece:
+        own = replace(run, batch=batch, q_len=new, kv_len=seen, room=room if kept else None)
+        return _Piece(own, f"{label}{behind}", kept)
+
+    left, begun, found = run.q_len, run.past % size, []
+    if begun and begun + left > size:
+        found.append(piece(run.batch, size - begun, size, "_first", kept=False))
+        left, begun = left - (size - begun), 0
+    whole = (left - 1) // size if not begun else 0
+    if whole:
+        found.append(piece(run.batch * whole, size, size, "_whole", kept=False))
+    left -= whole * size
+    return [*found, piece(run.batch, left, begun + left, "", kept=True)]
+
+
+def _attend(builder: Builder, spec: GroupedAttention, whole: TokenStep, piece: _Piece, made: _Made) -> Value:
+    """Append the keys and values of some sequences to the cache, and attend to what they see."""
+    run, label = piece.run, piece.label
+    tokens, all_tokens = run.tokens, whole.tokens
+
+    def share(values: list[Value]) -> list[Value]:
+        return [value.part(value.elements * tokens // all_tokens) for value in values]
+
+    operands = share(made.news)
+    if run.cached and spec.causal and piece.kept:  # an encoder makes no further tokens that would read a cache
+        append, width = VectorFunction.KV_APPEND, 2 * spec.kv_heads * spec.head_dim
+        shape, cached = {"rows": tokens, "cols": width, "inputs": 1}, run.format(spec.head_dim)
+        operands = [builder.vector(f"kv_append{label}", Role.CACHE, append, *operands, **shape, cached=cached)]
+    if made.bias is not None:
+        operands.append(_score_bias(builder, spec, run, made.bias, label))
+    return builder.attention(
+        f"attention{label}",
+        *share(made.queries),
         *operands,
         batch=run.batch,
         heads=spec.heads,
@@ -180,10 +279,10 @@ def _grouped(
         causal=spec.causal,
         window=spec.window,
         room=run.room,
+        sinks=spec.sinks,
         # a prompt's keys and values are there as they were made, those before a chunk of it as they are kept
         cached=run.format(spec.head_dim) if run.phase is Phase.DECODE or run.past else None,
     )
-    return builder.gemm("output", Role.ROW_PARALLEL, context, m=tokens, n=hidden, k=q_width, bias=spec.output_bias)
 
 
 def _partly(rope: Value, whole: Value, rotary_dim: int, head_dim: int) -> list[Value]:

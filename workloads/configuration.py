@@ -184,12 +184,13 @@ class Configuration:
             raise self.error("must be a list of names", key)
         return value
 
-    def layer_types(self, layers: int) -> list[str] | None:
-        """Attention of each layer, ``full_attention`` or ``sliding_attention``; ``None`` when the key is missing."""
+    def layer_types(
+        self, layers: int, known: tuple[str, ...] = ("full_attention", "sliding_attention")
+    ) -> list[str] | None:
+        """Attention of each layer, by one of the names ``known``; ``None`` when the key is missing."""
         value = self._value("layer_types")
         if value is None:
             return None
-        known = ("full_attention", "sliding_attention")
         if not isinstance(value, list) or len(value) != layers:
             raise self.error(f"must be a list of {layers} names, one for each layer", "layer_types")
         for item in value:

@@ -8,8 +8,8 @@ those keys and values as they are, and appends none to them.
 from __future__ import annotations
 
 from siliconloom.arch.vector import VectorFunction
-from siliconloom.workloads.architecture import Architecture, Encoder, Frames, GroupedAttention, Layer
-from siliconloom.workloads.attention import TokenStep, add_position_bias
+from siliconloom.workloads.architecture import Architecture, Encoder, Frames
+from siliconloom.workloads.attention import TokenStep, position_bias_of
 from siliconloom.workloads.builder import Builder, Value
 from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.graph import Phase
@@ -34,7 +34,7 @@ def add_encoder_decoder(builder: Builder, model: Architecture, encoder: Encoder,
         made = (_add_encoder(builder, model, encoder, run),)
     builder.block("decoder_embedding", Section.EMBEDDING)
     x = add_embedding(builder, model, run)
-    bias = _position_bias(builder, model.layers, run)
+    bias = position_bias_of(builder, model.layers, run)
     return add_layers(builder, model.layers, run, model.hidden, x, *made, prefix="decoder_", bias=bias)
 
 
@@ -46,17 +46,10 @@ def _add_encoder(builder: Builder, model: Architecture, encoder: Encoder, run: T
         x = add_tokens(builder, model, own, "head" if model.tied else TABLE)
     else:
         x = _add_frames(builder, encoder.frames, model.hidden, own)
-    bias = _position_bias(builder, encoder.layers, own)
+    bias = position_bias_of(builder, encoder.layers, own)
     x = add_layers(builder, encoder.layers, own, model.hidden, x, prefix="encoder_", bias=bias)
     builder.block("encoder_norm", Section.EMBEDDING)
     return add_norm(builder, "encoder_norm", Role.NORM, encoder.norm, x, own.tokens, model.hidden)
-
-
-def _position_bias(builder: Builder, layers: tuple[Layer, ...], run: TokenStep) -> Value | None:
-    first = layers[0].attention
-    if not isinstance(first, GroupedAttention) or not first.position_buckets:
-        return None
-    return add_position_bias(builder, first, run)
 
 
 def _add_frames(builder: Builder, frames: Frames, hidden: int, run: TokenStep) -> Value:

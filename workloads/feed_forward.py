@@ -7,6 +7,7 @@ from typing import Any
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.workloads.architecture import GATED, FeedForward, MixtureOfExperts
 from siliconloom.workloads.builder import Builder, Value
+from siliconloom.workloads.popularity import alike, rows_of
 from siliconloom.workloads.roles import Role
 
 DENSE = Role.COLUMN_PARALLEL, Role.ACTIVATION, Role.ROW_PARALLEL
@@ -52,28 +53,49 @@ def _gated(
     return builder.gemm(f"{prefix}down", narrows, active, m=rows, n=hidden, k=intermediate, **options)
 
 
+def _experts(builder: Builder, spec: MixtureOfExperts, tokens: int, hidden: int, x: Value, used: int) -> list[Value]:
+    """Add the experts of one layer: all with as many rows, or those that are alike popular together.
+
+    Parameters of experts that no token uses, and those that one token uses, count with the first group.
+    """
+    total, sizes = tokens * used, (spec.intermediate, hidden, spec.activation)
+    if not spec.popularity:
+        active = min(spec.experts, total)
+        experts: dict[str, Any] = {"batch": active, "stored": spec.experts, "chosen": used, "bias": spec.bias}
+        routed = _gated(builder, "expert_", EXPERT, x, total * hidden, -(-total // active), *sizes, **experts)
+        return [routed.part(total * hidden)]
+    groups, made = alike(rows_of(spec.popularity, tokens, used)), []
+    idle = spec.experts - sum(count for count, _ in groups)
+    for number, (count, rows) in enumerate(groups):
+        stored, chosen = (count + idle, used) if number == 0 else (count, 0)
+        experts = {"batch": count, "stored": stored, "chosen": chosen, "bias": spec.bias}
+        prefix, taken = f"expert_{number + 1}_", count * rows * hidden
+        made.append(_gated(builder, prefix, EXPERT, x, taken, rows, *sizes, **experts).part(taken))
+    return made
+
+
 def _mixture(builder: Builder, spec: MixtureOfExperts, tokens: int, hidden: int, x: Value) -> Value:
     """Router, experts, shared experts and their weighted sum.
 
-    Routing is taken to be balanced: ``min(experts, tokens * top_k)`` distinct experts are active, and each gets the
-    same number of rows, ``tokens * top_k / active`` rounded up. Skewed routing makes the largest expert longer. Where
-    every expert computes every token nothing is taken: each has all rows, and the sum weighs what all have made.
+    Routing is taken to be balanced, where no popularity is said: ``min(experts, tokens * top_k)`` distinct experts are
+    active, and each gets the same number of rows, ``tokens * top_k / active`` rounded up. With a popularity each has
+    its own rows, ``tokens * top_k`` in all. Where every expert computes every token nothing is taken: each has all
+    rows, and the sum weighs what all have made. The shared experts' gate is one more weight of the sum.
     """
     used = spec.experts if spec.dense else spec.top_k
-    active = min(spec.experts, tokens * used)
-    rows = -(-tokens * used // active)
     logits = builder.gemm("router", Role.ROUTER, x, m=tokens, n=spec.experts, k=hidden, bias=spec.correction_bias)
     route = builder.vector(
         "top_k", Role.ROUTE, VectorFunction.TOP_K, logits, rows=tokens, cols=spec.experts, chosen=spec.top_k
     )
-    experts = {"batch": active, "stored": spec.experts, "chosen": used}
-    taken = tokens * used * hidden
-    routed = _gated(builder, "expert_", EXPERT, x, taken, rows, spec.intermediate, hidden, spec.activation, **experts)
-    parts = [routed.part(taken)]
+    parts = _experts(builder, spec, tokens, hidden, x, used)
     if spec.shared_intermediate:
         width = spec.shared_intermediate
         parts.append(_gated(builder, "shared_", SHARED, x, x.elements, tokens, width, hidden, spec.activation))
-    summands = used + len(parts) - 1
+    summands = used + bool(spec.shared_intermediate)
     parts.append(route.part(tokens * used))
+    if spec.shared_gate:
+        gate = builder.gemm("shared_gate", Role.ROUTER, x, m=tokens, n=1, k=hidden)
+        opened = builder.vector("shared_open", Role.ROUTE, VectorFunction.SIGMOID, gate, rows=tokens, cols=1)
+        parts.append(opened)
     combine = VectorFunction.COMBINE
     return builder.vector("combine", Role.COMBINE, combine, *parts, rows=tokens, cols=hidden, inputs=summands)

@@ -13,9 +13,10 @@ from msgspec.structs import replace
 from siliconloom.arch.datatype import CacheFormat, DataType, Packing, Sparsity
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.workloads.dataflow import Dataflow
-from siliconloom.workloads.operators import Attention, Collective, Gemm, Operator, SharedAttention, Vector
+from siliconloom.workloads.operators import Attention, Gemm, Operator, Vector
 from siliconloom.workloads.recurrence import Recurrence
 from siliconloom.workloads.roles import Pass, Role
+from siliconloom.workloads.shared import Collective, SharedAttention
 
 if TYPE_CHECKING:
     import networkx
@@ -35,6 +36,27 @@ class Phase(StrEnum):
     PREFILL = "prefill"
     DECODE = "decode"
     TRAINING = "training"
+
+
+class RequestGroup(Struct, frozen=True, kw_only=True):
+    """Requests of one step that are alike.
+
+    Parameters
+    ----------
+    new, context
+        New tokens of each, and tokens of each that lie in the cache already.
+    count
+        How many requests there are.
+    """
+
+    new: int
+    context: int
+    count: int
+
+    @property
+    def length(self) -> int:
+        """Tokens of each, earlier and new ones."""
+        return self.context + self.new
 
 
 class Graph(Struct, frozen=True, kw_only=True, eq=False, dict=True):
@@ -62,6 +84,8 @@ class Graph(Struct, frozen=True, kw_only=True, eq=False, dict=True):
         of a model with an encoder).
     images
         Images of one execution, of a workload that takes images; 0 of others.
+    requests
+        Groups of sequences of unequal lengths, where there are several: each has an attention operator of its own.
     notes
         What whoever reads a result of this workload should know.
     """
@@ -75,6 +99,7 @@ class Graph(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     dataflow: Dataflow
     resting: tuple[Operator, ...] = ()
     images: int = 0
+    requests: tuple[RequestGroup, ...] = ()
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -165,7 +190,8 @@ class Graph(Struct, frozen=True, kw_only=True, eq=False, dict=True):
         Of a decoder behind an encoder those of its own keys and values: a token adds none to cross-attention's.
         """
         own = (append for append, attention in self._caches() if attention.role is not Role.CROSS_ATTENTION)
-        return sum(append.row_bytes * append.repeat for append in own)
+        layers = {(append.block, append.place.layer): append for append in own}  # one of a layer's, if it has several
+        return sum(append.row_bytes * append.repeat for append in layers.values())
 
     @property
     def cross_bytes(self) -> int:
@@ -369,6 +395,7 @@ __all__ = [
     "Graph",
     "Operator",
     "Phase",
+    "RequestGroup",
     "SharedAttention",
     "Vector",
     "is_optimizer",

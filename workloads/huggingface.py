@@ -18,6 +18,7 @@ FAMILIES = {
     "deepseek": ("deepseek_v2", "deepseek_v3"),
     "encoder_decoder": ("t5", "whisper"),
     "gpt": ("bert", "gpt2", "opt", "phi", "roberta"),
+    "hybrid": ("jamba", "qwen3_next"),
     "llama": (
         "gemma",
         "gemma2",
@@ -31,15 +32,13 @@ FAMILIES = {
         "qwen3",
         "qwen3_moe",
     ),
+    "experts": ("gpt_oss", "llama4", "llama4_text"),
     "mamba": ("mamba", "mamba2"),
-    "neox": ("falcon", "gpt_neox", "gptj"),
+    "neox": ("bloom", "falcon", "gpt_neox", "gptj"),
     "vision": ("vit",),
 }
 """Functions of the file of each family, which is imported when a model is of it, by ``model_type``."""
 MODELS = {name: family for family, names in FAMILIES.items() for name in names}
-
-NOT_BUILT = {"bloom": "a bias of every score that grows with the distance (alibi)"}
-"""Model types that no family builds, and what they would ask for."""
 
 LATER = {
     "quantization_config": "weights stored in another format than that of the arithmetic; take the key out and set "
@@ -68,8 +67,6 @@ def read_architecture(document: Document, path: tuple[Key, ...] = ()) -> Archite
     if not config.has("model_type"):
         raise config.error(f"the key 'model_type' is missing; it must be one of {', '.join(sorted(MODELS))}")
     model_type = config.data["model_type"]
-    if isinstance(model_type, str) and model_type in NOT_BUILT:
-        raise config.error(f"not supported: {model_type}, which has {NOT_BUILT[model_type]}", "model_type")
     if not isinstance(model_type, str) or model_type not in MODELS:
         near = nearest_name(str(model_type), MODELS)
         raise config.error(f"must be one of {', '.join(sorted(MODELS))}", "model_type", value=model_type, nearest=near)

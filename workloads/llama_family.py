@@ -179,11 +179,11 @@ def rotary_fraction(config: Configuration, default: float) -> float:
     return config.fraction("partial_rotary_factor", default)
 
 
-def idle_widths(config: Configuration, layers: tuple[Layer, ...]) -> None:
-    """Say which widths no layer has: that of dense layers, or that of experts."""
+def idle_widths(config: Configuration, layers: tuple[Layer, ...], dense: str = "intermediate_size") -> None:
+    """Say which widths no layer has: that of ``dense`` layers, or that of experts."""
     kinds = {type(layer.feed_forward) for layer in layers}
     if FeedForward not in kinds:
-        config.idle["intermediate_size"] = "every layer has experts"
+        config.idle[dense] = "every layer has experts"
     if MixtureOfExperts not in kinds:
         no_experts = ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "n_routed_experts")
         config.idle |= dict.fromkeys((*no_experts, "n_shared_experts", "num_local_experts"), "no layer has experts")
@@ -244,7 +244,7 @@ def _decoder(
     hidden = config.required("hidden_size")
     count = config.required("num_hidden_layers", high=MAX_LAYERS)
     heads = heads or config.required("num_attention_heads")
-    kv_heads = _kv_heads(config, heads, defaults.kv_heads)
+    kv_heads = kv_heads_of(config, heads, defaults.kv_heads)
     # An explicit null means hidden size over heads, in every family.
     head_dim = config.optional("head_dim")
     if head_dim is None:
@@ -276,7 +276,7 @@ def _decoder(
     )
 
 
-def _kv_heads(config: Configuration, heads: int, default: int | None) -> int:
+def kv_heads_of(config: Configuration, heads: int, default: int | None) -> int:
     """A missing key takes the family's default; null, or no default, means as many as heads."""
     kv_heads = config.optional("num_key_value_heads")
     if kv_heads is None:

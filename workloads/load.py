@@ -7,31 +7,25 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from msgspec.structs import replace
 from pydantic import Field, TypeAdapter
 
 from siliconloom.arch.datatype import DataType, Packing
-from siliconloom.arch.document import Description, Document, find_file
+from siliconloom.arch.document import Document, find_file
 from siliconloom.arch.errors import NotSupported, Position
-from siliconloom.workloads.architecture import Architecture, Encoder, LatentAttention, MixtureOfExperts
+from siliconloom.workloads.architecture import Architecture, MixtureOfExperts
 from siliconloom.workloads.attention import TokenStep
 from siliconloom.workloads.dataflow import Dataflow
+from siliconloom.workloads.description import Transformer
 from siliconloom.workloads.encoder_decoder import resting
-from siliconloom.workloads.fields import Count, Title
 from siliconloom.workloads.graph import Graph, Phase
 from siliconloom.workloads.huggingface import read_architecture
 from siliconloom.workloads.names import LIBRARY
 from siliconloom.workloads.operators import Attention, Gemm, Operator, Vector
+from siliconloom.workloads.popularity import zipf
 from siliconloom.workloads.precision import (
-    Block,
-    CacheName,
-    Compression,
-    Density,
-    Group,
-    PrecisionName,
-    SparsityName,
     Stated,
     Unpacked,
     check_compression,
@@ -40,63 +34,9 @@ from siliconloom.workloads.precision import (
     group_of,
     sparsity_of,
 )
+from siliconloom.workloads.requests import refuse_beside, step_in_words
+from siliconloom.workloads.steps import requested_step, token_step
 from siliconloom.workloads.transformer import forward_graph
-
-DEFAULT_SEQUENCE = 2048
-
-Length = Annotated[int, Field(ge=1, le=2**24, strict=True)]
-
-
-class Transformer(Description):
-    """A model and how to run it.
-
-    ``model`` is the content of a Hugging Face ``config.json``. ``sequence`` are the tokens of each sequence in
-    prefill and training, ``context`` the keys that the last new token of a decode step attends to, its own included;
-    both default to 2048 or the model's longest sequence, and an image's is as long as its patches make it.
-    In prefill ``context`` are tokens that lie in the cache already, which the ``sequence`` new ones attend to as well
-    (none); in decode ``sequence`` are the new tokens of each sequence, the last ones of ``context`` (1). Of a file that
-    leaves the phase open, and gives the lengths of both, neither is read so: ``--set`` asks for it.
-    Of a model with an encoder ``sequence`` are the encoder's tokens, or positions, ``decoder_sequence`` the decoder's
-    in prefill (1), and ``context`` those of the decoder alone; ``encoder_sequence`` are the encoder's positions that a
-    decode step attends to, by default as many as ``sequence`` in prefill.
-    ``cache_length`` are the positions that the cache has room for, where those are more. ``training_batch`` are the
-    sequences of a training step, where ``--set`` gives no ``batch``. ``layers`` keeps only the first so many.
-    ``experts: all`` lets every expert compute every token, with the weight zero where it is not chosen.
-    ``sample: greedy`` lets the token of the largest logit follow the head, in prefill and decode.
-    ``operator_precision`` maps shell-style patterns of operator names (``*.attention``) to formats. ``weight_group``
-    are the rows of a group of packed weights, which share a scale (128 where W4A16 or W8A16 says no number); a file may
-    state them for whoever packs its weights. ``weight_compression`` are the bytes in memory of a byte of weights that
-    are compressed without loss (0.68 for DFloat11's of bf16): of all products but routers, and but a head whose rows
-    an embedding reads. ``weight_sparsity`` says which of a product's weights are zeros that are not stored, in all but
-    the head and routers: ``2of4`` (2:4), or ``block``, of whose blocks of ``weight_block`` rows and columns (128) the
-    share ``weight_density`` is kept. ``cache_precision`` is the format that keys and values are kept in, where that has
-    fewer bits than attention's: whole numbers with a scale and an offset for each head's key and value of a position.
-    """
-
-    kind: Literal["transformer"]
-    name: Title | None = None
-    description: str = ""
-    source: str = ""
-    model: dict[str, Any]
-    phase: Phase = Phase.PREFILL
-    batch: Count = 1
-    training_batch: Count | None = None
-    sequence: Length | None = None
-    decoder_sequence: Length | None = None
-    encoder_sequence: Length | None = None
-    context: Length | None = None
-    cache_length: Length | None = None
-    layers: Length | None = None
-    experts: Literal["all"] | None = None
-    sample: Literal["greedy"] | None = None
-    precision: PrecisionName | None = None
-    operator_precision: dict[str, PrecisionName] = Field(default={})
-    weight_group: Group | None = None
-    weight_compression: Compression | None = None
-    weight_sparsity: SparsityName | None = None
-    weight_density: Density | None = None
-    weight_block: Block | None = None
-    cache_precision: CacheName | None = None
 
 
 def load_workload(name: str, overrides: list[tuple[str, str]] | None = None) -> Graph:
@@ -209,6 +149,7 @@ OTHER_PHASES: dict[Phase, dict[str, str]] = {
         "cache_precision": "cache_precision in training, which keeps no cache",
         "sample": "sample in training, which has no next token",
         "experts": "experts that all compute every token in training",
+        "expert_popularity": "expert_popularity in training; plan.expert_load and plan.expert_routing say it of plans",
     },
 }
 """Keys that mean nothing in a phase, and what they would ask for."""
@@ -227,16 +168,26 @@ def _refuse_other_phases(document: Document, entry: Transformer, meant: set[str]
 
 def _transformer(document: Document, title: str, described: set[Any], changed: set[str]) -> Graph:
     entry = document.validate(Transformer)
-    _refuse_other_phases(document, entry, described | changed)
+    if entry.requests is not None:
+        refuse_beside(document, changed)
+        entry = entry.model_copy(update={"phase": Phase.PREFILL, "training_batch": None})
+    _refuse_other_phases(document, entry, set() if entry.requests is not None else described | changed)
     if entry.phase is Phase.TRAINING and entry.training_batch is not None:
         if {"batch", "training_batch"} <= changed:
             raise document.error("give batch or training_batch", ("training_batch",), value=entry.training_batch)
         if "batch" not in changed:
             entry = entry.model_copy(update={"batch": entry.training_batch})
-    model = _kept_layers(document, entry, read_architecture(document, ("model",)))
+    whole = read_architecture(document, ("model",))
+    model = _kept_layers(document, entry, whole)
     if entry.experts is not None:
         model = _with_all_experts(document, model)
-    run = _run(document, entry, model, described | changed)
+    if entry.expert_popularity is not None:
+        model = _with_popular_experts(document, entry, model)
+    if entry.requests is None:
+        run = token_step(document, entry, model, described | changed, caches=whole.attends)
+    else:
+        run = requested_step(document, entry, model)
+        entry = entry.model_copy(update={"phase": run.phase})
     precision, packing, patterns = _formats(document, entry, model, "weight_group" in changed)
     stated = [p for p in (entry.precision, *entry.operator_precision.values()) if p is not None]
     check_compression(document, stated, entry.weight_compression, entry.phase)
@@ -261,6 +212,7 @@ def _transformer(document: Document, title: str, described: set[Any], changed: s
         dataflow=dataflow,
         resting=rest,
         images=run.batch if model.patches is not None else 0,
+        requests=run.groups,
         notes=_notes(model, run),
     )
     _check_patterns(document, entry, (*graph.operators(), *rest))
@@ -299,140 +251,6 @@ def _with_all_experts(document: Document, model: Architecture) -> Architecture:
     return replace(model, layers=layers)
 
 
-def _run(document: Document, entry: Transformer, model: Architecture, meant: set[str]) -> TokenStep:
-    """How the model is run; ``meant`` are the keys that are said of this phase."""
-    added = {Phase.PREFILL: entry.context, Phase.DECODE: entry.sequence, Phase.TRAINING: None}[entry.phase]
-    added = added if {Phase.PREFILL: "context", Phase.DECODE: "sequence"}.get(entry.phase) in meant else None
-    if added is not None:
-        _refuse_chunks(document, entry, model)
-    if model.encoder is not None:
-        return _run_decoder(document, entry, model, _source(document, entry, model, model.encoder))
-    for key in ("decoder_sequence", "encoder_sequence"):
-        if getattr(entry, key) is not None:
-            raise document.error(f"{model.model_type} is no encoder with a decoder", (key,), value=getattr(entry, key))
-    default = model.length or min(DEFAULT_SEQUENCE, model.max_length or model.trained_length or DEFAULT_SEQUENCE)
-    if model.patches is not None and entry.sequence not in (None, model.length):
-        cut = f"image_size {model.patches.image}, patch_size {model.patches.patch}"
-        rule = f"must be {model.length}: {model.patches.count} patches of an image ({cut}) and a class token"
-        raise document.error(rule, ("sequence",), value=entry.sequence)
-    lengths = ("sequence", entry.sequence), ("context", entry.context), ("cache_length", entry.cache_length)
-    for key, length in lengths:
-        if length is not None and model.max_length is not None and length > model.max_length:
-            raise document.error(
-                f"the model has learned positions for {model.max_length} tokens only", (key,), value=length
-            )
-    if model.recurrent:
-        _refuse_cache(document, entry, model)
-    if entry.phase is Phase.DECODE:
-        if not model.causal:
-            raise document.error(
-                f"{model.model_type} is an encoder and does not decode; use prefill",
-                ("phase",),
-                value=entry.phase.value,
-            )
-        length, new = entry.context or default, added or 1
-        if new > length:
-            rule = f"the new tokens are the last ones of context, {length}"
-            raise document.error(rule, ("sequence",), value=new)
-    else:
-        new = entry.sequence or default
-        length = new + (added or 0)
-        if model.max_length is not None and length > model.max_length:
-            rule = f"{added} tokens of context and {new} new ones; the model has learned positions for"
-            raise document.error(f"{rule} {model.max_length} tokens only", ("context",), value=added)
-    room = entry.cache_length if entry.phase is not Phase.TRAINING else None
-    if room is not None and not model.causal:
-        raise document.error(f"{model.model_type} is an encoder and keeps no cache", ("cache_length",), value=room)
-    if room is not None and any(isinstance(layer.attention, LatentAttention) for layer in model.layers):
-        raise NotSupported("cache_length of a latent cache")
-    if room is not None and room < length:
-        raise document.error(f"the cache must have room for {length} positions", ("cache_length",), value=room)
-    cache = _cache_format(document, entry, model)
-    return TokenStep(phase=entry.phase, batch=entry.batch, q_len=new, kv_len=length, room=room, cache=cache)
-
-
-def _source(document: Document, entry: Transformer, model: Architecture, encoder: Encoder) -> int:
-    """Positions of each sequence of the encoder."""
-    if entry.phase is Phase.TRAINING:
-        raise document.error(f"not supported: training of {model.model_type}, an encoder with a decoder", ("phase",))
-    key, length = "sequence", entry.sequence
-    if entry.phase is Phase.DECODE and entry.encoder_sequence is not None:
-        key, length = "encoder_sequence", entry.encoder_sequence
-    if encoder.frames is None:
-        return length or min(DEFAULT_SEQUENCE, model.trained_length or DEFAULT_SEQUENCE)
-    positions, count = encoder.frames.positions, encoder.frames.count
-    if length not in (None, positions):
-        rule = f"must be {positions}: the positions that convolutions leave of {count} frames (max_source_positions)"
-        raise document.error(rule, (key,), value=length)
-    return positions
-
-
-def _run_decoder(document: Document, entry: Transformer, model: Architecture, source: int) -> TokenStep:
-    """The decoder's tokens: its first ones in prefill, one that attends to ``context`` of its own in decode."""
-    for key in ("decoder_sequence", "context", "cache_length"):
-        length = getattr(entry, key)
-        if length is not None and model.max_length is not None and length > model.max_length:
-            rule = f"the decoder has learned positions for {model.max_length} tokens only"
-            raise document.error(rule, (key,), value=length)
-    if entry.phase is Phase.DECODE:
-        default = min(DEFAULT_SEQUENCE, model.max_length or model.trained_length or DEFAULT_SEQUENCE)
-        length, new = entry.context or default, 1
-    else:
-        length = new = entry.decoder_sequence or 1
-    room = entry.cache_length
-    if room is not None and room < length:
-        raise document.error(f"the cache must have room for {length} positions", ("cache_length",), value=room)
-    cache = _cache_format(document, entry, model)
-    return TokenStep(
-        phase=entry.phase, batch=entry.batch, q_len=new, kv_len=length, room=room, cache=cache, source=source
-    )
-
-
-def _refuse_chunks(document: Document, entry: Transformer, model: Architecture) -> None:
-    """Refuse earlier tokens in prefill, and several new ones in decode, of models that have no step of that kind."""
-    decode = entry.phase is Phase.DECODE
-    key, value = ("sequence", entry.sequence) if decode else ("context", entry.context)
-    if model.encoder is not None:
-        longer = "context is the decoder's length" if decode else "decoder_sequence is the decoder's length"
-        why = f"is an encoder with a decoder; {longer}"
-    elif model.recurrent:
-        why = "keeps a state of one size, whatever the tokens before, and no keys and values"
-    elif not model.causal:
-        why = "is an encoder, and all of its tokens attend to one another at once"
-    else:
-        return
-    what = "several new tokens of each sequence" if decode else "tokens that lie in the cache already"
-    said = f"not supported: {key} in {entry.phase.value} ({what})"
-    raise document.error(f"{said}: {model.model_type} {why}", (key,), value=value)
-
-
-def _refuse_cache(document: Document, entry: Transformer, model: Architecture) -> None:
-    """Refuse what a state, which has one size whatever came before, has no answer for."""
-    if entry.phase is Phase.TRAINING:
-        raise NotSupported(f"training of {model.model_type}: no gradients of a scan")
-    for key, value in ("context", entry.context), ("cache_length", entry.cache_length):
-        if value is not None:
-            rule = f"{model.model_type} keeps a state of one size, whatever the tokens before, and no keys and values"
-            raise document.error(rule, (key,), value=value)
-    if entry.cache_precision is not None:
-        rule = f"{model.model_type} keeps no keys and values; its state has the operands' format"
-        raise document.error(rule, ("cache_precision",), value=entry.cache_precision.value)
-
-
-def _cache_format(document: Document, entry: Transformer, model: Architecture) -> DataType | None:
-    """The format that keys and values are kept in, where one is stated."""
-    stated = entry.cache_precision if entry.phase is not Phase.TRAINING else None
-    if stated is None:
-        return None
-    if not model.causal:
-        raise document.error(
-            f"{model.model_type} is an encoder and keeps no cache", ("cache_precision",), value=stated.value
-        )
-    if any(isinstance(layer.attention, LatentAttention) for layer in model.layers):
-        raise NotSupported("cache_precision of a latent cache")
-    return stated.dtype
-
-
 def _check_cache(document: Document, entry: Transformer, dataflow: Dataflow) -> None:
     """The cache's format has fewer bits than attention's operands, or is theirs."""
     for name in dataflow:
@@ -445,12 +263,41 @@ def _check_cache(document: Document, entry: Transformer, dataflow: Dataflow) -> 
             raise document.error(rule, ("cache_precision",), value=kept.value)
 
 
+def _with_popular_experts(document: Document, entry: Transformer, model: Architecture) -> Architecture:
+    """The same model, some of whose experts get more tokens than others; where all are as popular, the same."""
+    key, stated = ("expert_popularity",), entry.expert_popularity
+    mixtures = [each.feed_forward for each in model.layers if isinstance(each.feed_forward, MixtureOfExperts)]
+    if not mixtures:
+        raise document.error("the model has no experts", key)
+    if entry.experts is not None:
+        raise document.error("changes nothing: experts: all lets every expert compute every token", key)
+    experts, used = mixtures[0].experts, mixtures[0].top_k
+    assert stated is not None
+    weights = zipf(experts, stated) if isinstance(stated, float) else stated
+    if len(weights) != experts:
+        raise document.error(f"must have a number for each of the {experts} experts, and has {len(weights)}", key)
+    if sum(weight > 0 for weight in weights) < used:
+        rule = f"at least {used} experts must have tokens, as each token uses {used}"
+        raise document.error(rule, key)
+    if len(set(weights)) == 1:
+        return model
+    layers = tuple(
+        replace(layer, feed_forward=replace(layer.feed_forward, popularity=weights))
+        if isinstance(layer.feed_forward, MixtureOfExperts)
+        else layer
+        for layer in model.layers
+    )
+    return replace(model, layers=layers)
+
+
 def _notes(model: Architecture, run: TokenStep) -> tuple[str, ...]:
     """Positions that no table holds go on beyond those that a model was made for; what it says there is open."""
     longest = max(run.kv_len, run.source)
+    said = (step_in_words(run.groups),) if run.groups else ()
     if model.trained_length is None or longest <= model.trained_length:
-        return ()
-    return (f"{longest:,} tokens are more than the {model.trained_length:,} positions that the model was made for",)
+        return said
+    beyond = f"{longest:,} tokens are more than the {model.trained_length:,} positions that the model was made for"
+    return (*said, beyond)
 
 
 def _formats(

@@ -1,4 +1,6 @@
-"""Decoders with layer norms, RoPE and two-layer perceptrons, mostly beside attention: GPT-J, GPT-NeoX, Pythia, Falcon.
+"""Decoders with layer norms and two-layer perceptrons: GPT-J, GPT-NeoX, Pythia, Falcon, BLOOM.
+
+They have RoPE, or ALiBi (BLOOM, some Falcons); perceptrons stand mostly beside attention.
 
 Defaults of missing keys are those of each family's configuration class in Hugging Face transformers; the sizes of the
 model (width, layers, heads) must be there.
@@ -6,6 +8,7 @@ model (width, layers, heads) must be there.
 
 from __future__ import annotations
 
+from siliconloom.arch.vector import VectorFunction
 from siliconloom.workloads.architecture import (
     LAYER_NORM,
     Architecture,
@@ -16,6 +19,8 @@ from siliconloom.workloads.architecture import (
 )
 from siliconloom.workloads.configuration import MAX_LAYERS, Configuration
 from siliconloom.workloads.llama_family import MAX_POSITIONS, head_width, rotary_fraction, rotary_width, trained_length
+
+GELU = VectorFunction.GELU
 
 
 def gpt_neox(config: Configuration) -> Architecture:
@@ -104,20 +109,23 @@ def falcon(config: Configuration) -> Architecture:
 
     The head is the table of tokens where nothing else is said, though released files hold it twice.
     """
-    if config.flag("alibi", False):
-        rule = "not supported: falcon with a bias of every score that grows with the distance (alibi)"
-        raise config.error(rule, "alibi")
     if config.flag("apply_residual_connection_post_layernorm", False):
         key = "apply_residual_connection_post_layernorm"
         raise config.error(f"not supported: falcon whose residual stream is normed ({key})", key)
     hidden, layers, heads = _sizes(config, "n_layer", "n_head")
     head_dim, bias = head_width(config, hidden, heads), config.flag("bias", False)
+    alibi = config.flag("alibi", False)
+    length = trained_length(config)
+    if alibi:
+        rule = "alibi is true, and positions are biases of scores"
+        config.idle |= dict.fromkeys(("rope_scaling", "rope_parameters", "max_position_embeddings"), rule)
     layer = Layer(
         attention=GroupedAttention(
             heads=heads,
             kv_heads=_falcon_heads(config, heads),
             head_dim=head_dim,
-            rotary_dim=rotary_width(config, head_dim),
+            rotary_dim=0 if alibi else rotary_width(config, head_dim),
+            alibi=alibi,
             qkv_bias=bias,
             output_bias=bias,
         ),
@@ -139,7 +147,43 @@ def falcon(config: Configuration) -> Architecture:
         final_norm=LAYER_NORM,
         tied=config.flag("tie_word_embeddings", True),
         dtype=config.dtype(),
-        trained_length=trained_length(config),
+        trained_length=None if alibi else length,
+    )
+
+
+def bloom(config: Configuration) -> Architecture:
+    """BLOOM (arXiv:2211.05100, section 3.2): ALiBi for positions, a norm of the embeddings, biases, a tied head.
+
+    The width of the perceptron is four times the model's. ``seq_length`` is what it was trained with, and no limit.
+    """
+    key = "apply_residual_connection_post_layernorm"
+    if config.flag(key, False):
+        raise config.error(f"not supported: bloom whose residual stream is normed ({key})", key)
+    hidden = config.required("hidden_size", "n_embed")
+    layers = config.required("n_layer", "num_hidden_layers", high=MAX_LAYERS)
+    heads = config.required("n_head", "num_attention_heads")
+    layer = Layer(
+        attention=GroupedAttention(
+            heads=heads,
+            kv_heads=heads,
+            head_dim=head_width(config, hidden, heads),
+            qkv_bias=True,
+            output_bias=True,
+            alibi=True,
+        ),
+        feed_forward=FeedForward(intermediate=4 * hidden, gated=False, bias=True, activation=GELU),
+        norm=LAYER_NORM,
+    )
+    return Architecture(
+        model_type="bloom",
+        vocabulary=config.integer("vocab_size", default=250880),
+        hidden=hidden,
+        embedding_width=hidden,
+        layers=(layer,) * layers,
+        embedding_norm=LAYER_NORM,
+        final_norm=LAYER_NORM,
+        tied=config.flag("tie_word_embeddings", True),
+        dtype=config.dtype(),
     )
 
 

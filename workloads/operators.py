@@ -243,6 +243,8 @@ class Attention(Operator, frozen=True, kw_only=True):
         Format of the cache that keys and values are read from, where it is not ``precision``.
     remade
         Keys and values of earlier tokens are made in this step, too (from a latent), and lie in no cache.
+    sinks
+        Each head has a score beside those of keys, a parameter, that takes its part of the softmax.
     """
 
     batch: int
@@ -258,6 +260,7 @@ class Attention(Operator, frozen=True, kw_only=True):
     room: int | None = None
     cached: CacheFormat | None = None
     remade: bool = False
+    sinks: bool = False
 
     kind: ClassVar[str] = "attention"
     _dimensions: ClassVar[tuple[str, ...]] = (
@@ -282,6 +285,10 @@ class Attention(Operator, frozen=True, kw_only=True):
             raise ValueError(f"{self.name}: a window needs causal attention")
         if self.room is not None and self.room < self.kv_len:
             raise ValueError(f"{self.name}: a cache of {self.room} positions has no room for {self.kv_len} keys")
+
+    @property
+    def parameters(self) -> int:
+        return self.heads * self.sinks
 
     @property
     def past(self) -> int:
@@ -360,38 +367,6 @@ class Attention(Operator, frozen=True, kw_only=True):
     @property
     def output_elements(self) -> int:
         return self.batch * self.q_len * self.heads * self.v_head_dim
-
-
-class SharedAttention(Attention, frozen=True, kw_only=True):
-    """One chip's part of attention that ``ranks`` chips share by tokens; lengths are those of the whole sequences.
-
-    ``scheme`` says how queries and keys of different chips meet.
-    """
-
-    ranks: int
-    scheme: str
-
-    _dimensions: ClassVar[tuple[str, ...]] = (*Attention._dimensions, "ranks", "scheme")
-
-    @property
-    def macs(self) -> int:
-        return -(-super().macs // self.ranks)
-
-    @property
-    def unmasked_macs(self) -> int:
-        return -(-super().unmasked_macs // self.ranks)
-
-    @property
-    def vector_elements(self) -> int:
-        return -(-super().vector_elements // self.ranks)
-
-    @property
-    def input_elements(self) -> int:
-        return -(-super().input_elements // self.ranks)
-
-    @property
-    def output_elements(self) -> int:
-        return -(-super().output_elements // self.ranks)
 
 
 CHAINED = (VectorFunction.ADD, VectorFunction.MAXIMUM)
@@ -483,32 +458,3 @@ class Vector(Operator, frozen=True, kw_only=True):
     @property
     def output_elements(self) -> int:
         return self.outputs * self.rows * self.function.spec.result_cols(self.cols)
-
-
-class Collective(Operator, frozen=True, kw_only=True):
-    """Messages among the chips that share the operators before it, put there by a plan.
-
-    Parameters
-    ----------
-    operation
-        ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``.
-    dimension
-        Of the plan: ``tensor``, ``context`` or ``expert``; the chips along it take part.
-    elements
-        The larger of a chip's input and result.
-    """
-
-    operation: str
-    dimension: str
-    elements: int
-
-    kind: ClassVar[str] = "collective"
-    _dimensions: ClassVar[tuple[str, ...]] = ("operation", "dimension", "elements")
-
-    @property
-    def input_elements(self) -> int:
-        return self.elements
-
-    @property
-    def output_elements(self) -> int:
-        return self.elements

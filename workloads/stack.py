@@ -7,8 +7,10 @@ from typing import Any
 
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.workloads.architecture import (
+    MIXERS,
     Architecture,
     ChunkedStateSpace,
+    DeltaNet,
     Layer,
     MixtureOfExperts,
     Norm,
@@ -84,11 +86,18 @@ def layer_blocks(layers: Sequence[Layer]) -> list[tuple[str, int, list[Layer]]]:
 
 def _label(layer: Layer, layers: Sequence[Layer]) -> str:
     words = []
-    if len({other.attention.window for other in layers}) > 1:
-        words.append("global" if layer.attention.window is None else "local")
+    if len({isinstance(other.attention, MIXERS) for other in layers}) > 1:
+        words.append("mixer" if isinstance(layer.attention, MIXERS) else "attention")
+    if len({_seen(other) for other in layers if not isinstance(other.attention, MIXERS)}) > 1 and words != ["mixer"]:
+        words.append("global" if _seen(layer) is None else "local")
     if len({type(other.feed_forward) for other in layers}) > 1:
         words.append("moe" if isinstance(layer.feed_forward, MixtureOfExperts) else "dense")
     return "_".join([*words, "layer"])
+
+
+def _seen(layer: Layer) -> int | None:
+    """Keys that a query sees at most: those of a window, or of a chunk; ``None`` for all."""
+    return layer.attention.window or getattr(layer.attention, "chunk", None)
 
 
 def add_tokens(builder: Builder, model: Architecture, run: TokenStep, tied: str | None) -> Value:
@@ -136,9 +145,9 @@ def _image(builder: Builder, model: Architecture, patches: Patches, run: TokenSt
 def _layer(
     builder: Builder, layer: Layer, run: TokenStep, hidden: int, x: Value, *made: Value, bias: Value | None = None
 ) -> Value:
-    if isinstance(layer.attention, StateSpace | ChunkedStateSpace):
+    if layer.feed_forward is None:
+        assert isinstance(layer.attention, MIXERS)
         return _state_space(builder, layer, layer.attention, run, hidden, x)
-    assert layer.feed_forward is not None
     tokens, norm, placement = run.tokens, layer.norm, layer.placement
     joint = placement in (NormPlacement.PARALLEL, NormPlacement.PARALLEL_PAIR)
     norms, sums = (Role.JOINT_NORM, Role.JOINT_RESIDUAL) if joint else (Role.NORM, Role.RESIDUAL)
@@ -150,13 +159,19 @@ def _layer(
         return builder.vector(name, sums, VectorFunction.ADD, *values, rows=tokens, cols=hidden)
 
     if joint:
+        assert not isinstance(layer.attention, MIXERS)
         pair = placement is NormPlacement.PARALLEL_PAIR
         inner = normed("attention_norm" if pair else "norm", x)
-        attended = add_attention(builder, layer.attention, run, hidden, inner)
+        attended = add_attention(builder, layer.attention, run, hidden, inner, bias)
         inner = normed("feed_forward_norm", x) if pair else inner
         computed = add_feed_forward(builder, layer.feed_forward, tokens, hidden, inner)
         return add("add", attended, computed, x)
     after = placement is NormPlacement.POST
+    if isinstance(layer.attention, MIXERS):
+        mixed = add_state_space(builder, layer.attention, run, hidden, normed("mixer_norm", x))
+        x = add("mixer_add", mixed, x)
+        computed = add_feed_forward(builder, layer.feed_forward, tokens, hidden, normed("feed_forward_norm", x))
+        return add("feed_forward_add", computed, x)
     inner = x if after else normed("attention_norm", x)
     attended = add_attention(builder, layer.attention, run, hidden, inner, bias)
     if placement is NormPlacement.SANDWICH:
@@ -177,7 +192,12 @@ def _layer(
 
 
 def _state_space(
-    builder: Builder, layer: Layer, mixer: StateSpace | ChunkedStateSpace, run: TokenStep, hidden: int, x: Value
+    builder: Builder,
+    layer: Layer,
+    mixer: StateSpace | ChunkedStateSpace | DeltaNet,
+    run: TokenStep,
+    hidden: int,
+    x: Value,
 ) -> Value:
     """Norm, mixer and residual sum."""
     normed = add_norm(builder, "norm", Role.NORM, layer.norm, x, run.tokens, hidden)

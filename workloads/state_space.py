@@ -1,4 +1,4 @@
-"""Operators of state-space layers: Mamba's selective scan, and Mamba-2's products of chunks.
+"""Operators of layers that keep a state: Mamba's selective scan, Mamba-2's products of chunks, gated delta nets'.
 
 A layer is norm, mixer and residual sum. Its state has the same size whatever came before: ``d_conv - 1`` rows of what
 is convolved, and ``state`` values for each inner column. Decode reads and writes both; prefill leaves them.
@@ -7,48 +7,41 @@ is convolved, and ``state`` values for each inner column. Decode reads and write
 from __future__ import annotations
 
 from siliconloom.arch.vector import VectorFunction
-from siliconloom.workloads.architecture import ChunkedStateSpace, StateSpace
+from siliconloom.workloads.architecture import ChunkedStateSpace, DeltaNet, StateSpace
 from siliconloom.workloads.attention import TokenStep
 from siliconloom.workloads.builder import Builder, Value
+from siliconloom.workloads.delta_net import add_convolution, add_delta_net
 from siliconloom.workloads.graph import Phase
 from siliconloom.workloads.roles import Role
 
 
 def add_state_space(
-    builder: Builder, spec: StateSpace | ChunkedStateSpace, run: TokenStep, hidden: int, x: Value
+    builder: Builder, spec: StateSpace | ChunkedStateSpace | DeltaNet, run: TokenStep, hidden: int, x: Value
 ) -> Value:
     """Add the mixer of one layer, from the normed residual ``x`` to the output projection."""
     if isinstance(spec, StateSpace):
         return _selective(builder, spec, run, hidden, x)
+    if isinstance(spec, DeltaNet):
+        return add_delta_net(builder, spec, run, hidden, x)
     return _chunked(builder, spec, run, hidden, x)
-
-
-def _convolution(
-    builder: Builder, spec: StateSpace | ChunkedStateSpace, run: TokenStep, cols: int, projected: Value
-) -> Value:
-    """The depthwise causal convolution of each column, and SiLU."""
-    convolved = builder.recurrence(
-        "conv1d",
-        VectorFunction.CAUSAL_CONV1D,
-        projected.part(run.tokens * cols),
-        rows=run.tokens,
-        cols=cols,
-        sequences=run.batch,
-        states=spec.taps,
-        state_rows=spec.taps - 1,
-        begun=run.phase is Phase.DECODE,
-        weights=(spec.taps + spec.convolution_bias) * cols,
-    )
-    return builder.vector("silu", Role.ACTIVATION, VectorFunction.SILU, convolved, rows=run.tokens, cols=cols)
 
 
 def _selective(builder: Builder, spec: StateSpace, run: TokenStep, hidden: int, x: Value) -> Value:
     tokens, inner, rank, state = run.tokens, spec.inner, spec.rank, spec.state
     whole, gated = Role.WHOLE, VectorFunction.GATED_SILU
     projected = builder.gemm("in_proj", whole, x, m=tokens, n=2 * inner, k=hidden, bias=spec.bias)
-    active = _convolution(builder, spec, run, inner, projected)
+    active = add_convolution(builder, spec, run, inner, projected)
     chosen = builder.gemm("x_proj", whole, active, m=tokens, n=rank + 2 * state, k=inner)
-    steps = builder.gemm("dt_proj", whole, chosen.part(tokens * rank), m=tokens, n=inner, k=rank, bias=True)
+    low, shared = chosen.part(tokens * rank), [chosen.part(2 * tokens * state)]
+    if spec.inner_norms:
+        norm, rows = VectorFunction.RMS_NORM, {"rows": tokens}
+        low = builder.vector("dt_norm", Role.STATE, norm, low, **rows, cols=rank, weights=rank)
+        halves = [chosen.part(tokens * state)] * 2
+        shared = [
+            builder.vector(name, Role.STATE, norm, half, **rows, cols=state, weights=state)
+            for name, half in zip(("b_norm", "c_norm"), halves, strict=True)
+        ]
+    steps = builder.gemm("dt_proj", whole, low, m=tokens, n=inner, k=rank, bias=True)
     softplus = VectorFunction.SOFTPLUS
     steps = builder.vector("softplus", Role.ACTIVATION, softplus, steps, rows=tokens, cols=inner)
     scanned = builder.recurrence(
@@ -56,7 +49,7 @@ def _selective(builder: Builder, spec: StateSpace, run: TokenStep, hidden: int, 
         VectorFunction.SELECTIVE_SCAN,
         active,
         steps,
-        chosen.part(2 * tokens * state),
+        *shared,
         rows=tokens,
         cols=inner,
         inputs=2,
@@ -76,7 +69,7 @@ def _chunked(builder: Builder, spec: ChunkedStateSpace, run: TokenStep, hidden: 
     tokens, inner, heads, whole = run.tokens, spec.inner, spec.heads, Role.WHOLE
     width = inner + spec.convolved + heads
     projected = builder.gemm("in_proj", whole, x, m=tokens, n=width, k=hidden, bias=spec.bias)
-    active = _convolution(builder, spec, run, spec.convolved, projected)
+    active = add_convolution(builder, spec, run, spec.convolved, projected)
     steps = builder.recurrence(
         "softplus", VectorFunction.SOFTPLUS, projected.part(tokens * heads), rows=tokens, cols=heads, weights=heads
     )

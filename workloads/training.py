@@ -158,6 +158,8 @@ class _Step:
         stored = self._operands(attention)
         self._add(values, attention.name, stored=stored)
         self._add(keys, attention.name, stored=[*stored, (values.name, values.output_elements)])
+        if attention.parameters:  # of scores that belong to no key: the sums of what the softmax gave them
+            self.weight_gradients.setdefault(attention.name, []).append(keys.name)
         return [keys.name]
 
     def _vector(self, vector: Vector, common: dict[str, Any], place: Place) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.workloads.architecture import Architecture
-from siliconloom.workloads.attention import TokenStep
+from siliconloom.workloads.attention import TokenStep, position_bias_of
 from siliconloom.workloads.builder import Builder, Value
 from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.encoder_decoder import add_encoder_decoder
@@ -38,7 +38,9 @@ def forward_graph(
     builder = Builder(precision, patterns, model.epsilon, packing, unpacked)
     if model.encoder is None:
         builder.block("embedding", Section.EMBEDDING)
-        x = add_layers(builder, model.layers, run, model.hidden, add_embedding(builder, model, run))
+        x = add_embedding(builder, model, run)
+        bias = position_bias_of(builder, model.layers, run)
+        x = add_layers(builder, model.layers, run, model.hidden, x, bias=bias)
     else:
         x = add_encoder_decoder(builder, model, model.encoder, run)
     logits = _head(builder, model, run, x)

@@ -12,14 +12,16 @@ from siliconloom.arch.document import Key
 from siliconloom.arch.errors import nearest_name
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.workloads.architecture import (
+    MIXERS,
     Architecture,
     ChunkedStateSpace,
+    DeltaNet,
     FeedForward,
     GroupedAttention,
     LatentAttention,
+    Layer,
     MixtureOfExperts,
     NormPlacement,
-    StateSpace,
 )
 from siliconloom.workloads.configuration import ACTIVATIONS, Configuration
 
@@ -28,7 +30,7 @@ FEATURES: dict[str, str] = {
         "num_experts num_local_experts num_experts_per_tok num_experts_per_token n_routed_experts moe_num_experts "
         "moe_top_k moe_topk moe_intermediate_size moe_layer_freq decoder_sparse_step mlp_only_layers "
         "first_k_dense_replace expert_intermediate_size expert_ffn_hidden_size moe_layer_start_index moe_layers "
-        "interleave_moe_layer_step"
+        "interleave_moe_layer_step expert_layer_period expert_layer_offset experts_per_token intermediate_size_mlp"
     ),
     "shared experts": (
         "n_shared_experts num_shared_experts moe_num_shared_experts shared_expert_intermediate_size "
@@ -39,6 +41,7 @@ FEATURES: dict[str, str] = {
         "window_size local_attention_window attention_window attention_chunk_size global_attn_every_n_layers"
     ),
     "latent attention": "q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim qk_head_dim",
+    "layers without positions": "no_rope_layers no_rope_layer_interval attn_temperature_tuning",
     "rotary positions": "rope_scaling rope_parameters partial_rotary_factor rotary_pct",
     "ALiBi": "alibi use_alibi",
     "squashed logits": "final_logit_softcapping attn_logit_softcapping",
@@ -55,14 +58,15 @@ FEATURES: dict[str, str] = {
     "state-space or linear-attention layers": (
         "state_size conv_kernel time_step_rank expand use_conv_bias chunk_size n_groups ssm_state_size mamba_d_state "
         "mamba_n_heads mamba_d_conv mamba_expand attn_layer_period attn_layer_offset full_attention_interval "
-        "linear_num_key_heads linear_num_value_heads linear_key_head_dim "
-        "linear_value_head_dim hybrid_override_pattern"
+        "linear_num_key_heads linear_num_value_heads linear_key_head_dim linear_conv_kernel_dim "
+        "mamba_inner_layernorms mamba_dt_rank mamba_conv_bias mamba_proj_bias linear_value_head_dim "
+        "hybrid_override_pattern"
     ),
     "layers that differ in this way": (
         "num_kv_shared_layers cla_share_factor block_configs hidden_size_per_layer_input altup_num_inputs laurel_rank"
     ),
     "queries or keys of this kind": (
-        "multi_query num_attention_groups multi_query_group_num parallel_attn use_parallel_residual "
+        "use_qk_norm multi_query num_attention_groups multi_query_group_num parallel_attn use_parallel_residual "
         "new_decoder_architecture"
     ),
     "residual stream of this kind": "apply_residual_connection_post_layernorm",
@@ -72,10 +76,12 @@ FEATURES: dict[str, str] = {
 
 INERT: dict[str, str] = {
     "constants of positions": (
+        "initial_context_length attn_scale floor_scale offset_alibi seq_length "
         "rope_theta rotary_emb_base rope_local_base_freq rope_interleave original_max_position_embeddings "
         "relative_attention_max_distance"
     ),
     "constants of scores and routers": (
+        "swiglu_limit attention_softmax_in_fp32 masked_softmax_fusion "
         "query_pre_attn_scalar scale_attn_weights scale_attn_by_inverse_layer_idx reorder_and_upcast_attn "
         "norm_topk_prob routed_scaling_factor scoring_func topk_method n_group topk_group router_jitter_noise "
         "output_router_logits router_aux_loss_coef aux_loss_alpha seq_aux"
@@ -179,9 +185,9 @@ def _refuse_stated(config: Configuration, key: str, value: Any, model: Architect
 
 def stated(model: Architecture) -> dict[str, tuple[Any, ...]]:
     """Values that keys of other families may have in a file of ``model``, because they say what it is."""
-    if model.recurrent:
+    if not model.attends:
         return _stated_recurrent(model)
-    layer = model.layers[0]
+    layer = next(each for each in model.layers if not isinstance(each.attention, MIXERS))
     assert isinstance(layer.attention, GroupedAttention | LatentAttention)
     assert layer.feed_forward is not None
     attention, perceptron, layers = layer.attention, layer.feed_forward, len(model.layers)
@@ -247,9 +253,7 @@ def stated(model: Architecture) -> dict[str, tuple[Any, ...]]:
             "qk_layernorm": (attention.qk_norm is not None,),
             "use_qk_norm": (attention.qk_norm is not None,),
             "use_sliding_window": (any(each.attention.window is not None for each in model.layers),),
-            "layer_types": (
-                ["full_attention" if each.attention.window is None else "sliding_attention" for each in model.layers],
-            ),
+            "layer_types": ([_kind(each) for each in model.layers],),
         }
     else:
         content, rotary = attention.content_dim, attention.rotary_dim
@@ -274,10 +278,19 @@ def stated(model: Architecture) -> dict[str, tuple[Any, ...]]:
     return said
 
 
+def _kind(layer: Layer) -> str:
+    """What a file calls a layer's attention."""
+    if isinstance(layer.attention, MIXERS):
+        return "linear_attention" if isinstance(layer.attention, DeltaNet) else "mamba"
+    if getattr(layer.attention, "chunk", None) is not None:
+        return "chunked_attention"
+    return "full_attention" if layer.attention.window is None else "sliding_attention"
+
+
 def _stated_recurrent(model: Architecture) -> dict[str, tuple[Any, ...]]:
     """The same of a state-space model; files have their sizes under other names, too."""
     mixer, layers = model.layers[0].attention, len(model.layers)
-    assert isinstance(mixer, StateSpace | ChunkedStateSpace)
+    assert isinstance(mixer, MIXERS)
     own: dict[str, tuple[Any, ...]] = {"rms_norm": (True,), "head_dim": (0,), "num_heads": (0,)}
     if isinstance(mixer, ChunkedStateSpace):
         own = {"time_step_rank": (-(-model.hidden // 16), "auto")}  # files have it, and nothing uses it
@@ -311,6 +324,7 @@ def _without(config: Configuration, key: str, model: Architecture) -> bool:
             model.positions == 0
             and not model.recurrent
             and not getattr(model.layers[0].attention, "position_buckets", 0)
+            and not getattr(model.layers[0].attention, "alibi", False)
         )
     return key == "attn_logit_softcapping" and model.softcap
 

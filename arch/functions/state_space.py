@@ -7,6 +7,9 @@ one product with a sum (as ``add`` and ``combine``). Passes are counted from the
   a power, a product with a sum, and another one; d x and y + D x are one cycle each, whatever k.
 - Mamba-2 (Dao and Gu, arXiv:2405.21060, section 6 and listing 1): decays are one number to a head, so a step has a
   product with a sum for h and one for y in each of k states; beside them the power, d x and y + D x.
+- Gated delta net (Yang et al., arXiv:2412.06464, equation 10): of each of k states the product with the decay, and a
+  product with a sum for what the key finds, for the state, and for what the query finds; beside them the power, and
+  the difference of the value and what was found, times its strength.
 """
 
 from siliconloom.arch.vector import FunctionSpec, register_function
@@ -80,5 +83,16 @@ register_function(
 register_function(
     FunctionSpec(
         name="chunk_outputs", code=36, passes=3, circuit=False, result="a + b · 2^s + D · x, of three operands"
+    )
+)
+register_function(
+    FunctionSpec(
+        name="delta_update",
+        code=42,
+        passes=3,
+        each=4,
+        recurs=True,
+        circuit=False,
+        result="y = sum of q · h over k states, h = g · h + κ · β · (x − sum of κ · g · h), row by row",
     )
 )

@@ -243,6 +243,9 @@ def operands(graph: Graph, operator: Operator) -> tuple[Found, ...]:
 NO_BIAS = "no circuit adds a bias of its distance to a score"
 """Why the sum of scores and biases reads neither: scores never leave the tile, and only an operator beside adds."""
 
+UNEVEN = "no layout for requests of unequal lengths"
+"""Why attention of some of a step's sequences, and what reads it, takes no rows of what all of them have made."""
+
 ROUTED = "routing depends on data"
 """Why there is no layout for what experts read and make, where a token does not go to every expert."""
 
@@ -304,6 +307,8 @@ def attended(graph: Graph, attention: Attention) -> tuple[Found, Found, Found]:
     others, news = (sorted(names, key=lambda name: columns(flow[name])) for names in (others, news))  # rope, then qkv
     if not others or not news or attention.values_in_keys:
         return ("no layout for a latent cache",) * 3
+    if graph.requests:
+        return (UNEVEN,) * 3
     if attention.role is Role.CROSS_ATTENTION:
         return _attended_across(attention, flow[others[0]], flow[news[0]] if caches else None)
     queries = attention.heads * attention.head_dim
@@ -396,6 +401,8 @@ def _whole(reader: Vector, maker: Operator) -> Found:
 def _of_product(graph: Graph, reader: Gemm, maker: Operator) -> Found:
     """The moving operand: every row, or of each sequence the last one; the first one where a pooler takes it."""
     made = rows(maker)
+    if graph.requests and isinstance(maker, Attention):
+        return UNEVEN
     if reader.stored is not None:
         if not takes_all(graph, reader):
             return ROUTED
@@ -409,6 +416,8 @@ def _of_product(graph: Graph, reader: Gemm, maker: Operator) -> Found:
     if columns(maker) != reader.k or made % reader.m or is_append(maker):
         return "no layout for a result that is read in other rows than it was made in"
     step = made // reader.m
+    if step > 1 and graph.requests:
+        return UNEVEN  # of each the last row
     if reader.role is Role.NONE and step > 1:
         return "no layout for windows of an image"
     row = 0 if reader.place.section is Section.POOLER else step - 1

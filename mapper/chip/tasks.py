@@ -201,6 +201,8 @@ def unlaid(task: Task) -> str | None:
         return ROUTED
     if isinstance(operator, Attention) and operator.values_in_keys:
         return "no layout for a latent cache"  # one tile is read as it lies and transposed
+    if isinstance(operator, Attention) and operator.sinks:
+        return "no circuit for a score that belongs to no key"
     if isinstance(operator, Attention) and operator.window is not None and operator.window < operator.kv_len:
         return "no layout for a sliding window"  # it begins within a block, and masks have no lower edge
     if isinstance(operator, Gemm) and not operator.weight and task.depends:

@@ -309,7 +309,9 @@ def _block(
 
 def _cached(part: Graph, append: Vector) -> int:
     """Tokens of which the cache holds keys and values after a step."""
-    attention = part.beside(append, Role.ATTENTION)
+    readers = [part.dataflow[name] for name in part.dataflow.successors(append.name)]
+    found = [each for each in readers if isinstance(each, Attention)]  # a layer has several, of requests' lengths
+    attention = found[0] if found else part.beside(append, Role.ATTENTION)
     assert isinstance(attention, Attention)
     ranks = attention.ranks if isinstance(attention, SharedAttention) else 1
     return attention.batch * min(attention.positions, attention.window or attention.positions) // ranks

@@ -114,9 +114,22 @@ def refuse_recurrent(graph: Graph, what: str) -> None:
 
 
 def first_expert(graph: Graph, operator: Operator) -> Gemm:
-    """The first product of the experts of the layer that an operator is part of."""
+    """The first product of the experts of the layer that an operator is part of.
+
+    Raises
+    ------
+    NotSupported
+        Where experts have different numbers of rows, each of which would have to be shared by itself.
+    """
     found = graph.beside(operator, Role.EXPERT_COLUMN)
     assert isinstance(found, Gemm)
+    places = found.block, found.place.layer
+    beside = [o for o in graph.operators() if o.role is Role.EXPERT_COLUMN and (o.block, o.place.layer) == places]
+    forward = [o for o in beside if o.place.step is Pass.FORWARD]
+    idle = (found.stored or found.batch) > found.batch and found.m > 1
+    if len(forward) > 1 or idle:
+        what = "experts of unequal popularity (workload.expert_popularity)"
+        raise NotSupported(f"chips that share {what}; plan.expert_load and plan.expert_routing say it of plans")
     return found
 
 
@@ -216,7 +229,8 @@ class _Sharing:
         if gemm.role is Role.QKV:
             heads = self._heads(gemm)
             if heads is not None and heads.kv_heads % t and t % heads.kv_heads == 0 and heads.heads % t == 0:
-                return (heads.heads // t) * heads.head_dim + heads.head_dim + heads.v_head_dim
+                one = heads.head_dim + heads.v_head_dim
+                return (whole - heads.kv_heads * one) // t + one  # with a gate beside queries, where there is one
         return self._even(gemm, whole, t, "columns", "tensor")
 
     def _heads(self, operator: Operator) -> Attention | None:
@@ -268,7 +282,7 @@ class _Sharing:
         labels = {"name": changed.name, "block": changed.block, "repeat": changed.repeat, "place": changed.place}
         self._even(attention, attention.q_len, split.context, "tokens", "context")
         fields = {**changed.shape, **labels, "precision": changed.precision}
-        shared = SharedAttention(**fields, ranks=split.context, scheme=split.scheme)
+        shared = SharedAttention(**fields, sinks=attention.sinks, ranks=split.context, scheme=split.scheme)
         return [], shared, []
 
     def _vector(self, vector: Vector) -> Vector:

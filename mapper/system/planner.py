@@ -77,6 +77,8 @@ class Planner:
         self.layers = Layers(cluster, graph, self.documents)
         forward = [o for o in graph.operators() if o.place.step is Pass.FORWARD]
         attentions = [o for o in forward if isinstance(o, Attention) and o.role is not Role.CROSS_ATTENTION]
+        if graph.requests and self.documents:
+            raise LoomError("plan.documents of requests of unequal lengths (workload.requests): not supported")
         self.encoder = len(attentions) < sum(isinstance(o, Attention) for o in forward)
         """Whether the layers attend to an encoder's result."""
         if not attentions:
@@ -134,6 +136,8 @@ class Planner:
             )
         if self.encoder:
             self.check_encoder(plan)
+        if self.graph.requests:
+            self.check_requests(plan)
         placement = make_placement(plan)
         if placement.stages > self.depth:
             raise LoomError(
@@ -171,6 +175,19 @@ class Planner:
         ):
             if value != without:
                 raise LoomError(f"plan.{key} {value} of {kind}: not supported")
+
+    def check_requests(self, plan: Plan) -> None:
+        """Refuse what deals, cuts or passes on sequences of one length; chips share heads, columns and experts."""
+        for key, value, without in (
+            ("data", plan.data, 1),
+            ("pipeline", plan.pipeline, 1),
+            ("context", plan.context, 1),
+            ("attention_chips", plan.attention_chips, 0),
+            ("overlap", plan.overlap, "none"),
+            ("microbatch", plan.microbatch, self.batch),
+        ):
+            if value != without:
+                raise LoomError(f"plan.{key} {value} of requests of unequal lengths (workload.requests): not supported")
 
     def _check_copies(self, plan: Plan) -> None:
         if self.graph.phase is Phase.TRAINING:

@@ -305,6 +305,7 @@ BASES: dict[str, Callable[[Sets], Any]] = {
     "operators": command("workload operators.yaml"),
     "operators run": command("sim npu-edge-int8 operators.yaml"),
     "prefill": command("workload model.yaml"),
+    "mixture": command("workload mixtral-8x7b --set workload.layers=1"),
     "decode": command("workload model.yaml --set workload.phase=decode"),
     "training": command("workload model.yaml --set workload.phase=training"),
     "exported": command("workload exported.yaml"),

@@ -29,8 +29,9 @@ MODULES = (
     "arch.run",
     "arch.mapping",
     "workloads.lists",
-    "workloads.load",
+    "workloads.description",
     "workloads.onnx.description",
+    "workloads.requests",
 )
 """Where the descriptions that users write are; those of `baselines` are this package's own data."""
 LONG = {"neupims", "neupims many", "unequal"}

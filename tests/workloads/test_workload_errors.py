@@ -24,6 +24,7 @@ LLAMA = {
 NARROW = LLAMA | {"hidden_size": 48, "intermediate_size": 80}
 GPT2 = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 100}
 BERT = {"model_type": "bert", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+LLAMA4 = {**LLAMA, "model_type": "llama4_text", "num_key_value_heads": 1}
 FALCON = {**BERT, "model_type": "falcon"}
 VIT = {**BERT, "model_type": "vit"}
 GEMM = "kind: gemms\ngemms:\n- {name: a, m: 8, n: 8, k: 8}\n"
@@ -104,8 +105,20 @@ def test_bad_convolution_lists(change: tuple[str, str], expected: str, load_text
         ({**LLAMA, "num_hidden_layers": 10**6}, "model.num_hidden_layers: must be from 1 to 4096"),
         ({**LLAMA, "hidden_size": 65}, "hidden size 65 is not a multiple of 4 attention heads"),
         ({**LLAMA, "hidden_size": 20}, "heads of 5 have an odd 5 to turn"),
-        ({**LLAMA, "model_type": "bloom"}, "model.model_type: not supported: bloom, which has a bias of every score"),
-        ({**FALCON, "alibi": True}, "model.alibi: not supported: falcon with a bias of every score"),
+        ({**LLAMA, "model_type": "gpt_oss", "num_key_value_heads": 1, "experts_per_token": 3}, "must be 4, as num_exp"),
+        ({**LLAMA4, "moe_layers": [9]}, "must be layers of the"),
+        (
+            {**LLAMA, "model_type": "llama4_text", "num_key_value_heads": 1, "no_rope_layers": [2]},
+            "no_rope_layers: mus",
+        ),
+        (
+            {**LLAMA, "model_type": "jamba", "num_key_value_heads": 1, "attn_layer_offset": 8},
+            "must be below attn_layer",
+        ),
+        (
+            {**LLAMA, "model_type": "qwen3_next", "num_key_value_heads": 1, "linear_num_value_heads": 24},
+            "linear_num_value_heads: 24 heads of values cannot share 16 of keys evenly",
+        ),
         (
             {**FALCON, "num_ln_in_parallel_attn": 2},
             "num_ln_in_parallel_attn: must be 1 without new_decoder_architecture",

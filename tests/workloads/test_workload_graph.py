@@ -34,15 +34,19 @@ TRANSLATORS = ("t5-base", "whisper-small")
 """Encoders with a decoder, which are not trained."""
 RECURRENT = ("mamba-2.8b", "mamba2-2.7b")
 """Models with states, which no context makes longer, and which are not trained."""
-TRAINED = [name for name in MODELS if name not in (*TRANSLATORS, *RECURRENT)]
-WITHOUT = ("embedding.patches", "embedding.conv1")
+HYBRIDS = ("jamba-v0.1", "qwen3-next-80b")
+"""Models with states in some layers, which are not trained."""
+TRAINED = [name for name in MODELS if name not in (*TRANSLATORS, *RECURRENT, *HYBRIDS)]
+WITHOUT = ("embedding.patches", "embedding.conv1", "embedding.position_bias")
 """Products of what no operator makes."""
+ROUND = ".carried"
+"""Products with a state that comes round, from the chunk before, as no edge of an acyclic graph does."""
 
 
 def phases(name: str) -> list[Graph]:
     kinds = ["prefill", "training"] if name in ENCODERS else ["prefill", "decode", "training"]
     kinds = kinds[:2] if name in TRANSLATORS else kinds
-    kinds = ["prefill", "decode"] if name in RECURRENT else kinds
+    kinds = ["prefill", "decode"] if name in (*RECURRENT, *HYBRIDS) else kinds
     return [load_workload(name, [("phase", phase), ("batch", "2"), *length(name, 64, phase)]) for phase in kinds]
 
 
@@ -85,7 +89,10 @@ def test_forward_operands_arrive_in_full(name: str) -> None:
                 arriving = sum(
                     graph.digraph.in_edges[edge]["elements"] for edge in graph.digraph.in_edges(operator.name)
                 )
-                assert arriving == operator.input_elements, operator.name
+                own = operator.input_elements
+                if operator.name.endswith(ROUND):
+                    own -= operator.batch * operator.k * operator.n
+                assert arriving == own, operator.name
 
 
 def test_residual_edges_skip_the_layer() -> None:
@@ -205,6 +212,7 @@ def test_every_stored_parameter_receives_a_gradient(name: str) -> None:
             continue
         optimizer = f"{operator.block}.optimizer"
         makers = {f"{operator.name}.weight_gradient", f"{operator.name}.backward"}
+        makers |= {f"{operator.name}.keys_gradient"} if isinstance(operator, Attention) else set()
         assert makers & set(graph.digraph.predecessors(optimizer)), operator.name
 
 

@@ -29,6 +29,9 @@ SIZES = {
 }
 CHUNKED = {"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100, "num_heads": 8, "head_dim": 16, "n_groups": 2}
 IMAGE = {"image_size": 12, "patch_size": 4}
+TEXT4 = {**SIZES, "num_key_value_heads": 2, "head_dim": 16, "num_local_experts": 4, "no_rope_layer_interval": 2}
+NESTED = {"gemma3": SIZES, "llama4": TEXT4}
+"""Text models that stand within another configuration."""
 SMALL: dict[str, dict[str, Any]] = {
     **{name: {"model_type": name, **SIZES} for name in MODELS},
     "gpt2": {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 100},
@@ -62,6 +65,32 @@ SMALL: dict[str, dict[str, Any]] = {
     },
     "mamba": {"model_type": "mamba", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100, "time_step_rank": 4},
     "mamba2": {"model_type": "mamba2", **CHUNKED},
+    "bloom": {"model_type": "bloom", "hidden_size": 64, "n_layer": 2, "n_head": 4, "vocab_size": 100},
+    "gpt_oss": {
+        "model_type": "gpt_oss",
+        **{**SIZES, "num_hidden_layers": 2},
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+    },
+    "llama4_text": {"model_type": "llama4_text", **TEXT4},
+    "llama4": {"model_type": "llama4", "text_config": TEXT4},
+    "jamba": {"model_type": "jamba", **SIZES, "num_key_value_heads": 2, "num_experts": 4, "attn_layer_period": 2}
+    | {"attn_layer_offset": 1},
+    "qwen3_next": {
+        "model_type": "qwen3_next",
+        **SIZES,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "full_attention_interval": 2,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 6,
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 8,
+    },
     "vit": {"model_type": "vit", **{k: v for k, v in SIZES.items() if k != "vocab_size"}, **IMAGE},
 }
 """A small configuration of each family."""
@@ -113,6 +142,10 @@ TRIED: dict[str, Any] = {
     "image_size": 8,
     "patch_size": 2,
     "num_channels": 1,
+    "attn_temperature_tuning": True,
+    "mamba_inner_layernorms": True,
+    "moe_layers": [1],
+    "no_rope_layers": [0, 0, 0, 0, 1, 1, 1, 1],
 }
 """Another value of each key that is not a whole number; 3 of the others."""
 MEANS_NOTHING = {
@@ -204,8 +237,8 @@ def test_a_key_of_its_own_changes_the_graph_or_is_refused_when_set(name: str) ->
     """Of eight layers; where one key waits for another, it is refused without that one."""
     config = {**SMALL[name], "n_layer" if "n_layer" in SMALL[name] else "num_hidden_layers": 8}
     prefix, within = "model.", {"text_config", "tie_word_embeddings"}
-    if name == "gemma3":
-        config = {"model_type": "gemma3", "text_config": {**SIZES, "num_hidden_layers": 8}}
+    if name in NESTED:
+        config = {"model_type": name, "text_config": {**NESTED[name], "num_hidden_layers": 8}}
     if name in ("qwen2", "qwen3"):
         config["max_window_layers"] = 2
     tried = {**TRIED, "layer_types": ["sliding_attention"] * 4 + ["full_attention"] * 4, "first_k_dense_replace": 1}
@@ -213,7 +246,7 @@ def test_a_key_of_its_own_changes_the_graph_or_is_refused_when_set(name: str) ->
     for key in sorted(READ[name] - {"rope_scaling", "max_position_embeddings"}):
         value = tried.get(key, 3)
         values = [value, not value] if isinstance(value, bool) else [value]
-        path = prefix + ("text_config." if name == "gemma3" and key not in within else "") + key
+        path = prefix + ("text_config." if name in NESTED and key not in within else "") + key
         found = [outcome(config, (path, json.dumps(each))) for each in values]
         if all(kind == "loaded" and what == before[1] for kind, what in found):
             idle.append(key)

@@ -24,13 +24,14 @@ def asked(
 ) -> dict[str, Any]:
     """Everything that was asked (`arch.result.Asked`).
 
-    Lengths are ``None`` for lists of products; where the layers' attentions differ, the longest. In every phase
-    ``sequence`` are the new tokens of each sequence, and ``context`` the keys that the last one attends to: of a chunk
-    behind earlier tokens both together. Of a decoder behind an encoder, a decode step's context is that of its own
-    tokens.
+    Lengths are ``None`` for lists of products, and of requests of unequal lengths, which stand under ``requests``;
+    where the layers' attentions differ, the longest. In every phase ``sequence`` are the new tokens of each sequence,
+    and ``context`` the keys that the last one attends to: of a chunk behind earlier tokens both together. Of a decoder
+    behind an encoder, a decode step's context is that of its own tokens.
     """
     attentions = [o for o in graph.operators() if isinstance(o, Attention) and o.role is not Role.CROSS_ATTENTION]
     runs = [o.run for o in graph.operators() if isinstance(o, Recurrence) and o.state_rows]
+    uneven = [asdict(group) for group in graph.requests]
     return {
         "machine": machine,
         "machine_digest": digest,
@@ -39,8 +40,9 @@ def asked(
         "phase": graph.phase.value,
         "precision": graph.formats,
         "batch": graph.batch,
-        "sequence": max([*(o.q_len for o in attentions), *runs], default=None),
-        "context": max((o.kv_len for o in attentions), default=None),
+        "sequence": None if uneven else max([*(o.q_len for o in attentions), *runs], default=None),
+        "context": None if uneven else max((o.kv_len for o in attentions), default=None),
+        **({"requests": uneven} if uneven else {}),
         "plan": None if plan is None else dict(plan),
         "mapping": mapping,
         "overrides": dict(overrides),

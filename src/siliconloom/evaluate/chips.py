@@ -22,7 +22,7 @@ from siliconloom.evaluate.steps import PlannedStep
 from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.shard import with_context
 from siliconloom.sim.chip.energy import EXCLUDED, standing_power
-from siliconloom.workloads import Collective, Graph
+from siliconloom.workloads import Collective, Graph, Phase
 
 
 def chip_system_result(
@@ -113,6 +113,8 @@ def chip_system_result(
 def _asked_machine(machine: ChipMachine, graph: Graph, contexts: Sequence[int], exact: bool) -> ChipMachine:
     if contexts and not isinstance(machine, PimMachine):
         raise NotSupported(f"sequences of unequal context on {machine.name}, whose memory does not compute")
+    if graph.requests and isinstance(machine, PimMachine) and graph.phase is Phase.DECODE:
+        raise NotSupported(f"requests of unequal lengths (workload.requests) on {machine.name}, whose memory computes")
     if contexts and len(contexts) != graph.batch:
         raise LoomError(f"contexts: one for each of the {graph.batch} sequences (got {len(contexts)})")
     if isinstance(machine, PimMachine):

@@ -65,6 +65,8 @@ def read_plan_input(
         if any(o.role is Role.CROSS_ATTENTION for o in graph.operators()):
             kind = f"{graph.name}, an encoder with a decoder"
             raise LoomError(f"decode. of {kind}: not supported; workload.phase=decode plans it alone")
+        if graph.requests:
+            raise LoomError("decode. after requests of unequal lengths (workload.requests): not supported")
         length = next(o.kv_len for o in graph.operators() if isinstance(o, Attention))
         sets = [s for s in theirs if s[0] not in ("phase", "sequence", "context")]
         decode = load_workload(model, [*sets, ("phase", "decode"), ("context", str(length))])

@@ -134,6 +134,8 @@ class GraphWalk:
             raise NotSupported(f"values of a training step ({graph.name})")
         if any(operator.role is Role.CROSS_ATTENTION for operator in graph.operators()):
             raise NotSupported(f"values of {graph.name}, an encoder with a decoder that attends to it")
+        if graph.requests:
+            raise NotSupported(f"values of requests of unequal lengths ({graph.name}, workload.requests)")
         self.graph = graph
         self.attended: dict[str, Attended] = {}
         self.turns: dict[str, Attended] = {}
@@ -337,6 +339,8 @@ class GraphWalk:
         flow = self.graph.dataflow
         if operator.values_in_keys:
             return "attention to a latent cache"
+        if operator.sinks:
+            return "attention with scores that belong to no key"
         if operator.window is not None and operator.window < operator.kv_len:
             return "a sliding window"
 
