@@ -290,17 +290,22 @@ class VectorUnit(Description):
         default=1,
         ge=1,
         le=256,
-        description="rows that are transposed together: they are held, then columns of them are written, one a cycle",
+        description="rows that are transposed together: held, then a column of them written a cycle; a power of two, "
+        "of which as many count as divide lanes",
     )
 
     @model_validator(mode="after")
     def _check(self) -> VectorUnit:
-        if self.transpose_rows & (self.transpose_rows - 1) or self.lanes % self.transpose_rows:
-            rule = f"must be a power of two that divides lanes, {self.lanes}"
-            raise rule_at("transpose_rows", rule, self.transpose_rows)
+        if self.transpose_rows & (self.transpose_rows - 1):
+            raise rule_at("transpose_rows", "must be a power of two", self.transpose_rows)
         if self.format not in (None, DataType.FP32):
             raise rule_at("format", "must be fp32, or null", self.format.value)
         return self
+
+    @property
+    def together(self) -> int:
+        """Rows that are transposed together: the largest power of two up to `transpose_rows` that divides `lanes`."""
+        return gcd(self.transpose_rows, self.lanes)
 
 
 class Dma(Description):

@@ -73,8 +73,8 @@ def _function_floor(tile: NpuTile, operator: Vector) -> int:
     cost, lanes = vector_cost(operator.function, tile.parameter_format), tile.vector.lanes
     if not cost.by_row:
         each = cost.slot_cycles(lanes, operator.counted)
-        if cost.serial and tile.vector.transpose_rows > 1:  # as few as where no rows are left over
-            slots = -(-operator.rows * operator.cols * (tile.vector.transpose_rows + lanes) // tile.vector.transpose_rows)
+        if cost.serial and tile.vector.together > 1:  # as few as where no rows are left over
+            slots = -(-operator.rows * operator.cols * (tile.vector.together + lanes) // tile.vector.together)
             return -(-operator.passes * slots // lanes)
         slots = operator.passes * each * operator.rows * operator.cols
         return -(-slots // lanes)

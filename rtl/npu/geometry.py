@@ -277,5 +277,5 @@ def geometry_of(chip: Chip) -> Geometry:
         memory.access_bytes,
         tile.dma.id_bits,
         chip.cycles(memory.latency),
-        tile.vector.transpose_rows,
+        tile.vector.together,
     )

@@ -32,7 +32,7 @@ def vector_cycles(
     row = blocks * (cost.slot_cycles(unit.lanes, inputs) + rounds)
     slots = (_largest(row, unit.latency) if cost.recurs else row) * rows + blocks * cost.setup
     if cost.serial:
-        slots = blocks * cost.serial_slots(rows, unit.lanes, unit.transpose_rows)
+        slots = blocks * cost.serial_slots(rows, unit.lanes, unit.together)
     lines = cost.once_lines(unit.lanes) + cost.index_lines(unit.lanes) * rows
     return VECTOR_START + lines + slots + (cost.reductions + rounds + 1) * unit.latency
 

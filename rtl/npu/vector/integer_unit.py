@@ -21,8 +21,8 @@ from siliconloom.rtl.npu.vector.phases import BlockPlace, VectorPhase
 from siliconloom.rtl.npu.vector.rows import Rows, peaks_of, row_memory
 from siliconloom.rtl.npu.vector.slots import LAST_STAGE, Slot, choice_of, kept_columns
 from siliconloom.rtl.npu.vector.sums import sums_of
-from siliconloom.rtl.npu.vector.unit import VectorUnitCircuit
 from siliconloom.rtl.npu.vector.turned import turned_elements
+from siliconloom.rtl.npu.vector.unit import VectorUnitCircuit
 from siliconloom.rtl.npu.ways import CIRCUITS, functions_of, lane_ways
 
 
@@ -114,7 +114,11 @@ class IntegerVectorUnit(VectorUnitCircuit):
                     f"lane_{lane}",
                     kind=kind,
                     reduce=slots[2].reduce,
-                    a=Mux(what.is_["transpose"], turned[lane], Mux(phase.indexing, found[lane], byte(self.first_line, lane))),
+                    a=Mux(
+                        what.is_["transpose"],
+                        turned[lane],
+                        Mux(phase.indexing, found[lane], byte(self.first_line, lane)),
+                    ),
                     pair=byte(self.first_line, pair),
                     b=Mux(what.weighs, weight, byte(self.second_line, lane)),
                     cosine=angle[0],
