@@ -46,6 +46,7 @@ ALLOWED = {
     "mapper.chip": MODELS,
     "mapper.pim": ("arch", "workloads"),
     "mapper.network": ("arch",),
+    "mapper.fusion": ("arch", "workloads"),
     "mapper.context": ("arch",),
     "mapper.experts": ("arch",),
     # A schedule of tasks on streams is how a plan's step is costed: the one simulator that the mapper runs itself.

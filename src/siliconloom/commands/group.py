@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 COMMANDS = (
     "sim",
     "workload",
+    "cascade",
     "map",
     "rtl",
     "synth",

@@ -8,9 +8,10 @@ from siliconloom.commands.options import Json
 
 
 def command(json_file: Json = None) -> None:
-    """List the library: chips, systems, networks, GPUs and workloads."""
+    """List the library: chips, systems, networks, GPUs, workloads and cascades."""
     from siliconloom.arch.names import chip_names, gpu_names, network_names, system_names
     from siliconloom.render.output import check_outputs, write_json
+    from siliconloom.workloads.cascades.names import cascade_names
     from siliconloom.workloads.names import workload_names
 
     check_outputs({"--json": json_file})
@@ -20,6 +21,7 @@ def command(json_file: Json = None) -> None:
         "networks": network_names(),
         "gpus": gpu_names(),
         "workloads": workload_names(),
+        "cascades": cascade_names(),
     }
     if json_file is not None:
         write_json(json_file, {"schema": "siliconloom.library/1", **found})

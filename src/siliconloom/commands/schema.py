@@ -12,7 +12,7 @@ def command(
         str,
         typer.Argument(
             metavar="KIND",
-            help="chip, system, gpu, network, communication, mapping, workload, result, plan, comparison or "
+            help="chip, system, gpu, network, communication, mapping, workload, cascade, result, plan, comparison or "
             "verification.",
         ),
     ] = "chip",

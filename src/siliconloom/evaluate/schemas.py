@@ -15,6 +15,7 @@ KINDS = (
     "communication",
     "mapping",
     "workload",
+    "cascade",
     "result",
     "plan",
     "comparison",
@@ -54,6 +55,10 @@ def schema_of(kind: str) -> dict[str, Any]:
         from siliconloom.workloads import workload_schema
 
         made = workload_schema()
+    elif kind == "cascade":
+        from siliconloom.workloads.cascades.described import CascadeDescription
+
+        made = CascadeDescription.model_json_schema()
     elif kind == "result":
         from siliconloom.arch.result import Result
 

@@ -17,6 +17,7 @@ CARDS = {
     "fusemax": "siliconloom.reproduce.fusemax",
     "genz": "siliconloom.reproduce.genz",
     "hopper-latency": "siliconloom.reproduce.hopper_latency",
+    "intar": "siliconloom.reproduce.intar",
     "instinfer": "siliconloom.reproduce.instinfer",
     "long-context": "siliconloom.reproduce.long_context",
     "neupims": "siliconloom.reproduce.neupims",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from siliconloom.reproduce.card import Card
-from siliconloom.reproduce.fusemax import table_rows
-from siliconloom.reproduce.fusemax_model import flat, linear, unfused
+from siliconloom.reproduce.card import Card, CardRow
+from siliconloom.reproduce.flat_events import flat_event_latency
+from siliconloom.reproduce.fusemax import EVENTS, table_rows
+from siliconloom.reproduce.fusemax_model import flat, flat_linear, unfused
+from siliconloom.reproduce.fusemax_tables import published
 
 
 def card() -> Card:
@@ -15,7 +17,16 @@ def card() -> Card:
         "Kao et al., FLAT, ASPLOS 2023, as evaluated by Nayak et al., FuseMax, MICRO 2024",
         (
             *table_rows("attn-flat", "FLAT", flat),
+            *(
+                CardRow(
+                    f"FLAT as events: latency, s [{p.model.name} {p.length_name}]",
+                    flat_event_latency(p.model, p.length),
+                    p.latency,
+                    EVENTS,
+                )
+                for p in published("attn-flat")
+            ),
             *table_rows("attn-unfused", "unfused", unfused),
-            *table_rows("end2end-flat", "linear layers", linear),
+            *table_rows("end2end-flat", "linear layers", flat_linear),
         ),
     )

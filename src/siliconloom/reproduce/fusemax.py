@@ -7,7 +7,16 @@ from statistics import mean
 
 from siliconloom.reproduce.card import Card, CardRow
 from siliconloom.reproduce.fusemax_events import fusemax_event_latency
-from siliconloom.reproduce.fusemax_model import FusemaxOutcome, cascade, flat, fusemax, fusemax_stalled, linear, unfused
+from siliconloom.reproduce.fusemax_model import (
+    FusemaxOutcome,
+    cascade,
+    flat,
+    flat_linear,
+    fusemax,
+    fusemax_stalled,
+    linear,
+    unfused,
+)
 from siliconloom.reproduce.fusemax_tables import LENGTHS, MODELS, Model, published
 
 CLOSED = 1e-3
@@ -41,8 +50,10 @@ def speedup(base: Dataflow, *, end_to_end: bool) -> float:
     ratios = []
     for model in MODELS:
         for length in LENGTHS.values():
-            rest = linear(model, length).latency if end_to_end else 0.0
-            ratios.append((base(model, length).latency + rest) / (fusemax(model, length).latency + rest))
+            times = [base(model, length).latency, fusemax(model, length).latency]
+            if end_to_end:
+                times = [times[0] + flat_linear(model, length).latency, times[1] + linear(model, length).latency]
+            ratios.append(times[0] / times[1])
     return mean(ratios)
 
 

@@ -10,19 +10,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from siliconloom.reproduce.fusemax_model import (
-    CLOCK,
-    CORRECTION,
-    DENOMINATOR,
-    DIVIDE,
-    EXP,
-    MAX,
-    RUNNING_MAX,
-    SCALE,
-    SIDE,
-    SUM,
-    tiles,
-)
+from siliconloom.reproduce.fusemax_model import CLOCK, SIDE, stage_cycles, tiles
 from siliconloom.reproduce.fusemax_tables import Model
 
 BLOCKS = 4
@@ -42,28 +30,30 @@ class Array(Struct):
 
 def block_ends(head_dim: int, count: int, blocks: int) -> list[float]:
     """End of each block of 256 queries against ``count`` tiles of keys, in cycles per row of a tile."""
+    of = stage_cycles(head_dim, count * SIDE)
+    divide = of["AV"] * count  # once a block, of all its results
     grid, lanes = Array(), Array()
     ends = list[float]()
     total = blocks * count
-    scores = grid.run(head_dim + MAX)
+    scores = grid.run(of["QK"] + of["LM"])
     maximum = denominator = result = product = 0.0
     for tile in range(total):
         starts = tile % count == 0
-        maximum = lanes.run(RUNNING_MAX, scores, 0.0 if starts else maximum)
-        exponentials = grid.run(EXP + SUM, maximum)
+        maximum = lanes.run(of["RM"], scores, 0.0 if starts else maximum)
+        exponentials = grid.run(of["SLN"] + of["SLD"], maximum)
         if tile + 1 < total:
-            scores = grid.run(head_dim + MAX)
-        factor = lanes.run(CORRECTION, maximum)
+            scores = grid.run(of["QK"] + of["LM"])
+        factor = lanes.run(of["PRM"], maximum)
         if tile:  # what the array multiplied for the tile before
-            result = lanes.run(head_dim, product, result)
+            result = lanes.run(of["RNV"], product, result)
         if starts and tile:
-            ends.append(lanes.run(head_dim * DIVIDE, result, denominator))
-        product = grid.run(head_dim, exponentials)
-        result = lanes.run(head_dim, factor, result)
-        scaled = lanes.run(SCALE, factor, denominator)
-        denominator = lanes.run(DENOMINATOR, scaled, exponentials)
-    result = lanes.run(head_dim, product, result)
-    ends.append(lanes.run(head_dim * DIVIDE, result, denominator))
+            ends.append(lanes.run(divide, result, denominator))
+        product = grid.run(of["SLNV"], exponentials)
+        result = lanes.run(of["SPNV"], factor, result)
+        scaled = lanes.run(of["SPD"], factor, denominator)
+        denominator = lanes.run(of["RD"], scaled, exponentials)
+    result = lanes.run(of["RNV"], product, result)
+    ends.append(lanes.run(divide, result, denominator))
     return ends
 
 

@@ -1,0 +1,1 @@
+"""Cascades of extended Einsums: text, values, passes, live footprints, least traffic."""
