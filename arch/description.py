@@ -286,12 +286,26 @@ class VectorUnit(Description):
         default=None,
         description="of elements, fp32: wider than the operands (int8, bf16, fp16) that they are rounded to",
     )
+    transpose_rows: int = Field(
+        default=1,
+        ge=1,
+        le=256,
+        description="rows that are transposed together: held, then a column of them written a cycle; a power of two, "
+        "of which as many count as divide lanes",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> VectorUnit:
+        if self.transpose_rows & (self.transpose_rows - 1):
+            raise rule_at("transpose_rows", "must be a power of two", self.transpose_rows)
         if self.format not in (None, DataType.FP32):
             raise rule_at("format", "must be fp32, or null", self.format.value)
         return self
+
+    @property
+    def together(self) -> int:
+        """Rows that are transposed together: the largest power of two up to `transpose_rows` that divides `lanes`."""
+        return gcd(self.transpose_rows, self.lanes)
 
 
 class Dma(Description):

@@ -115,7 +115,7 @@ class VectorCost(Struct, frozen=True):
     once
         Bytes of each group of parameters that is read before everything; a group begins on a new line.
     serial
-        One element a cycle.
+        One element a cycle, or of several rows together one each (`serial_slots`).
     chooses, weighs, indexes
         See `FunctionSpec`.
     each, recurs
@@ -146,6 +146,13 @@ class VectorCost(Struct, frozen=True):
         if self.each:
             return self.each * inputs + self.passes
         return lanes if self.serial else inputs if self.weighs else self.passes
+
+    def serial_slots(self, rows: Count, lanes: int, together: int) -> Count:
+        """Cycles on one block of columns of so many rows, of which the unit takes some ``together``, one by one.
+
+        Together means that they are read one a cycle, and then each column of the block takes one.
+        """
+        return rows * lanes if together == 1 else rows + -(-rows // together) * lanes
 
     def rounds(self, cols: Count, inputs: int) -> Count:
         """Passes that choose ``inputs`` of so many columns: one for each, none where all are chosen."""

@@ -72,7 +72,11 @@ def vector_floor(tile: NpuTile, operator: Operator, fused: Sequence[Vector] = ()
 def _function_floor(tile: NpuTile, operator: Vector) -> int:
     cost, lanes = vector_cost(operator.function, tile.parameter_format), tile.vector.lanes
     if not cost.by_row:
-        slots = operator.passes * cost.slot_cycles(lanes, operator.counted) * operator.rows * operator.cols
+        each = cost.slot_cycles(lanes, operator.counted)
+        if cost.serial and tile.vector.together > 1:  # as few as where no rows are left over
+            slots = -(-operator.rows * operator.cols * (tile.vector.together + lanes) // tile.vector.together)
+            return -(-operator.passes * slots // lanes)
+        slots = operator.passes * each * operator.rows * operator.cols
         return -(-slots // lanes)
     row = operator.precision.size(operator.cols)
     held = min(ROW_LIMIT, max(tile.scratchpad.capacity // (row * (operator.inputs + operator.outputs)), 1))

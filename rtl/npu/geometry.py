@@ -65,6 +65,8 @@ class Geometry(Struct, frozen=True):
         Width of identifiers on the AXI4 buses.
     memory_cycles
         Latency of the memory that the tile was described with; sizes the queue of write responses.
+    transpose_rows
+        Rows that the vector unit transposes together.
     """
 
     dtype: DataType
@@ -87,6 +89,7 @@ class Geometry(Struct, frozen=True):
     access: int
     id_bits: int
     memory_cycles: int
+    transpose_rows: int = 1
 
     @property
     def port_bytes(self) -> int:
@@ -274,4 +277,5 @@ def geometry_of(chip: Chip) -> Geometry:
         memory.access_bytes,
         tile.dma.id_bits,
         chip.cycles(memory.latency),
+        tile.vector.together,
     )

@@ -31,6 +31,8 @@ def vector_cycles(
     blocks, rounds = -(-cols // unit.lanes), cost.rounds(cols, inputs)
     row = blocks * (cost.slot_cycles(unit.lanes, inputs) + rounds)
     slots = (_largest(row, unit.latency) if cost.recurs else row) * rows + blocks * cost.setup
+    if cost.serial:
+        slots = blocks * cost.serial_slots(rows, unit.lanes, unit.together)
     lines = cost.once_lines(unit.lanes) + cost.index_lines(unit.lanes) * rows
     return VECTOR_START + lines + slots + (cost.reductions + rounds + 1) * unit.latency
 

@@ -28,7 +28,7 @@ ROWS = (
     ),
     ("Scratchpad", "edge", "tile.scratchpad.", "capacity=64KiB banks=4"),
     ("Accumulator", "edge", "tile.accumulator.", "capacity=16KiB"),
-    ("VectorUnit", "edge", "tile.vector.", "lanes=8 latency=40"),
+    ("VectorUnit", "edge", "tile.vector.", "lanes=8 latency=40 transpose_rows=16 transpose_rows!3"),
     ("VectorUnit", "packed elements", "tile.vector.", "format=null"),
     ("SystolicArray", "packed", "tile.array.", "weights!null"),
     ("SystolicArray", "kept", "tile.array.", "cache!bf16 cache!int8"),

@@ -69,7 +69,7 @@ def addresses_of(
         ),
         "target": (
             entry.c,
-            shorter(m, unit, Mux(transposes, unit.geometry.element, pitch)),
+            shorter(m, unit, Mux(transposes, unit.geometry.element * unit.geometry.transpose_rows, pitch)),
             shorter(m, unit, Mux(transposes, result_pitch << wide, cols)),
         ),
         # of a block's first panel of sums, whose rows are told by their number
@@ -79,15 +79,20 @@ def addresses_of(
     restart = Signal()
     # rows that are added up adjoin, so their operand moves on with every beat
     moves = {"source": place.beat_last | weighs}
+    together = unit.geometry.transpose_rows > 1
+    if together:  # of rows that are transposed together each is read in a beat of its own
+        onward = place.reads | (place.beat_last & place.inner_last)
+        moves["source"] = Mux(transposes, onward, moves["source"])
     walks = {
         name: walk(m, unit, name, step, phase, place, restart, moves.get(name, place.beat_last))
         for name, step in steps.items()
     }
     within = place.beat[wide:] << (wide + log2(unit.geometry.element))
     line = (unit.line_mask + 1) << log2(unit.geometry.element)
+    holds = ~transposes | place.reads if together else 1
     second = walks["operand"].now + Mux(weighs, within, Mux(turns & place.beat[0], line, 0))
     m.d.comb += [
-        unit.first.enable.eq(phase.slots & ~what.is_["from_sums"] & ~phase.indexing),
+        unit.first.enable.eq(phase.slots & ~what.is_["from_sums"] & ~phase.indexing & holds),
         unit.first.address.eq(walks["source"].now),
         unit.second.enable.eq(phase.reads_once | fetches(unit, phase) | (phase.slots & what.seconds)),
         unit.second.address.eq(Mux(phase.slots, second, parameters)),

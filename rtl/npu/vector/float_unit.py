@@ -31,6 +31,7 @@ from siliconloom.rtl.npu.vector.phases import BlockPlace, VectorPhase
 from siliconloom.rtl.npu.vector.rows import Rows, peaks_of, row_memory
 from siliconloom.rtl.npu.vector.slots import LAST_STAGE, Slot, choice_of, kept_columns
 from siliconloom.rtl.npu.vector.sums import sums_of
+from siliconloom.rtl.npu.vector.turned import turned_elements
 from siliconloom.rtl.npu.vector.unit import VectorUnitCircuit
 
 
@@ -109,12 +110,12 @@ class FloatVectorUnit(VectorUnitCircuit):
         ways = Mux(phase.selecting, 0, Cat(*(what.is_[name] for name in what.ways)))
         transposes, sums = what.is_["transpose"], sums_of(m, self, place)
         place_of_beat = slots[1].beat[: self.wide]
-        one, weight, adds = Signal(bits), Signal(bits), Signal()
+        weight, adds = Signal(bits), Signal()
         m.d.comb += [
-            one.eq(self.first_line.word_select(place_of_beat, bits)),
             weight.eq(self.second_line.word_select(place_of_beat, bits)),
             adds.eq(what.weighs & (slots[4].beat != 0)),
         ]
+        turned = turned_elements(m, self, slots[1], bits)
         before = Signal(bits * count, name="second_before")
         m.d.sync += before.eq(self.second_line)
         return [
@@ -123,7 +124,7 @@ class FloatVectorUnit(VectorUnitCircuit):
                 kind,
                 f"lane_{lane}",
                 kind=ways,
-                a=Mux(transposes, one, self.first_line[bits * lane : bits * (lane + 1)]),
+                a=Mux(transposes, turned[lane], self.first_line[bits * lane : bits * (lane + 1)]),
                 b=Mux(what.weighs, weight, self.second_line[bits * lane : bits * (lane + 1)]),
                 sum=sums[32 * lane : 32 * lane + 32],
                 pair=self.first_line[bits * (lane ^ 1) : bits * ((lane ^ 1) + 1)],

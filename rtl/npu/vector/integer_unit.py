@@ -21,6 +21,7 @@ from siliconloom.rtl.npu.vector.phases import BlockPlace, VectorPhase
 from siliconloom.rtl.npu.vector.rows import Rows, peaks_of, row_memory
 from siliconloom.rtl.npu.vector.slots import LAST_STAGE, Slot, choice_of, kept_columns
 from siliconloom.rtl.npu.vector.sums import sums_of
+from siliconloom.rtl.npu.vector.turned import turned_elements
 from siliconloom.rtl.npu.vector.unit import VectorUnitCircuit
 from siliconloom.rtl.npu.ways import CIRCUITS, functions_of, lane_ways
 
@@ -95,12 +96,12 @@ class IntegerVectorUnit(VectorUnitCircuit):
         ways = Cat(*(what.is_[name] for name in what.ways))
         kind = Mux(phase.selecting, 0, ways)
         place_of_beat = slots[1].beat[: self.wide]
-        one, weight, adds = Signal(8), Signal(8), Signal()
+        weight, adds = Signal(8), Signal()
         m.d.comb += [
-            one.eq(self.first_line.word_select(place_of_beat, 8)),
             weight.eq(self.second_line.word_select(place_of_beat, 8)),
             adds.eq(what.weighs & (slots[7].beat != 0)),
         ]
+        turned = turned_elements(m, self, slots[1], 8)
         lane_kind = self.library.make(Lane, cols)
         lanes, sums = [], sums_of(m, self, place)
         for lane in range(cols):
@@ -113,7 +114,11 @@ class IntegerVectorUnit(VectorUnitCircuit):
                     f"lane_{lane}",
                     kind=kind,
                     reduce=slots[2].reduce,
-                    a=Mux(what.is_["transpose"], one, Mux(phase.indexing, found[lane], byte(self.first_line, lane))),
+                    a=Mux(
+                        what.is_["transpose"],
+                        turned[lane],
+                        Mux(phase.indexing, found[lane], byte(self.first_line, lane)),
+                    ),
                     pair=byte(self.first_line, pair),
                     b=Mux(what.weighs, weight, byte(self.second_line, lane)),
                     cosine=angle[0],

@@ -57,6 +57,9 @@ class BlockPlace(Struct, frozen=True):
     ``row_last``, ``block_last`` and ``beat_last`` say that it is the last one; ``inner_last`` and ``outer_last`` the
     same of the inner and of the outer of the loops over rows and blocks. ``offset`` is the block's first column in its
     panel of sums, ``panels`` the lines of sums from there to the next block's.
+
+    Where rows are transposed together a slot has ``taken`` of them: in as many beats it ``reads`` one each, in the
+    others column number ``turned`` of all of them is written.
     """
 
     row: Signal
@@ -69,6 +72,9 @@ class BlockPlace(Struct, frozen=True):
     outer_last: Signal
     offset: Signal
     panels: Signal
+    taken: Value
+    reads: Value
+    turned: Value
 
 
 def phases(m: Module, unit: VectorUnitCircuit, what: VectorConditions) -> tuple[VectorPhase, BlockPlace]:
@@ -76,10 +82,13 @@ def phases(m: Module, unit: VectorUnitCircuit, what: VectorConditions) -> tuple[
     entry, cols = what.entry, unit.geometry.lanes
     once, setup, active, reducing = Signal(range(512)), Signal(range(COLUMN_LINES + 1)), Signal(), Signal()
     draining, timer = Signal(), Signal(range(unit.geometry.vector_latency + 1))
-    row, column, beat = Signal(SIZE_BITS), Signal(SIZE_BITS), Signal(range(INPUT_LIMIT))
+    together = unit.geometry.transpose_rows
+    beats = max(INPUT_LIMIT, cols + together if together > 1 else 0)
+    row, column, beat = Signal(SIZE_BITS), Signal(SIZE_BITS), Signal(range(beats))
     rounds = Signal(SIZE_BITS, name="rounds")
     selecting, opening, whole, indexing = (Signal(name=name) for name in ("selecting", "opening", "whole", "indexing"))
     reads_once, sets_up, slots = Signal(), Signal(), Signal()
+    left, taken, reads, turned = taken_together(m, entry.m, row, beat, together)
     row_last, block_last, beat_last, inner_last, outer_last = (
         Signal(name=n) for n in ("row_last", "block_last", "beat_last", "inner_last", "outer_last")
     )
@@ -89,12 +98,12 @@ def phases(m: Module, unit: VectorUnitCircuit, what: VectorConditions) -> tuple[
         reads_once.eq(active & (once != 0)),
         sets_up.eq(active & (once == 0) & (setup != 0)),
         slots.eq(active & (once == 0) & (setup == 0)),
-        row_last.eq(row == entry.m - 1),
+        row_last.eq(row == entry.m - 1 if together == 1 else left <= Mux(what.is_["transpose"], together, 1)),
         block_last.eq(column + cols >= entry.n),
         beat_last.eq(
             Mux(
                 what.is_["transpose"],
-                beat == cols - 1,
+                beat == cols - 1 if together == 1 else beat == cols - 1 + taken,
                 Mux(what.weighs, beat == (entry.k - 1)[: len(beat)], ~what.turns | beat[0]),
             )
         ),
@@ -120,8 +129,27 @@ def phases(m: Module, unit: VectorUnitCircuit, what: VectorConditions) -> tuple[
         indexing,
     )
     offset, panels = panels_of(m, unit, entry, column)
-    place = BlockPlace(row, column, beat, row_last, block_last, beat_last, inner_last, outer_last, offset, panels)
+    place = BlockPlace(
+        row, column, beat, row_last, block_last, beat_last, inner_last, outer_last, offset, panels, taken, reads, turned
+    )
     return phase, place
+
+
+def taken_together(
+    m: Module, total: Value, row: Signal, beat: Signal, together: int
+) -> tuple[Value, Value, Value, Value]:
+    """Rows that are left from this one on, and `BlockPlace.taken`, ``reads`` and ``turned`` of so many together."""
+    if together == 1:
+        return Const(0), Const(1), Const(1), beat
+    left, taken = Signal(SIZE_BITS, name="left"), Signal(range(together + 1), name="taken")
+    reads, turned = Signal(name="reads"), Signal.like(beat, name="turned")
+    m.d.comb += [
+        left.eq(total - row),
+        taken.eq(Mux(left < together, left, together)),
+        reads.eq(beat < taken),
+        turned.eq(beat - taken),
+    ]
+    return left, taken, reads, turned
 
 
 def panels_of(m: Module, unit: VectorUnitCircuit, entry: Any, column: Signal) -> tuple[Signal, Signal]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from amaranth import Module, Mux, Signal
+from amaranth import Const, Module, Mux, Signal
+from amaranth.hdl import Value
 
 from siliconloom.arch.vector import COLUMN_LINES, INDEX_BYTES, Parameters
 from siliconloom.rtl.npu.decoding import one_of
@@ -39,6 +40,8 @@ def begin(
     chooses = Signal(name="new_chooses")
     m.d.comb += chooses.eq(one_of(built(lambda spec: spec.chooses), new) & (new.k < new.n))
     indexes = one_of(built(lambda spec: spec.indexes), new)
+    # of rows that are transposed together several values of a line are written at once
+    turned = one_of(built(lambda spec: spec.transposes), new) if unit.geometry.transpose_rows > 1 else 0
     with m.If(unit.taken):
         m.d.sync += [
             what.entry.eq(new),
@@ -57,7 +60,7 @@ def begin(
             phase.setup.eq(Mux(one_of(streamed, new), COLUMN_LINES, 0)),
             addresses.parameters.eq(new.d),
             addresses.skip.eq(0),
-            unit.line_mask.eq(lines_of.line_columns),
+            unit.line_mask.eq(Mux(turned, lines_of.line_rows, lines_of.line_columns)),
             addresses.pitch.eq(row_pitch(new.n, lines_of.row_columns, row) << element),
             addresses.result_pitch.eq(row_pitch(new.m, lines_of.row_rows, row) << element),
             addresses.weight_pitch.eq(row_pitch(new.k, lines_of.row_weights, row) << element),
@@ -86,10 +89,15 @@ def advance(
     narrow = (unit.line_mask + 1) << log2(unit.geometry.element)
     with m.If(phase.reads_once | fetches(unit, phase)):
         m.d.sync += addresses.parameters.eq(addresses.parameters + Mux(phase.sets_up, narrow, line))
+    together, still = unit.geometry.transpose_rows, beat_last | what.turns | what.weighs
+    rows: Value = Const(1)
+    if together > 1:
+        still |= place.reads
+        rows = Mux(what.is_["transpose"], together, 1)
     with m.If(phase.slots):
         m.d.sync += [
             beat.eq(Mux(beat_last, 0, beat + 1)),
-            skip.eq(Mux(beat_last | what.turns | what.weighs, 0, skip + shorter(m, unit, addresses.result_pitch))),
+            skip.eq(Mux(still, 0, skip + shorter(m, unit, addresses.result_pitch))),
         ]
         with m.If(beat_last):
             with m.If(phase.reducing):
@@ -97,7 +105,7 @@ def advance(
                 m.d.sync += place.offset.eq(Mux(place.block_last, 0, next_offset(unit, place.offset)))
             with m.Else():
                 m.d.sync += [
-                    row.eq(Mux(place.row_last, 0, row + 1)),
+                    row.eq(Mux(place.row_last, 0, row + rows)),
                     column.eq(Mux(place.row_last, column + cols, column)),
                     place.offset.eq(Mux(place.row_last, next_offset(unit, place.offset), place.offset)),
                 ]

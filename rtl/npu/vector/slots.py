@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from amaranth import Cat, Module, Mux, Signal, signed
+from amaranth import Cat, Const, Module, Mux, Signal, signed
 from amaranth.hdl import Value
 
 from siliconloom.arch.vector import ROW_LIMIT
@@ -26,7 +26,8 @@ class Slot(NamedTuple):
 
     ``result``, ``byte``: a line, or a byte of a transposed one, is written; ``reduce``: the operand counts for its row,
     which ``opens`` and ``closes`` with it; ``used`` columns of the block; ``row``, ``lane``: the row's lower bits;
-    ``beat``; ``target``: address of the result.
+    ``beat``, of what is transposed its column; ``target``: address of the result. Of rows that are transposed together
+    ``taken`` are there, and one is ``held``, by the beat's number.
     """
 
     result: Value
@@ -39,6 +40,8 @@ class Slot(NamedTuple):
     lane: Value
     beat: Value
     target: Value
+    taken: Value
+    held: Value
 
 
 def slots_of(
@@ -51,6 +54,7 @@ def slots_of(
 ) -> list[Slot]:
     """What goes with each slot down the pipeline, by the stage."""
     entry, cols, slots = what.entry, unit.geometry.lanes, phase.slots
+    together = unit.geometry.transpose_rows > 1
     limit, remaining = Signal(signed(SIZE_BITS + 7)), Signal(signed(SIZE_BITS + 8))
     used, seen = Signal(range(cols + 1)), Signal.like(limit, name="seen")
     m.d.comb += [
@@ -66,22 +70,26 @@ def slots_of(
     stages = [
         Slot(
             result=slots & place.beat_last & ~phase.reducing & ~what.is_["transpose"],
-            byte=slots & what.is_["transpose"] & (place.beat < used),
+            byte=slots & what.is_["transpose"] & (place.turned < used) & (~place.reads if together else 1),
             reduce=slots & phase.reducing,
             opens=opens,
             closes=slots & phase.reducing & last_of_block,
             used=used,
             row=place.row[: log2(ROW_LIMIT)],
             lane=place.row[: max(unit.wide, 1)],
-            beat=place.beat,
+            beat=Mux(what.is_["transpose"], place.turned, place.beat) if together else place.beat,
             target=addresses.target.now + addresses.skip,
+            taken=place.taken,
+            held=slots & what.is_["transpose"] & place.reads if together else Const(0),
         )
     ]
     for stage in range(1, LAST_STAGE + 1):
         later = {}
         for name, value in stages[-1]._asdict().items():
-            later[name] = Signal(len(value), name=f"{name}_{stage}")
-            m.d.sync += later[name].eq(value)
+            later[name] = value
+            if not isinstance(value, Const):
+                later[name] = Signal(len(value), name=f"{name}_{stage}")
+                m.d.sync += later[name].eq(value)
         stages.append(Slot(**later))
     return stages
 

@@ -184,10 +184,13 @@ def narrowest(chip: Chip, name: str, memory: Memory) -> tuple[str, int]:
 
 
 def path_notes(chip: Chip) -> list[str]:
-    """Memory levels that the tiles' data buses cannot carry, one note for each."""
+    """Memory levels that the tiles' data buses cannot carry, and rows that lanes cannot hold, one note for each."""
     if not isinstance(chip.tile, NpuTile):
         return []
-    notes = []
+    notes, vector = [], chip.tile.vector
+    if vector.together < vector.transpose_rows:
+        rows = f"{vector.transpose_rows} rows are not transposed together on {vector.lanes} lanes"
+        notes.append(f"tile.vector.transpose_rows: {rows}, {vector.together} are")
     for name, memory in chip.memory.items():
         key, rate = narrowest(chip, name, memory)
         if rate < memory.total_bandwidth:

@@ -115,7 +115,12 @@ def random_npu(
                 },
                 "scratchpad": {"capacity": "64 KiB" if wide else "16 KiB", "banks": chance.choice([8, 16])},
                 "accumulator": {"capacity": f"{4 * cols * chance.choice([64, 128])} B"},
-                "vector": {"lanes": lanes, "latency": chance.randint(15, 24), **({"format": "fp32"} if wide else {})},
+                "vector": {
+                    "lanes": lanes,
+                    "latency": chance.randint(15, 24),
+                    **({"format": "fp32"} if wide else {}),
+                    "transpose_rows": random_together(seed, lanes),
+                },
                 "dma": {
                     "bytes_per_cycle": bus,
                     "outstanding": chance.choice([1, 2, 4, 16]),
@@ -139,6 +144,12 @@ def random_npu(
             },
         }
     )
+
+
+def random_together(seed: int, lanes: int) -> int:
+    """Rows that a vector unit of so many lanes transposes together."""
+    powers = [1 << bit for bit in range(lanes.bit_length()) if lanes % (1 << bit) == 0]
+    return random.Random(f"{seed} transposes").choice([1, *powers])
 
 
 def random_weights(seed: int, dataflow: str, dtype: DataType, load_rows: int, cols: int) -> dict[str, Any] | None:

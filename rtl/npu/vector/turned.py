@@ -1,0 +1,48 @@
+"""Rows that are transposed: what the lanes get of them, and which bytes of a line are written.
+
+One row at a time, its elements go to all lanes one after the other, and each is written by itself. Where several rows
+are transposed together (`transpose_rows`, T of them) they are first held; then lane l gets an element of row l mod T,
+and the T elements of a column, which adjoin in the result, are written at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amaranth import Array, Cat, Const, Module, Mux, Signal
+from amaranth.hdl import Value
+
+from siliconloom.rtl.npu.geometry import log2
+
+if TYPE_CHECKING:
+    from siliconloom.rtl.npu.vector.slots import Slot
+    from siliconloom.rtl.npu.vector.unit import VectorUnitCircuit
+
+
+def turned_elements(m: Module, unit: VectorUnitCircuit, slot: Slot, bits: int) -> list[Value]:
+    """What each lane gets in stage 1, that of ``slot``: elements of so many bits."""
+    lanes, together = unit.geometry.lanes, unit.geometry.transpose_rows
+    column = slot.beat[: unit.wide]
+    if together == 1:
+        one = Signal(bits, name="one")
+        m.d.comb += one.eq(unit.first_line.word_select(column, bits))
+        return [one] * lanes
+    place = Signal(range(together), name="held_place")
+    rows = Array(Signal(lanes * bits, name=f"held_{row}") for row in range(together))
+    with m.If(slot.held):
+        m.d.sync += [place.eq(place + 1), rows[place].eq(unit.first_line)]
+    with m.Else():
+        m.d.sync += place.eq(0)
+    elements = [Signal(bits, name=f"one_{row}") for row in range(together)]
+    m.d.comb += [element.eq(row.word_select(column, bits)) for element, row in zip(elements, rows, strict=True)]
+    return [elements[lane % together] for lane in range(lanes)]
+
+
+def turned_bytes(unit: VectorUnitCircuit, end: Slot, size: int) -> Value:
+    """Bytes of the elements, of ``size`` bytes each, that one column has of the rows that are transposed together."""
+    together, line = unit.geometry.transpose_rows, unit.geometry.vector_line
+    rows = Cat(*(Mux(end.taken > row, Const((1 << size) - 1, size), Const(0, size)) for row in range(together)))
+    return (rows << end.target[: log2(line)])[:line]
+
+
+__all__ = ["turned_bytes", "turned_elements"]
