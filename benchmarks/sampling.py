@@ -26,7 +26,15 @@ from siliconloom.arch.isa import Program
 from siliconloom.arch.layout import padded, sums_pitch, sums_room
 from siliconloom.arch.vector import COLUMN_LIMIT, ROW_LIMIT
 from siliconloom.evaluate.chip import check_length
-from siliconloom.mapper.chip.attention_cost import attention_needs, carries, key_unit, may_stay, most_heads, query_parts
+from siliconloom.mapper.chip.attention_cost import (
+    AttentionLayout,
+    attention_needs,
+    carries,
+    key_unit,
+    may_stay,
+    most_heads,
+    query_parts,
+)
 from siliconloom.mapper.chip.choice import Part
 from siliconloom.mapper.chip.described import mapping_of
 from siliconloom.mapper.chip.gemm_layout import GemmLayout
@@ -224,7 +232,9 @@ class Space:
             whole = sizes["keys"] < most
         sizes |= {"whole": whole, "keys": min(sizes["keys"], most)}
         sizes["queries"] = max(min(sizes["queries"], ROW_LIMIT // sizes["heads"]), 1)
-        sizes["resident"] = bool(sizes["resident"]) and may_stay(part, *(sizes[key] for key in SIZES["attention"]))
+        sizes["resident"] = bool(sizes["resident"]) and may_stay(
+            AttentionLayout.of(self.chip, part), *(sizes[key] for key in SIZES["attention"])
+        )
         return Sample(sample.share, sizes, sample.apart and not part.values_in_keys)
 
     def slots(self, sample: Sample) -> dict[str, int]:

@@ -29,9 +29,11 @@ from siliconloom.arch.layout import row_values, sums_pitch
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.attention_cost import (
     MOST_SUMMED,
+    PARTS,
     AttentionLayout,
     AttentionPart,
     AttentionTiling,
+    as_one,
     carries,
     is_masked,
     kept_from,
@@ -39,11 +41,12 @@ from siliconloom.mapper.chip.attention_cost import (
     query_parts,
     sharing,
     softmax_functions,
+    whole_places,
 )
 from siliconloom.mapper.chip.builder import SLOTS, Loop, Ring, affine
 from siliconloom.mapper.chip.lowering import Context, Nest, Walk, joined, when
 from siliconloom.mapper.chip.operands import NO_BIAS, attended, has_biases
-from siliconloom.mapper.chip.pipelined import Stage, outside, pipeline
+from siliconloom.mapper.chip.pipelined import MOST_WRITTEN, Stage, outside, pipeline
 from siliconloom.mapper.chip.tasks import Task
 from siliconloom.workloads import Attention
 
@@ -114,12 +117,13 @@ class AttentionLowering:
         scales = affine(self.scale_base, (self.context.layer, self.scale_bytes))
         self.nest.load(constants, 1, self.scale_bytes, self.scale_bytes, scales, depends=False)
         builder.barrier(Unit.VECTOR, wait=constants.full_bit)
-        for index, part in enumerate(parts):
-            self.final = index == len(parts) - 1
+        nests = as_one(self.shape, parts, self.tiling.keys) if self._is_long else [[part] for part in parts]
+        for index, nest in enumerate(nests):
+            self.final, part = index == len(nests) - 1, nest[0]
             if self.shape.values_in_keys:
                 self._each(part, self._shared)
             elif part.keys <= self.tiling.keys:
-                self._over_queries(part)
+                self._over_queries(nest)
             elif self.tiling.whole:
                 self._by_rows(part)
             elif carries(self.shape):
@@ -143,44 +147,59 @@ class AttentionLowering:
     def _pipeline(
         self, sizes: Sequence[tuple[int, int]], scores: Stage, context: Stage, ended: Callable[[], None] = lambda: None
     ) -> None:
-        pipeline(self.nest, sizes, scores, context, self._outside(sizes), ended)
+        pipeline(self.nest, sizes, scores, context, outside(sizes, self.parts, self.context.written), ended)
 
-    def _outside(self, sizes: Sequence[tuple[int, int]]) -> int:
-        return outside(sizes, self.parts, self.context.written)
+    @property
+    def _is_long(self) -> bool:
+        """Whether pipelines may be written out as far as is good for time."""
+        return self.context.written >= MOST_WRITTEN
 
-    def _over_queries(self, part: AttentionPart) -> None:
-        """All keys in one tile: the array runs one query tile ahead with the scores."""
+    def _over_queries(self, parts: Sequence[AttentionPart]) -> None:
+        """All keys in one tile: the array runs one query tile ahead with the scores, from part to part, too."""
         softmax, closing = softmax_functions(self.shape)
-        sizes = self._places(part)
-        if self.tiling.resident and sharing(sizes, self._outside(sizes)) > 1:
-            self._resident(part, sizes)
-            return
+        sizes = whole_places(self.shape, parts, self.tiling.queries, self.tiling.heads)
+        unlike = PARTS if len(parts) > 1 else None
+        outer = outside(sizes, self.parts if unlike is None else 1, self.context.written, unlike)
+        if self.tiling.resident:
+            kept = kept_from(outer, parts=self.layout.holds(parts))
+            if sharing(sizes, kept) > 1:
+                self._resident(parts, sizes, outer, kept)
+                return
 
         def scores(walks: Sequence[Walk]) -> None:
-            at = QueryTile(*walks)
+            part, at = self._place(parts, walks)
             self._load_q(part, at)
             self._load_k(part, at, None)
             self._scores(at.rows, part.keys, softmax, moving=True, mask=self._mask(part, at))
 
         def context(walks: Sequence[Walk]) -> None:
-            at = QueryTile(*walks)
+            part, at = self._place(parts, walks)
             self._load_v(part, at, None)
             self._context(at.rows, part.keys)
             self._requantized(part, at, closing)
 
-        self._pipeline(sizes, scores, context)
+        pipeline(self.nest, sizes, scores, context, outer, unlike=unlike)
 
-    def _resident(self, part: AttentionPart, sizes: Sequence[tuple[int, int]]) -> None:
+    def _place(self, parts: Sequence[AttentionPart], walks: Sequence[Walk]) -> tuple[AttentionPart, QueryTile]:
+        """The part of the queries that a tile of `whole_places` is in, and where it is there."""
+        sequence, head, part, subset, queries = walks
+        return parts[part.start], QueryTile(sequence, head, subset, queries)
+
+    def _resident(
+        self, parts: Sequence[AttentionPart], sizes: Sequence[tuple[int, int]], outer: int, kept: int
+    ) -> None:
         """All keys in one tile: it stays with its values while all tiles of queries pass that are multiplied with it.
 
-        The array runs one query tile ahead with the scores. Where keys and values each have a ring the next ones are
-        loaded while these stay. In one ring keys always have one slot and values the other, and values are loaded when
-        those before are read for the last time: instructions are issued in order, so that what reads them stands first.
+        These are the tiles of the dimensions from ``kept`` on; those of all parts read the first of the keys of the
+        part that reads the most. The array runs one query tile ahead with the scores. Where keys and values each have
+        a ring the next ones are loaded while these stay. In one ring keys have always one slot and values the other,
+        and values are loaded when those before are read for the last time: instructions are issued in order, so that
+        what reads them stands first.
         """
-        rings, shape = self.context.rings, self.shape
-        softmax, closing = softmax_functions(shape)
-        outer, one_ring = self._outside(sizes), self.values is rings.weights
-        kept, begun, later = kept_from(outer), False, list[QueryTile]()
+        rings = self.context.rings
+        softmax, closing = softmax_functions(self.shape)
+        one_ring, most = self.values is rings.weights, max(parts, key=lambda part: part.keys)
+        begun, later = False, list[tuple[AttentionPart, QueryTile]]()
 
         def ends(walks: Sequence[Walk]) -> tuple[int | None, int | None]:
             """Loops in whose first iterations what is kept is read for the first time; whether it is the last time."""
@@ -190,28 +209,29 @@ class AttentionLowering:
 
         def scores(walks: Sequence[Walk]) -> None:
             nonlocal begun
-            at, (first, last) = QueryTile(*walks), ends(walks)
+            (part, at), (first, last) = self._place(parts, walks), ends(walks)
+            of = most if kept == PARTS else part
             if first is not None:
                 assert not first, "what is loaded in some rounds of a loop is loaded in all"
-                self._load_k(part, at, None)
+                self._load_k(of, at, None)
             self._load_q(part, at)
             if first is not None and one_ring and begun:
-                later.append(at)
+                later.append((of, at))
             elif first is not None:
-                self._load_v(part, at, None)
+                self._load_v(of, at, None)
             begun = True
             opens, closes = first is not None, last is not None
-            self._scores(
-                at.rows, part.keys, softmax, moving=True, opens=opens, closes=closes, mask=self._mask(part, at)
-            )
+            mask = self._mask(part, at)
+            self._scores(at.rows, part.keys, softmax, moving=True, opens=opens, closes=closes, mask=mask)
             if closes and one_ring:
                 rings.weights.read()
 
         def context(walks: Sequence[Walk]) -> None:
-            at, (first, last) = QueryTile(*walks), ends(walks)
+            (part, at), (first, last) = self._place(parts, walks), ends(walks)
             self._context(at.rows, part.keys, first=first, closes=last is not None, other=one_ring)
             while later:
-                self._load_v(part, later.pop(), None)
+                of, place = later.pop()
+                self._load_v(of, place, None)
             if last is not None and one_ring:
                 rings.weights.read()
             self._requantized(part, at, closing)
@@ -220,7 +240,8 @@ class AttentionLowering:
             nonlocal begun
             begun = False
 
-        pipeline(self.nest, sizes, scores, context, outer, ended, told=kept)
+        unlike = PARTS if len(parts) > 1 else None
+        pipeline(self.nest, sizes, scores, context, outer, ended, kept, unlike)
 
     def _by_rows(self, part: AttentionPart) -> None:
         """Keys in several tiles, and sums of whole rows: the array runs one query tile ahead with the scores."""

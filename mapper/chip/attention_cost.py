@@ -118,41 +118,66 @@ def places(shape: Attention, part: AttentionPart, queries: int, heads: int) -> l
     return [(shape.batch, 1), (shape.kv_heads, 1), (groups, heads), (part.queries, queries)]
 
 
-KEY_HEADS = 2
-"""Of the dimensions of `places` those that say which keys are read: sequences and key-value heads."""
+PARTS = 2
+"""Where parts of the queries stand in the dimensions of `whole_places`: in sequences and key-value heads."""
 
 
-def kept_from(outer: int) -> int:
-    """The first dimension whose tiles one tile of keys stays for, where pipelines have ``outer`` loops around them."""
-    return max(outer, KEY_HEADS)
+def whole_places(shape: Attention, parts: Sequence[AttentionPart], queries: int, heads: int) -> list[tuple[int, int]]:
+    """As `places`, with parts of the queries, of one size, between key-value heads and the heads that share one."""
+    sizes = places(shape, parts[0], queries, heads)
+    return [*sizes[:PARTS], (len(parts), 1), *sizes[PARTS:]]
 
 
-def sharing(sizes: Sequence[tuple[int, int]], outer: int) -> int:
-    """How many tiles of queries of a pipeline are multiplied with the same keys."""
-    return prod(-(-total // size) for total, size in sizes[kept_from(outer) :])
+def as_one(shape: Attention, parts: Sequence[AttentionPart], keys: int) -> list[Sequence[AttentionPart]]:
+    """Parts of the queries that are in one pipeline: all of them where all keys are one tile, or each by itself."""
+    alike = len({part.queries for part in parts}) == 1 and not shape.values_in_keys
+    if alike and all(part.keys <= keys for part in parts):
+        return [parts]
+    return [[part] for part in parts]
 
 
-def loaded(shape: Attention, part: AttentionPart, queries: int, keys: int, heads: int) -> int:
-    """How often all keys of a part of the queries are loaded for a key-value head, where they may stay, or else 0."""
-    if part.keys > keys or shape.values_in_keys:
+def kept_from(outer: int, *, parts: bool = False) -> int:
+    """The first dimension of `whole_places` for whose tiles one tile of keys stays.
+
+    Pipelines have ``outer`` loops around them; all ``parts`` may read the keys of the one that reads the most.
+    """
+    return max(outer, PARTS if parts else PARTS + 1)
+
+
+def sharing(sizes: Sequence[tuple[int, int]], kept: int) -> int:
+    """How many tiles of queries of a pipeline are multiplied with the same keys, that stay from `kept_from` on."""
+    return prod(-(-total // size) for total, size in sizes[kept:])
+
+
+def loads(made: AttentionLayout, parts: Sequence[AttentionPart], queries: int, keys: int, heads: int) -> int:
+    """How often keys are loaded for a key-value head by one pipeline of `as_one`, where they may stay, or else 0."""
+    if any(part.keys > keys for part in parts) or made.shape.values_in_keys:
         return 0
-    sizes = places(shape, part, queries, heads)
-    outer = outside(sizes, len(query_parts(shape)))
-    if sharing(sizes, outer) < 2:
+    sizes = whole_places(made.shape, parts, queries, heads)
+    kept = kept_from(pipelines_from(made.shape, parts, sizes), parts=made.holds(parts))
+    if sharing(sizes, kept) < 2:
         return 0
-    return prod(-(-total // size) for total, size in sizes[KEY_HEADS : kept_from(outer)])
+    return prod(-(-total // size) for total, size in sizes[PARTS:kept])
 
 
-def may_stay(shape: Attention, queries: int, keys: int, heads: int) -> bool:
+def pipelines_from(shape: Attention, parts: Sequence[AttentionPart], sizes: Sequence[tuple[int, int]]) -> int:
+    """The first dimension of `whole_places` that is not a loop around pipelines."""
+    if len(parts) > 1:
+        return outside(sizes, unlike=PARTS)
+    return outside(sizes, len(query_parts(shape)))
+
+
+def may_stay(made: AttentionLayout, queries: int, keys: int, heads: int) -> bool:
     """Whether keys of any part of the queries may stay for several tiles of these."""
-    return any(loaded(shape, part, queries, keys, heads) for part in query_parts(shape))
+    nests = as_one(made.shape, query_parts(made.shape), keys)
+    return any(loads(made, parts, queries, keys, heads) for parts in nests)
 
 
 def choose_attention_tilings(
     chip: Chip, layouts: Sequence[Layout], shape: Attention, held: int, objective: Objective = ESTIMATED
 ) -> list[list[AttentionTiling]]:
     """For each layout the cheapest tilings that fit its buffers, the best first; for ``held`` see `AttentionLayout`."""
-    costs = _Costs(chip, shape, held)
+    costs, made = _Costs(chip, shape, held), AttentionLayout.of(chip, shape)
     most_keys, most_queries = (max(sizes) for sizes in zip(*((p.keys, p.queries) for p in costs.parts), strict=True))
     by_rows = carries(shape) and most_keys <= COLUMN_LIMIT
     tilings = [
@@ -163,9 +188,8 @@ def choose_attention_tilings(
         for queries in (_between(most_queries) if whole else _halvings(most_queries))
         for heads in _halvings(most_heads(shape))
         if queries * heads <= ROW_LIMIT
-        for resident in ((False, True) if may_stay(shape, queries, keys, heads) else (False,))
+        for resident in ((False, True) if may_stay(made, queries, keys, heads) else (False,))
     ]
-    made = AttentionLayout.of(chip, shape)
     sizes = {keys: _cached_tiles(made, keys, most_keys) for _, keys, *_ in tilings}
     rooms: dict[bool, NDArray[np.int64]] = {}
     names: dict[bool, list[str]] = {}
@@ -372,6 +396,20 @@ class AttentionLayout:
             return int(weight_bytes(self.array, self.packing, self.value_cols, keys))
         return self.shape.precision.size(product_values(self.tile, 1, self.value_cols, keys, narrow=1).b)
 
+    def holds(self, parts: Sequence[AttentionPart]) -> bool:
+        """Whether keys of every part are the first ones of those of the part that has the most.
+
+        They are where lines of a last block that is not whole are as long as those of whole ones, and where the values
+        of one panel follow one another.
+        """
+        if not self.blocks or self.turned or self.packing is not None or self.panels > 1:
+            return False
+        most = max(part.keys for part in parts)
+        if len(parts) == 1 or any(part.key_start for part in parts) or self.key_rest(most):
+            return False
+        rests = (part.keys % self.block for part in parts if part.keys < most)
+        return all(not rest or line_values(rest, self.block) == self.block for rest in rests)
+
     def value_rows(self, keys: int) -> tuple[int, int, int, int]:
         """Rows of a transfer of a tile of values, bytes of each, and from row to row in main and in local memory."""
         if self.value_line < self.line:
@@ -460,6 +498,23 @@ class _Tile(Struct, frozen=True):
     values: int
 
 
+class _Work(Struct):
+    """What tiles of queries take of each unit, for one sequence and key-value head.
+
+    ``tiles`` of keys are counted for each tile of queries; ``paced`` are cycles one after the other, and ``filled``
+    those in which pipelines fill, of all sequences and heads.
+    """
+
+    array: int = 0
+    vector: int = 0
+    port: int = 0
+    reads: int = 0
+    writes: int = 0
+    tiles: int = 0
+    paced: float = 0.0
+    filled: float = 0.0
+
+
 class _Costs:
     """What attention of one shape should take under each tiling; every part of it is worked out once."""
 
@@ -528,65 +583,14 @@ class _Costs:
 
     def _of(self, queries: int, keys: int, heads: int, whole: bool, resident: bool, apart: bool) -> AttentionTiling:
         shape = self.shape
-        pairs, group = shape.batch * shape.kv_heads, shape.heads // shape.kv_heads
+        pairs = shape.batch * shape.kv_heads
         array = vector = port = reads = writes = tiles = 0
         paced = filled = 0.0
-        for part in self.parts:
-            fill, stays = 0.0, loaded(shape, part, queries, keys, heads) if resident else 0
-            for subset in segments(group, heads):
-                for q in segments(part.queries, queries):
-                    count, rows = subset.count * q.count, q.size * subset.size
-                    q_moved, q_held = self._rows(q.size, subset.size * shape.head_dim, self.layout.q_row)
-                    o_moved, o_held = self._rows(q.size, subset.size * shape.v_head_dim, self.layout.o_row)
-                    one = whole or part.keys <= keys
-                    row = [(k.count, k.size, self.tile_of(rows, k.size, one)) for k in segments(part.keys, keys)]
-                    scores = context = of_keys = of_values = softmax = merge = kv_moved = key_tiles = 0
-                    for n, size, t in row:
-                        scores += n * t.scores
-                        context += n * t.context
-                        of_keys += n * t.keys
-                        of_values += n * t.values
-                        softmax += n * t.softmax
-                        merge += n * t.merge
-                        kv_moved += n * self.moved(size)
-                        key_tiles += n
-                    if stays:
-                        loads, of_keys, of_values, kv_moved = (of_keys, of_values, kv_moved), 0, 0, 0
-                    array += count * (scores + context)
-                    if one:
-                        softmax, merge = self.whole_row(rows, part.keys)
-                        closing = 0
-                    else:
-                        closing = self.closing(rows)
-                    turning = self._turning(rows, shape.head_dim)
-                    vector += count * (softmax + merge + closing + turning)
-                    q_held += turning
-                    reads += count * (kv_moved + q_moved)
-                    writes += count * o_moved
-                    held = q_held - turning + o_held + of_keys + of_values
-                    port += count * held
-                    tiles += count * key_tiles
-                    if shape.values_in_keys:
-                        paced += count * sum(self._shared(n, t, part.keys <= keys) for n, _, t in row)
-                        continue
-                    # query tiles follow one another in the pipeline
-                    if one:
-                        merged = _Tile(scores, context, softmax, merge, of_keys, of_values)
-                        each, fill = self._pace(merged, q_held + o_held, key_tiles, apart)
-                    else:
-                        paces = [(n, *self._pace(t, 0, 1, apart)) for n, _, t in row]
-                        each, fill = sum(n * pace for n, pace, _ in paces), paces[0][2]
-                        each = max(each, held, softmax + merge + closing + turning)
-                        if not self.carries:  # nor do they, where no circuit keeps what is carried
-                            each += q_held + fill
-                    paced += count * each
-            if stays:  # what follows the last tile of queries
-                reads += stays * loads[2]
-                port += stays * (loads[0] + loads[1])
-                if not apart:  # the next ones are loaded when these have been read for the last time
-                    wait = self.arrive + OPERAND_LATENCY
-                    filled += stays * pairs * (max(loads[0] + wait - context, 0) + max(loads[1] + wait - scores, 0))
-            filled += fill * self._pipelines(part, queries, keys, heads, one_tile=whole or part.keys <= keys)
+        for nest in as_one(shape, self.parts, keys):
+            made = self._nest(nest, queries, keys, heads, whole, resident, apart)
+            array, vector, port = array + made.array, vector + made.vector, port + made.port
+            reads, writes, tiles = reads + made.reads, writes + made.writes, tiles + made.tiles
+            paced, filled = paced + made.paced, filled + made.filled
         sequencer = pairs * tiles * 7 * self.tile.sequencer.issue_cycles
         last = array // tiles + vector // tiles
         fetch, _ = fetch_cycles(self.chip)
@@ -607,12 +611,93 @@ class _Costs:
             resident,
         )
 
-    def _pipelines(self, part: AttentionPart, queries: int, keys: int, heads: int, *, one_tile: bool) -> int:
-        """How many pipelines the tiles of a part of the queries make."""
-        sizes = places(self.shape, part, queries, heads)
-        if not one_tile:
-            sizes.append((part.keys, keys))
-        outer = sizes[: outside(sizes, len(self.parts))]
+    def _nest(
+        self,
+        parts: Sequence[AttentionPart],
+        queries: int,
+        keys: int,
+        heads: int,
+        whole: bool,
+        resident: bool,
+        apart: bool,
+    ) -> _Work:
+        """What tiles of queries of the parts of one pipeline take, for one sequence and key-value head."""
+        shape, work = self.shape, _Work()
+        group = shape.heads // shape.kv_heads
+        fill, stays = 0.0, loads(self.layout, parts, queries, keys, heads) if resident else 0
+        held_by_all = stays > 0 and self.layout.holds(parts)
+        most = max(part.keys for part in parts)
+        for part in parts:
+            for subset in segments(group, heads):
+                for q in segments(part.queries, queries):
+                    count, rows = subset.count * q.count, q.size * subset.size
+                    q_moved, q_held = self._rows(q.size, subset.size * shape.head_dim, self.layout.q_row)
+                    o_moved, o_held = self._rows(q.size, subset.size * shape.v_head_dim, self.layout.o_row)
+                    one = whole or part.keys <= keys
+                    row = [(k.count, k.size, self.tile_of(rows, k.size, one)) for k in segments(part.keys, keys)]
+                    scores = context = of_keys = of_values = softmax = merge = kv_moved = key_tiles = 0
+                    for n, size, t in row:
+                        scores += n * t.scores
+                        context += n * t.context
+                        of_keys += n * t.keys
+                        of_values += n * t.values
+                        softmax += n * t.softmax
+                        merge += n * t.merge
+                        kv_moved += n * self.moved(size)
+                        key_tiles += n
+                    if stays:
+                        taken, of_keys, of_values, kv_moved = (of_keys, of_values, kv_moved), 0, 0, 0
+                    work.array += count * (scores + context)
+                    if one:
+                        softmax, merge = self.whole_row(rows, part.keys)
+                        closing = 0
+                    else:
+                        closing = self.closing(rows)
+                    turning = self._turning(rows, shape.head_dim)
+                    work.vector += count * (softmax + merge + closing + turning)
+                    q_held += turning
+                    work.reads += count * (kv_moved + q_moved)
+                    work.writes += count * o_moved
+                    held = q_held - turning + o_held + of_keys + of_values
+                    work.port += count * held
+                    work.tiles += count * key_tiles
+                    if shape.values_in_keys:
+                        work.paced += count * sum(self._shared(n, t, part.keys <= keys) for n, _, t in row)
+                        continue
+                    # query tiles follow one another in the pipeline
+                    if one:
+                        merged = _Tile(scores, context, softmax, merge, of_keys, of_values)
+                        each, after = self._pace(merged, q_held + o_held, key_tiles, apart)
+                    else:
+                        paces = [(n, *self._pace(t, 0, 1, apart)) for n, _, t in row]
+                        each, after = sum(n * pace for n, pace, _ in paces), paces[0][2]
+                        each = max(each, held, softmax + merge + closing + turning)
+                        if not self.carries:  # nor do they, where no circuit keeps what is carried
+                            each += q_held + after
+                    work.paced += count * each
+                    fill = max(fill, after) if len(parts) > 1 else after
+            if stays and (not held_by_all or part.keys == most):  # what follows the last tile of queries
+                times = stays if held_by_all else stays // len(parts)
+                work.reads += times * taken[2]
+                work.port += times * (taken[0] + taken[1])
+                if not apart:  # the next ones are loaded when these have been read for the last time
+                    wait = self.arrive + OPERAND_LATENCY
+                    exposed = max(taken[0] + wait - context, 0) + max(taken[1] + wait - scores, 0)
+                    work.filled += times * shape.batch * shape.kv_heads * exposed
+        one_tile = whole or all(part.keys <= keys for part in parts)
+        work.filled += fill * self._pipelines(parts, queries, keys, heads, one_tile=one_tile)
+        return work
+
+    def _pipelines(self, parts: Sequence[AttentionPart], queries: int, keys: int, heads: int, *, one_tile: bool) -> int:
+        """How many pipelines the tiles of parts of the queries make."""
+        if all(part.keys <= keys for part in parts):
+            sizes = whole_places(self.shape, parts, queries, heads)
+            outer = sizes[: pipelines_from(self.shape, parts, sizes)]
+        else:
+            sizes = places(self.shape, parts[0], queries, heads)
+            if not one_tile:
+                sizes.append((parts[0].keys, keys))
+            outer = sizes[: outside(sizes, len(self.parts))]
         return prod(-(-total // size) for total, size in outer)
 
     def _closing(self, rows: int) -> int:
@@ -701,6 +786,7 @@ def _halvings(total: int) -> list[int]:
 
 __all__ = [
     "MOST_SUMMED",
+    "PARTS",
     "AttentionLayout",
     "AttentionPart",
     "AttentionTiling",
@@ -708,12 +794,15 @@ __all__ = [
     "carries",
     "choose_attention_tilings",
     "is_masked",
+    "as_one",
     "kept_from",
     "key_unit",
     "may_stay",
     "most_heads",
+    "pipelines_from",
     "places",
     "query_parts",
     "sharing",
     "softmax_functions",
+    "whole_places",
 ]

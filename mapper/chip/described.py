@@ -24,6 +24,7 @@ from siliconloom.arch.vector import COLUMN_LIMIT, ROW_LIMIT, vector_cost
 from siliconloom.mapper.chip import mapping as search
 from siliconloom.mapper.chip import program
 from siliconloom.mapper.chip.attention_cost import (
+    AttentionLayout,
     AttentionTiling,
     attention_needs,
     attention_tiling,
@@ -418,7 +419,7 @@ class _Reader(Struct):
         needs = attention_needs(chip, part, queries, keys, heads, whole, most_keys, apart=apart)
         self._check_room(part.name, at, needs)
         resident = described.resident
-        if resident and not may_stay(part, queries, keys, heads):
+        if resident and not may_stay(AttentionLayout.of(chip, part), queries, keys, heads):
             rule = "keys stay where all of them are one tile that several tiles of queries are multiplied with"
             raise self.document.error(rule, (*at, "resident"), value=resident)
         return attention_tiling(chip, part, task.held_by(part), queries, keys, heads, whole, resident, apart=apart)

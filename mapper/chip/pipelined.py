@@ -11,12 +11,23 @@ Stage = Callable[[Sequence[Walk]], None]
 
 
 class Dimension:
-    """A dimension that is cut into tiles of ``size``; the last one may be shorter. Counted in elements."""
+    """A dimension that is cut into tiles of ``size``; the last one may be shorter. Counted in elements.
 
-    def __init__(self, total: int, size: int) -> None:
-        self.size = size
+    Tiles that are ``unlike`` one another are written one by one, others in a loop.
+    """
+
+    def __init__(self, total: int, size: int, *, unlike: bool = False) -> None:
+        self.size, self.unlike = size, unlike
         self.full, self.rest = divmod(total, size)
         self.tiles = self.full + (self.rest > 0)
+
+    @property
+    def nests(self) -> int:
+        """How often what is nested in this dimension is written, beside the last time."""
+        if self.unlike:
+            return self.tiles - 1
+        # in the loop over whole tiles, and before a shorter one
+        return (self.full > 1) + (self.rest > 0 and self.full > 0)
 
     def at(self, number: int) -> Walk:
         """One tile."""
@@ -30,7 +41,9 @@ LONG = 16
 """A pipeline of so many tiles hides all but a small part of how it begins and ends."""
 
 
-def outside(sizes: Sequence[tuple[int, int]], parts: int = 1, most: int = MOST_WRITTEN) -> int:
+def outside(
+    sizes: Sequence[tuple[int, int]], parts: int = 1, most: int = MOST_WRITTEN, unlike: int | None = None
+) -> int:
     """How many of the outer dimensions are loops around pipelines, and not in one.
 
     Dimensions are taken in from the innermost one on, until pipelines are long, or too many tiles would be written out.
@@ -43,14 +56,15 @@ def outside(sizes: Sequence[tuple[int, int]], parts: int = 1, most: int = MOST_W
         Nests of this kind that the task consists of.
     most
         Tiles that are written out at most, all parts together.
+    unlike
+        Number of the dimension whose tiles are unlike one another, which is in the pipeline.
     """
     steps, written = 1, 0
     for number in reversed(range(len(sizes))):
-        here = Dimension(*sizes[number])
-        # an inner nest in the loop over whole tiles, before a shorter one, and in the last tile
-        inner = (here.full > 1) + (here.rest > 0 and here.full > 0)
-        more = inner * (written + 1) + written
-        if here.tiles > 1 and (steps >= LONG or parts * (more + 1) > most) and number < len(sizes) - 1:
+        here = Dimension(*sizes[number], unlike=number == unlike)
+        more = here.nests * (written + 1) + written
+        full = steps >= LONG or parts * (more + 1) > most
+        if here.tiles > 1 and full and number < len(sizes) - 1 and (unlike is None or number < unlike):
             return number + 1
         steps, written = steps * here.tiles, more
     return 0
@@ -64,6 +78,7 @@ def pipeline(
     outer: int = 0,
     ended: Callable[[], None] = lambda: None,
     told: int | None = None,
+    unlike: int | None = None,
 ) -> None:
     """Run two stages over the tiles of nested dimensions, ``head`` one tile ahead of ``tail``.
 
@@ -77,8 +92,10 @@ def pipeline(
     ----------
     sizes
         Elements of each dimension and of its tiles, the outermost dimension first.
+    unlike
+        Number of a dimension whose tiles are unlike one another; no loop goes over them.
     """
-    dimensions = [Dimension(*each) for each in sizes[outer:]]
+    dimensions = [Dimension(*each, unlike=number == unlike) for number, each in enumerate(sizes)][outer:]
     for walks in _walked(nest, sizes[:outer]):
         _run(nest, head, [*walks, *(each.at(0) for each in dimensions)])
         _steps(nest, dimensions, walks, head, tail, len(sizes) if told is None else told)
@@ -113,6 +130,11 @@ def _steps(
         _run(nest, head, [*outer, after, *(each.at(0) for each in inner)])
         _run(nest, tail, [*outer, before, *(each.at(each.tiles - 1) for each in inner)])
 
+    if here.unlike:
+        for number in range(here.tiles - 1):
+            turn(here.at(number), here.at(number + 1))
+        _steps(nest, inner, (*outer, here.at(here.tiles - 1)), head, tail, told, last or not counts)
+        return
     steps = here.full - 1
     # the last step ends at the last tile of all that is told
     alone = counts and last and not here.rest and all(each.tiles == 1 for each in inner)

@@ -272,7 +272,7 @@ def test_attention_in_tiles_of_any_sizes_is_the_exact_reading(
     most_keys = max(each.keys for each in parts)
     sizes = min(queries, max(each.queries for each in parts)), most_keys if stay else min(4 * blocks, most_keys)
     heads = 1 if is_masked(shape) else shape.heads // shape.kv_heads
-    stay = stay and may_stay(shape, *sizes, heads)
+    stay = stay and may_stay(AttentionLayout.of(chip, shape), *sizes, heads)
     mapped = tiled(chip, graph, *sizes, heads, apart and dataflow != "output_stationary", stay)
     tokens = np.random.default_rng(seed).integers(0, VOCABULARY, lengths(mapped.graph)[:2])
     assert run_model(mapped, RandomWeights(mapped.graph, seed), tokens).differing == 0

@@ -348,7 +348,11 @@ def staying(tile, folder, works):
     return [(f"staying {number}", filled(each, number)) for number, each in enumerate(made)]
 
 
-STAYING = [(LLAMA, (("sequence", "21"),), False), (GPT2, (("sequence", "17"), ("batch", "2")), True)]
+STAYING = [
+    (LLAMA, (("sequence", "21"),), False),
+    (GPT2, (("sequence", "17"), ("batch", "2")), True),
+    (LLAMA, (("sequence", "32"),), False),  # all parts of the queries read the keys of the last one
+]
 
 
 @pytest.mark.slow

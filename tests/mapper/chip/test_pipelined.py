@@ -74,7 +74,8 @@ def test_one_stage_runs_a_tile_ahead_of_the_other(sizes, outer, data):
     nest = Nest(type("Context", (), {"builder": recorded})(), False)
     head, tail = recorded.say("head"), recorded.say("tail")
     told = data.draw(st.one_of(st.none(), st.integers(outer, len(sizes))))
-    pipeline(nest, sizes, head, tail, outer, lambda: ends.append(len(ends)), told)
+    unlike = data.draw(st.one_of(st.none(), st.integers(outer, len(sizes) - 1)))
+    pipeline(nest, sizes, head, tail, outer, lambda: ends.append(len(ends)), told, unlike)
     assert nest.walks == []
     ranges = [[(s, min(size, total - s), s == 0) for s in range(0, total, size)] for total, size in sizes]
     pipelines = [list(itertools.product(*ranges[outer:]))] * prod(len(each) for each in ranges[:outer])
@@ -86,6 +87,8 @@ def test_one_stage_runs_a_tile_ahead_of_the_other(sizes, outer, data):
         order.append(("tail", len(tiles) - 1))
         expected += [(name, (*before, *tiles[number])) for name, number in order]
     assert list(happens(recorded.here)) == expected
+    if unlike is not None:  # no loop goes over these
+        assert all(walks[unlike].loop.level is None for _, walks in written(recorded.here))
     if told is not None:  # and exactly there
         is_last = [[s + size >= total for s in range(0, total, size)] for total, size in sizes]
         ends = list(itertools.product(*is_last))
@@ -101,6 +104,12 @@ def lasts(written, told):
         else:
             # a mask that is not empty holds in one round of a loop only
             yield each[0], all(walk.last == 0 for walk in each[1][told:])
+
+
+@given(sizes=SIZES, most=st.integers(1, MOST_WRITTEN), data=st.data())
+def test_what_is_unlike_is_in_the_pipeline_and_all_that_is_in_it(sizes, most, data):
+    unlike = data.draw(st.integers(0, len(sizes) - 1))
+    assert outside(sizes, 1, most, unlike) <= unlike
 
 
 @given(sizes=SIZES, parts=st.integers(1, 8), most=st.integers(1, MOST_WRITTEN))
