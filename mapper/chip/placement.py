@@ -112,7 +112,7 @@ class Tried(Struct, frozen=True):
     proven: bool = False
 
 
-class Placed(Struct, frozen=True):
+class PlacementChoice(Struct, frozen=True):
     """Who decided where things lie, and all that was looked at."""
 
     by: str
@@ -277,7 +277,7 @@ def _addresses(chip: Chip, demands: Sequence[Demand], counts: Counts, grain: Seq
 __all__ = [
     "Counts",
     "Demand",
-    "Placed",
+    "PlacementChoice",
     "Placement",
     "Tried",
     "assign",

@@ -6,11 +6,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from siliconloom.arch.description import Chip
+from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.errors import LoomError, nearest_name
 from siliconloom.mapper.chip.exact_placement import Solved, is_available, solve
 from siliconloom.mapper.chip.mapping import first_demands, fit_precision, map_workload
-from siliconloom.mapper.chip.placement import Placed, Placement, Tried, cost_of, place
+from siliconloom.mapper.chip.placement import Placement, PlacementChoice, Tried, cost_of, place
 from siliconloom.mapper.chip.program import MappedWorkload
 from siliconloom.sim.chip.engine import Stopwatch
 from siliconloom.workloads import Graph
@@ -50,7 +50,7 @@ def map_placed(way: str, chip: Chip, graph: Graph, *, search: bool = False) -> M
         When there is no room, and when OR-Tools is not installed where it is asked for.
     """
     clock = Stopwatch(chip)
-    if way == "heuristic":
+    if way == "heuristic" or not isinstance(chip.tile, NpuTile):
         return map_workload(chip, graph, clock, search=search)
     fitted, _ = fit_precision(chip, graph)
     wanted = first_demands(chip, fitted)
@@ -75,12 +75,13 @@ def map_placed(way: str, chip: Chip, graph: Graph, *, search: bool = False) -> M
         made = plans.get(name)
         if made is not None and made.searched is not None and made.searched.interrupted:
             break
-    by = min(plans, key=lambda name: (_too_long(chip, plans[name]), tried[name].cycles, name != "heuristic"))
-    return replace(plans[by], placed=Placed(by, tuple(tried.values())))
+    words = chip.tile.sequencer.program_words
 
+    def is_long(name: str) -> bool:
+        return len(plans[name].program.instructions) > words
 
-def _too_long(chip: Chip, plan: MappedWorkload) -> bool:
-    return len(plan.program.instructions) > chip.tile.sequencer.program_words  # type: ignore[union-attr]
+    by = min(plans, key=lambda name: (is_long(name), tried[name].cycles, name != "heuristic"))
+    return replace(plans[by], placed=PlacementChoice(by, tuple(tried.values())))
 
 
 def _tried(name: str, chip: Chip, placement: Placement, cycles: int | None, solved: Solved) -> Tried:
@@ -99,7 +100,7 @@ def placed_summary(plan: MappedWorkload) -> dict[str, Any] | None:
     placed = plan.placed
     if placed is None:
         by = "heuristic" if plan.searched is not None else "mapping"
-        placed = Placed(by, (Tried(by, cost_of(plan.chip, plan.placement)),))
+        placed = PlacementChoice(by, (Tried(by, cost_of(plan.chip, plan.placement)),))
     bound = next((tried.bound for tried in placed.tried if tried.bound is not None), None)
     tried = {each.by: {"cost_cycles": each.cost, "cycles": each.cycles} for each in placed.tried}
     cost = tried[placed.by]["cost_cycles"]
