@@ -139,12 +139,30 @@ class LevelResult(ResultSection):
     latency_s: float | None = None
 
 
+class TriedPlacement(ResultSection):
+    """A placement that was looked at."""
+
+    cost_cycles: float = Field(description="that all transfers take, one after the other")
+    cycles: int | None = Field(description="of its program on the simulator, where it was mapped")
+
+
+class PlacedResult(ResultSection):
+    """Who decided which of several memory levels holds what."""
+
+    by: str = Field(description="heuristic, exact, or mapping: the file that was given")
+    tried: dict[str, TriedPlacement]
+    bound_cycles: float | None = Field(description="that no placement costs less than, from constraint programming")
+    proven: bool = Field(description="the exact placement is the best of all, but for rounding")
+    gap: float | None = Field(description="by what part of the bound the taken placement costs more")
+
+
 class MemoryResult(ResultSection):
     """Bytes of one chip's memory that are used, of those it has."""
 
     used_bytes: int
     capacity_bytes: int
     levels: dict[str, LevelResult] | None = None
+    placed: PlacedResult | None = Field(default=None, description="on a chip with several memory levels")
 
 
 class SystemResult(ResultSection):

@@ -107,8 +107,7 @@ def map_workload(
     simulated = None if objective is None else partial(_alone, chip, graph, objective, executions(parts))
     if len(chip.memory) > 1:
         if placement is None:
-            estimated, _ = choose_layouts(chip, chip.tile, graph, parts, None)
-            placement = place(chip, demands(chip, graph, parts, estimated[0]))
+            placement = place(chip, first_demands(chip, graph, parts))
         parts = blocks_of(chip, graph, placement)
     if kept is not None and placement is not None:
         raise NotSupported(f"programs that share several memory levels ({', '.join(chip.memory)})")
@@ -276,6 +275,14 @@ def demands(chip: Chip, graph: Graph, parts: Sequence[Part], choice: Choice) -> 
     """What the objects of a workload cost, were the nearest level large enough for all of them."""
     memory = MemoryMap(chip)
     return measure(lower_tasks(chip, graph, parts, choice, memory).program, memory)
+
+
+def first_demands(chip: Chip, graph: Graph, parts: Sequence[Part] | None = None) -> list[Demand]:
+    """The same of the mapping that is estimated to be the fastest; ``graph`` is as `fit_precision` makes it."""
+    assert isinstance(chip.tile, NpuTile)
+    parts = blocks_of(chip, graph, None) if parts is None else parts
+    estimated, _ = choose_layouts(chip, chip.tile, graph, parts, None)
+    return demands(chip, graph, parts, estimated[0])
 
 
 def fit_precision(chip: Chip, graph: Graph) -> tuple[Graph, tuple[str, ...]]:
@@ -456,4 +463,4 @@ def _alone(
     return -(-objective.measure(program) // times)
 
 
-__all__ = ["check_packing", "demands", "fit_precision", "map_workload"]
+__all__ = ["check_packing", "demands", "first_demands", "fit_precision", "map_workload"]

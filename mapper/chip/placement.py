@@ -10,7 +10,7 @@ same is tried in the order of the time saved per unit, and the better of the two
 These are the greedy rules of the knapsack problem: optimal when units are small against the levels, never worse than
 the optimum by more than what one unit saves at each boundary between levels, and with two levels never less than half
 of what can be saved. An object is cut between units only, and its units never go back to a faster level, so that it
-needs one address per level.
+needs one address per level. `exact_placement` solves the same problem by constraint programming.
 """
 
 from __future__ import annotations
@@ -88,6 +88,37 @@ class Placement(Struct, frozen=True):
         return max(names, key=lambda name: spent[name])
 
 
+class Tried(Struct, frozen=True):
+    """A placement that was looked at.
+
+    Parameters
+    ----------
+    by
+        ``heuristic`` or ``exact``.
+    cost
+        Cycles that its transfers take, see `cost_of`.
+    cycles
+        What its program takes on the simulator; ``None`` where it was not mapped.
+    bound
+        What no placement costs less than, where constraint programming found one.
+    proven
+        None costs less, but for rounding.
+    """
+
+    by: str
+    cost: float
+    cycles: int | None = None
+    bound: float | None = None
+    proven: bool = False
+
+
+class PlacementChoice(Struct, frozen=True):
+    """Who decided where things lie, and all that was looked at."""
+
+    by: str
+    tried: tuple[Tried, ...]
+
+
 Counts = list[dict[int, int]]
 """Units of each object in each level, in the order in which its units went there."""
 
@@ -123,9 +154,7 @@ def place(chip: Chip, demands: Sequence[Demand]) -> Placement:
     LoomError
         When a unit finds no room in any level: with the bytes needed and each level's capacity.
     """
-    levels = list(chip.memory.values())
-    order = sorted(range(len(levels)), key=lambda n: (-levels[n].total_bandwidth, n))
-    grain = _grain(chip)
+    levels, order, grain = list(chip.memory.values()), fastest_first(chip), grain_of(chip)
 
     def saving(demand: Demand) -> float:
         return (demand.cycles[order[-1]] - demand.cycles[order[0]]) / max(demand.item.units, 1)
@@ -154,7 +183,7 @@ def assign(chip: Chip, demands: Sequence[Demand], where: Mapping[Key, str]) -> P
 
 def assign_units(chip: Chip, demands: Sequence[Demand], counts: Counts) -> Placement:
     """Put so many units of every object into each level, whatever the rule would say; raises as `assign` does."""
-    placement = _addresses(chip, demands, counts, _grain(chip))
+    placement = _addresses(chip, demands, counts, grain_of(chip))
     for name, used in placement.used.items():
         if used > (room := chip.memory[name].total_capacity):
             raise LoomError(
@@ -164,7 +193,22 @@ def assign_units(chip: Chip, demands: Sequence[Demand], counts: Counts) -> Place
     return placement
 
 
-def _grain(chip: Chip) -> list[int]:
+def fastest_first(chip: Chip) -> list[int]:
+    """Numbers of the levels in the order of their bandwidth: units of an object go on in a slower one."""
+    levels = list(chip.memory.values())
+    return sorted(range(len(levels)), key=lambda n: (-levels[n].total_bandwidth, n))
+
+
+def cost_of(chip: Chip, placement: Placement) -> float:
+    """Cycles that all transfers of a placement take, one after the other, as the one port of a tile does them."""
+    names = list(chip.memory)
+    return _cost(
+        placement.demands,
+        [{names.index(h.level): h.count for h in placement.homes[d.item.key]} for d in placement.demands],
+    )
+
+
+def grain_of(chip: Chip) -> list[int]:
     """Bytes at whose multiples objects begin in each level: whole stripes, so that rows begin at a port."""
     least = alignment_of(chip)
     return [max(least, level.stripe if level.channels > 1 else 1) for level in chip.memory.values()]
@@ -230,4 +274,17 @@ def _addresses(chip: Chip, demands: Sequence[Demand], counts: Counts, grain: Seq
     return Placement(tuple(demands), homes, used)
 
 
-__all__ = ["Counts", "Demand", "Placement", "assign", "assign_units", "measure", "place"]
+__all__ = [
+    "Counts",
+    "Demand",
+    "PlacementChoice",
+    "Placement",
+    "Tried",
+    "assign",
+    "assign_units",
+    "cost_of",
+    "fastest_first",
+    "grain_of",
+    "measure",
+    "place",
+]

@@ -26,7 +26,7 @@ from siliconloom.mapper.chip.memory import Kept, Key, MemoryMap
 from siliconloom.mapper.chip.operands import updated
 from siliconloom.mapper.chip.orientation import exchanges
 from siliconloom.mapper.chip.pipelined import MOST_WRITTEN
-from siliconloom.mapper.chip.placement import Placement
+from siliconloom.mapper.chip.placement import Placement, PlacementChoice
 from siliconloom.mapper.chip.recurrence import RecurrenceLowering
 from siliconloom.mapper.chip.sharing import Cut
 from siliconloom.mapper.chip.tasks import Task, block_tasks, gemm_shape, refuse_training
@@ -118,6 +118,8 @@ class MappedWorkload(Struct, frozen=True):
     """What the search minimised, see `objective.OBJECTIVES`."""
     searched: SearchEffort | None = None
     """How the mapping was looked for; nothing where it was given."""
+    placed: PlacementChoice | None = None
+    """Which placements were looked at, where it was not the heuristic's alone."""
 
     @property
     def estimated_cycles(self) -> int:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from siliconloom.commands.options import Chip, Json, Objective, Set, Workload
+from siliconloom.commands.options import Chip, Json, Objective, Placement, Set, Workload
 
 
 def command(
@@ -18,6 +18,7 @@ def command(
         str | None, typer.Option("--mapping", metavar="FILE", help="Lower this mapping instead of looking for one.")
     ] = None,
     objective: Objective = "time",
+    placement: Placement = None,
     search: Annotated[
         bool, typer.Option("--search", help="Lower every way to share out the buffers, and take the best.")
     ] = False,
@@ -47,8 +48,12 @@ def command(
     check_objective(objective)
     if mapping is not None and (search or objective != "time"):
         raise LoomError("--objective and --search are of the search of a mapping, and --mapping gives one")
+    if mapping is not None and placement is not None:
+        raise LoomError("--placement is of the search of a mapping, and --mapping gives one")
     given = None if mapping is None else Document.load(mapping)
-    plan, joined = load_plan(chip, workload, parse_assignments(sets or []), given, objective, search=search)
+    plan, joined = load_plan(
+        chip, workload, parse_assignments(sets or []), given, objective, search=search, placement=placement
+    )
     result = plan_summary(plan)
     if output is not None:
         if plan.mapping is None:

@@ -24,3 +24,12 @@ Json = Annotated[
 Objective = Annotated[
     str, typer.Option("--objective", metavar="NAME", help="What a mapping minimises: time, energy, edp or traffic.")
 ]
+Placement = Annotated[
+    str | None,
+    typer.Option(
+        "--placement",
+        metavar="NAME",
+        help="What lies in which of several memory levels: heuristic, exact (constraint programming), or best, the "
+        "faster of the two programs. By default heuristic; --search compares both if OR-Tools is installed.",
+    ),
+]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from siliconloom.commands.options import Json, Machine, Objective, Set, Workload
+from siliconloom.commands.options import Json, Machine, Objective, Placement, Set, Workload
 
 
 def command(
@@ -33,6 +33,7 @@ def command(
         bool, typer.Option("--search", help="Simulate every way to share out the buffers and take the fastest.")
     ] = False,
     objective: Objective = "time",
+    placement: Placement = None,
     mapping: Annotated[
         str | None, typer.Option("--mapping", metavar="FILE", help="Run this mapping, as loom map -o writes it.")
     ] = None,
@@ -61,9 +62,12 @@ def command(
     machine = read_machine(chip, chip_sets)
     options = {"--trace": trace, "--report": report, "--window": window, "--csv": csv, "--search": search or None}
     options["--mapping"] = mapping
+    options["--placement"] = placement
     options["--objective"] = None if objective == "time" else objective
     if mapping is not None and (search or objective != "time"):
         raise LoomError("--search and --objective look for a mapping, and --mapping gives one")
+    if mapping is not None and placement is not None:
+        raise LoomError("--placement is of the search of a mapping, and --mapping gives one")
     unsupported = [name for name, value in options.items() if value]
     if unsupported and (machine.chip is None or machine.system is not None or computes_in_memory(machine, graph)):
         alone = machine.chip is not None and machine.system is None
@@ -90,6 +94,7 @@ def command(
         window=seen,
         mapping=None if mapping is None else Document.load(mapping),
         objective=objective,
+        placement=placement,
         watcher=watcher,
     )
     result, simulation = done.result, done.simulation

@@ -20,6 +20,7 @@ from siliconloom.arch.quantity import format_si
 from siliconloom.arch.schemas import RESULT_SCHEMA as SCHEMA
 from siliconloom.evaluate.asked import asked
 from siliconloom.evaluate.hardware import PROVEN, SPECIFIED, hardware_of, hardware_summary
+from siliconloom.evaluate.placement import placed_summary
 from siliconloom.mapper.chip.bounds import Bound, placed_bound
 from siliconloom.mapper.chip.mapping import fit_precision, map_workload
 from siliconloom.mapper.chip.program import MappedWorkload, lower
@@ -71,6 +72,7 @@ def simulate(
     search: bool = False,
     mapping: Document | None = None,
     objective: str = "time",
+    placement: str | None = None,
 ) -> Simulation:
     """Map ``workload`` to ``chip`` and simulate it.
 
@@ -88,6 +90,9 @@ def simulate(
         Let the mapper simulate every way to share out the buffers and take the fastest.
     mapping
         A description of the mapping; by default the mapper decides.
+    placement
+        Who decides where things lie on a chip with several memory levels: one of `evaluate.placement.PLACEMENTS`, by
+        default the heuristic, and both of them in a ``search``.
 
     Raises
     ------
@@ -112,12 +117,12 @@ def simulate(
         machine = effective(way)
         began = time.perf_counter()
         # single tasks take less time to simulate than to look up
-        if objective != "time" and mapping is None:
+        if mapping is None and (search or objective != "time" or placement is not None):
             from siliconloom.evaluate.objectives import map_for
 
-            plan = map_for(objective, machine, workload, search=search)
+            plan = map_for(objective, machine, workload, search=search, placement=placement)
         else:
-            plan = mapped_to(machine, workload, Stopwatch(machine), mapping, search=search)
+            plan = mapped_to(machine, workload, Stopwatch(machine), mapping)
         mapped = time.perf_counter() - began
         check_length(machine, plan.program)
         if (costs or search) and not exact and not trace_limit:
@@ -141,14 +146,8 @@ def _figure(done: Simulation, objective: str) -> float:
     return joules if objective == "energy" else joules * done.seconds
 
 
-def mapped_to(
-    chip: Chip, graph: Graph, cycles: Callable[[Program], int], mapping: Document | None, *, search: bool = False
-) -> MappedWorkload:
+def mapped_to(chip: Chip, graph: Graph, cycles: Callable[[Program], int], mapping: Document | None) -> MappedWorkload:
     """The workload as a description maps it to a chip, or as the mapper does where there is none."""
-    if mapping is None and search:
-        from siliconloom.evaluate.objectives import map_for
-
-        return map_for("time", chip, graph, search=True)
     if mapping is None:
         return map_workload(chip, graph, cycles, search=False)
     from siliconloom.mapper.chip.described import mapping_of
@@ -318,6 +317,7 @@ def _result(simulation: Simulation) -> dict[str, Any]:
             "used_bytes": plan.memory_bytes,
             "capacity_bytes": sum(m.total_capacity for m in chip.memory.values()),
             "levels": _memory_levels(simulation),
+            **({} if plan.placement is None else {"placed": placed_summary(plan)}),
         },
         "simulator": {
             "wall_s": outcome.wall_s,

@@ -166,6 +166,7 @@ def evaluate(
     window: tuple[int, int] | None = None,
     mapping: Document | None = None,
     objective: str = "time",
+    placement: str | None = None,
     watcher: Watcher = NOBODY,
 ) -> Evaluation:
     """Time one step of ``graph`` on ``machine``.
@@ -174,7 +175,7 @@ def evaluate(
     ----------
     overrides
         All that was changed by hand, for the result to say.
-    exact, search, trace_limit, window, mapping, objective
+    exact, search, trace_limit, window, mapping, objective, placement
         Of one of our chips, see `evaluate.chip.simulate`; ``exact`` also of a system of them.
 
     Raises
@@ -197,6 +198,7 @@ def evaluate(
                 search=search,
                 mapping=mapping,
                 objective=objective,
+                placement=placement,
             )
         made = Evaluation(simulation.result(), simulation)
     else:

@@ -11,7 +11,7 @@ from siliconloom.arch.document import Document
 from siliconloom.arch.overrides import split_overrides
 from siliconloom.evaluate.chip import excess, mapped_to, narrowest, simulate
 from siliconloom.evaluate.objectives import map_for
-from siliconloom.evaluate.placement import placement_rows
+from siliconloom.evaluate.placement import placed_summary, placement_rows
 from siliconloom.mapper.chip.bounds import mean_bound
 from siliconloom.mapper.chip.choice import Effort
 from siliconloom.mapper.chip.described import refuse_joined
@@ -35,6 +35,7 @@ def load_plan(
     objective: str = "time",
     *,
     search: bool = False,
+    placement: str | None = None,
 ) -> tuple[MappedWorkload, bool]:
     """Load chip and workload by file or library name, and map one to the other as `evaluate.chip.simulate` does.
 
@@ -44,6 +45,8 @@ def load_plan(
         One of `mapper.chip.objective.OBJECTIVES`, where no ``mapping`` is given.
     search
         Lower the whole workload for every way to share out the buffers.
+    placement
+        As `evaluate.chip.simulate` takes it.
 
     Returns
     -------
@@ -52,13 +55,13 @@ def load_plan(
     chip_sets, workload_sets = split_overrides(overrides)
     machine, graph = load_chip(chip, chip_sets), load_workload(workload, workload_sets)
     if machine.tiles_join:
-        done = simulate(machine, graph, mapping=mapping, search=search, objective=objective)
+        done = simulate(machine, graph, mapping=mapping, search=search, objective=objective, placement=placement)
         return done.plan, done.joined
     machine = effective(machine)
     if mapping is not None:
         refuse_joined(mapping, machine)
         return mapped_to(machine, graph, Stopwatch(machine), mapping), False
-    return map_for(objective, machine, graph, search=search), False
+    return map_for(objective, machine, graph, search=search, placement=placement), False
 
 
 def plan_summary(plan: MappedWorkload) -> dict[str, Any]:
@@ -90,6 +93,7 @@ def plan_summary(plan: MappedWorkload) -> dict[str, Any]:
         "layout": None if plan.layout is None else asdict(plan.layout),
         "memory_bytes": plan.memory_bytes,
         "placement": placement_rows(plan),
+        "placed": placed_summary(plan),
         "tasks": [_task(plan, mapped, int(outcome.own[n])) for n, mapped in enumerate(plan.tasks)],
         "notes": [*plan.graph.notes, *plan.notes, *filter(None, [excess(plan.chip, plan.program)])],
     }

@@ -10,6 +10,7 @@ from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError, NotSupported, nearest_name
 from siliconloom.arch.isa import Program
 from siliconloom.arch.technology import MEMORY_BYTE, TECHNOLOGIES
+from siliconloom.evaluate.placement import check_placement, chosen_placement, map_placed
 from siliconloom.mapper.chip.mapping import INTERRUPTED, fit_precision, map_workload
 from siliconloom.mapper.chip.objective import OBJECTIVES, Objective
 from siliconloom.mapper.chip.program import MappedWorkload
@@ -34,8 +35,12 @@ def check_objective(name: str) -> str:
     return name
 
 
-def map_for(objective: str, chip: Chip, graph: Graph, *, search: bool = False) -> MappedWorkload:
+def map_for(
+    objective: str, chip: Chip, graph: Graph, *, search: bool = False, placement: str | None = None
+) -> MappedWorkload:
     """Map a workload so that an objective, one of `OBJECTIVES`, is as small as can be found.
+
+    ``placement`` is one of `evaluate.placement.PLACEMENTS` on a chip with several memory levels.
 
     Raises
     ------
@@ -46,7 +51,9 @@ def map_for(objective: str, chip: Chip, graph: Graph, *, search: bool = False) -
     """
     check_objective(objective)
     if objective == "time":
-        return _fastest(chip, graph, search=search)
+        return _fastest(chip, graph, chosen_placement(placement, chip, search=search), search=search)
+    if placement is not None:
+        check_placement(placement, chip)
     if len(chip.memory) != 1:
         levels = f"{len(chip.memory)} memory levels" if chip.memory else "no memory"
         raise NotSupported(f"--objective {objective} on {chip.name}, which has {levels}")
@@ -74,8 +81,10 @@ def _said(best: MappedWorkload, last: MappedWorkload) -> MappedWorkload:
     return replace(best, notes=(*best.notes, INTERRUPTED), searched=last.searched)
 
 
-def _fastest(chip: Chip, graph: Graph, *, search: bool) -> MappedWorkload:
+def _fastest(chip: Chip, graph: Graph, placement: str, *, search: bool) -> MappedWorkload:
     """The fastest mapping; a ``search`` also looks among those that move few bytes, whose estimates err otherwise."""
+    if len(chip.memory) > 1:
+        return map_placed(placement, chip, graph, search=search)
     clock = Stopwatch(chip)
     found = map_workload(chip, graph, clock, search=search)
     if not search or was_interrupted(found) or len(chip.memory) != 1:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from siliconloom.arch.quantity import format_bytes
-from siliconloom.render.tables import bold, table
+from siliconloom.render.tables import bold, placed_text, table
 
 NAMED = 4
 """Most tasks of which is said what they wait for."""
@@ -37,6 +37,8 @@ def mapping_tables(result: dict[str, Any], out: Console, *, program: str | None 
         out.print(f"  cycles       {result['cycles']:,}, {more}; the mapper's estimate: {estimate:,}")
     if result["objective"] != "time":
         out.print(f"  objective    the least {MEANING[result['objective']]}")
+    if text := placed_text(result["placed"]):
+        out.print(f"  placement    {text}", soft_wrap=True)
     if result["layout"] is not None:
         slots = ", ".join(f"{name} {format_bytes(size)}" for name, size in result["layout"].items() if size)
         out.print(f"  buffers      two slots each: {slots}", soft_wrap=True)
@@ -56,7 +58,7 @@ def mapping_tables(result: dict[str, Any], out: Console, *, program: str | None 
     _print_left(result, out)
     if result["placement"]:
         out.print()
-        out.print(placement_table(result["placement"]))
+        out.print(placement_table(result["placement"], result["placed"]["by"]))
     if program is not None:
         out.print()
         out.print(program, soft_wrap=True, markup=False)
@@ -102,7 +104,14 @@ def _tile(kind: str, tiling: dict[str, Any] | None) -> str:
     return f"{tiling['rows']} x {tiling['cols']}"
 
 
-def placement_table(objects: list[dict[str, Any]]) -> Table:
+PLACED = {
+    "heuristic": "each object by the time that a nearer level saves per byte",
+    "exact": "the least time of all transfers, by constraint programming",
+    "mapping": "as the mapping says",
+}
+
+
+def placement_table(objects: list[dict[str, Any]], by: str) -> Table:
     """What lies in which level of memory, the largest objects first."""
     lines = []
     for row in objects[:LISTED]:
@@ -113,7 +122,7 @@ def placement_table(objects: list[dict[str, Any]]) -> Table:
         moved = f"{row['moved_bytes'] / row['bytes']:.3g}" if row["bytes"] else "-"
         lines.append((f"{row['operator']} {row['role']}", format_bytes(row["bytes"]), moved, where))
     left = len(objects) - len(lines)
-    title = "placement, each object by the time that a nearer level saves per byte"
+    title = f"placement, {PLACED[by]}"
     if left > 0:
         title += f" (the {LISTED} largest; {left} more in --json)"
     return table(title, [("object", "left"), ("size", "right"), ("moved / size", "right"), ("level", "left")], lines)

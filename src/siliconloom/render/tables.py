@@ -94,6 +94,19 @@ def rates_text(result: dict[str, Any]) -> str:
     return ", ".join(rates)
 
 
+def placed_text(placed: dict[str, Any] | None) -> str:
+    """Who decided where things lie and what the placements take; nothing where only the heuristic was asked."""
+    if placed is None or placed["bound_cycles"] is None:
+        return ""
+    tried = [
+        f"{name} {each['cost_cycles']:,.0f} cycles of transfers"
+        + ("" if each["cycles"] is None else f", {each['cycles']:,} in all")
+        for name, each in placed["tried"].items()
+    ]
+    least = "the least that transfers can take" if placed["proven"] else "the solver's bound, which is not proven tight"
+    return f"{placed['by']}, {placed['gap'] or 0:.3%} above {least}: {'; '.join(tried)}"
+
+
 def simulation_tables(result: dict[str, Any], out: Console) -> None:
     """Print a simulation's result: what it took, where the time went, what held each unit up."""
     bound, cycles = result["bound"], result["cycles"]
@@ -126,6 +139,8 @@ def simulation_tables(result: dict[str, Any], out: Console) -> None:
                 share = level["bandwidth"] / level["pin_bandwidth"]
                 rates = f"{format_si(level['bandwidth'], 'B/s')} to streams, {share:.1%} of {level['dram']}'s pins"
                 lines.append(("memory", f"{name}: {rates}; {format_si(level['latency_s'], 's')} to first data"))
+    if text := placed_text(result["memory"].get("placed")):
+        lines.append(("placement", text))
     lines.append(("hardware", hardware_text(result["hardware"])))
     lines.append(("energy", f"{format_si(result['energy_j'], 'J')}, {format_si(result['power_w'], 'W')} on average"))
     lines += excluded_rows(result["energy_excludes"], out, 18)
