@@ -94,11 +94,36 @@ class Effort(Struct):
     seconds: float = 0.0
 
 
+class LocalEffort(Struct):
+    """How a local search went.
+
+    Parameters
+    ----------
+    tried, refused, better
+        Changes that were simulated, those that no program is lowered to, and those that were kept.
+    first, last
+        What the whole program cost before and in the end, in units of the objective.
+    seconds
+        Wall time of that.
+    """
+
+    tried: int = 0
+    refused: int = 0
+    better: int = 0
+    first: int = 0
+    last: int = 0
+    seconds: float = 0.0
+
+
 class SearchEffort(Struct):
-    """How a search went: the effort by task, and whether it was interrupted before it was through."""
+    """How a search went: the effort by task, and whether it was interrupted before it was through.
+
+    ``local`` says what a local search made of what was found.
+    """
 
     tasks: dict[str, Effort] = field(default_factory=dict)
     interrupted: bool = False
+    local: LocalEffort | None = None
 
 
 class Part(Struct, frozen=True):
@@ -507,6 +532,7 @@ __all__ = [
     "Choice",
     "Chosen",
     "Effort",
+    "LocalEffort",
     "Measure",
     "Part",
     "Rivals",
