@@ -99,20 +99,23 @@ class LocalEffort(Struct):
 
     Parameters
     ----------
-    tried, refused, better
-        Changes that were simulated, those that no program is lowered to, and those that were kept.
+    tried, refused, kept
+        Changes that were lowered, those of them that broke a rule, and those that were kept.
     first, last
         What the whole program cost before and in the end, in units of the objective.
     seconds
         Wall time of that.
+    seed
+        Of its changes.
     """
 
     tried: int = 0
     refused: int = 0
-    better: int = 0
+    kept: int = 0
     first: int = 0
     last: int = 0
     seconds: float = 0.0
+    seed: int = 0
 
 
 class SearchEffort(Struct):

@@ -1,41 +1,45 @@
 """Local search: small changes of a whole mapping, each of which is simulated and kept where it is better.
 
 What is found before (`mapper.chip.mapping`) divides the buffers in few ways, costs tiles of few sizes by estimates, and
-simulates the best of these. Here any tile of any size may take the place of another one, and the buffers are divided
-anew, into slots of just what all tiles take, where it has no room. A change is kept where the whole program costs less,
-so that a search that ends early has the best mapping that it has found. The same seed and number of trials give the
-same mapping.
+simulates the best of these. Here any tile of any size may take the place of another one, alone, with that of its
+neighbour, or with smaller ones of the others, and the buffers are divided anew, into slots of just what all tiles take.
+A change is kept where the whole program costs less, or as much with fewer bytes, so that a search that ends early has
+the best mapping that it has found. The same seed and number of trials give the same mapping.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
-from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.document import Document
 from siliconloom.arch.errors import LoomError
+from siliconloom.arch.isa import Program
 from siliconloom.mapper.chip.attention_cost import AttentionTiling, attention_tiling
-from siliconloom.mapper.chip.bounds import least_bytes, operator_bound
-from siliconloom.mapper.chip.choice import Chosen, LocalEffort, Tiling, executions
+from siliconloom.mapper.chip.bounds import least_bytes, mean_bound
+from siliconloom.mapper.chip.choice import Chosen, LocalEffort, Tiling
 from siliconloom.mapper.chip.described import mapping_of, mapping_text
-from siliconloom.mapper.chip.gemm_cost import GemmMemories
+from siliconloom.mapper.chip.gemm_cost import ORDERS, GemmMemories
 from siliconloom.mapper.chip.gemm_layout import GemmLayout
 from siliconloom.mapper.chip.known import KnownTasks
-from siliconloom.mapper.chip.layout import Layout
-from siliconloom.mapper.chip.mapping import INTERRUPTED, alone
+from siliconloom.mapper.chip.layout import LARGE, Layout, slots_of
+from siliconloom.mapper.chip.mapping import INTERRUPTED
 from siliconloom.mapper.chip.moves import LOOPS, SIZES, Moves, Needs, Sample, exact_fit
 from siliconloom.mapper.chip.objective import Objective
-from siliconloom.mapper.chip.program import MappedWorkload, Mapping, checked, draft
+from siliconloom.mapper.chip.orientation import oriented
+from siliconloom.mapper.chip.program import MappedWorkload, checked, draft
+from siliconloom.mapper.chip.program import Mapping as WholeMapping
 from siliconloom.mapper.chip.sharing import Share, shares
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
 from siliconloom.mapper.chip.tiling import GemmTiling, gemm_tiling
 from siliconloom.mapper.chip.transfers import LONGEST_ROW
-from siliconloom.mapper.chip.vector_cost import choose_vector_tilings
+from siliconloom.mapper.chip.vector_cost import VectorTiling, choose_vector_tilings
 from siliconloom.mapper.chip.vector_shape import VectorLayout, vector_shape
 from siliconloom.workloads import Attention, Gemm, Vector
 
@@ -43,12 +47,20 @@ TRIALS = 300
 """Changes that are simulated where nothing else is said."""
 LOOKED_AT = 40
 """Changes that are looked at for each that is simulated, at most."""
+EXHAUSTED = 4000
+"""After so many in a row that are no news the search is over."""
 HOPELESS = 1.5
 """A change whose estimate is so many times that of what it would take the place of is not simulated."""
 ANEW = 0.15
 """This part of the changes are tiles at random."""
+PAIRS, SQUEEZED, RINGS = 0.2, 0.2, 0.03
+"""These parts of the changes are of two neighbours; take room from the others' tiles; turn the ring of values."""
+SMALLER = 30
+"""How often another task's tile is made smaller to make room, at most."""
 DONE = 1.001
 """A mapping that is so close to what no mapping beats is good enough."""
+FORGOTTEN = 500
+"""After so many changes what is known of lowered tasks is forgotten, so that memory does not fill with it."""
 Place = tuple[int, str]
 """A task: the number of its part, and its name."""
 
@@ -79,7 +91,7 @@ class Budget(Struct, frozen=True):
 
 
 def improved(plan: MappedWorkload, objective: Objective, budget: Budget) -> MappedWorkload:
-    """The best mapping found by changing ``plan``'s, or that itself."""
+    """The best mapping found by changing ``plan``'s, or that itself; the notes say what came of it."""
     if plan.mapping is None or plan.searched is None or plan.searched.interrupted:
         return plan
     search = _LocalSearch(plan, objective, budget)
@@ -89,201 +101,374 @@ def improved(plan: MappedWorkload, objective: Objective, budget: Budget) -> Mapp
     except KeyboardInterrupt:
         interrupted = True
     effort = replace(plan.searched, local=search.effort, interrupted=interrupted)
-    notes = (*plan.notes, search.said(), *((INTERRUPTED,) if interrupted else ()))
-    found = plan if search.found is None else search.found
-    return replace(found, notes=notes, searched=effort, objective=plan.objective)
+    notes = (*plan.notes, said(search.effort, objective.name), *((INTERRUPTED,) if interrupted else ()))
+    return replace(search.found, notes=notes, searched=effort, objective=plan.objective)
 
 
-class _LocalSearch(Struct):
-    """The mapping in hand, and what is known of it."""
+def said(done: LocalEffort, objective: str) -> str:
+    """What came of a local search, in a line."""
+    gain = 1 - done.last / done.first if done.first else 0.0
+    tries = f"local search: {done.tried:,} changes of the mapping simulated (seed {done.seed})"
+    return f"{tries}, {done.kept:,} kept: {gain:.2%} less {objective}"
 
-    plan: MappedWorkload
-    objective: Objective
-    budget: Budget
-    effort: LocalEffort = field(default_factory=LocalEffort)
-    found: MappedWorkload | None = None
-    """The best mapping, where it is another than the plan's."""
-    known: KnownTasks = field(default_factory=KnownTasks)
-    tasks: dict[Place, Task] = field(default_factory=dict)
-    costs: dict[Place, int] = field(default_factory=dict)
-    """What one execution of each task costs by itself, in units of the objective."""
-    mapping: Mapping = None  # type: ignore[assignment]
-    random: random.Random = field(default_factory=random.Random)
 
-    def __post_init__(self) -> None:
-        assert self.plan.mapping is not None
-        self.mapping, self.random = self.plan.mapping, random.Random(self.budget.seed)
-        for number, part in enumerate(self.mapping.parts):
-            for task in part.tasks:
-                self.tasks[number, task.operator.name] = task
+class _Shape(NamedTuple):
+    """What does not change about a task: which memory levels its tiling is for, and how often it is executed."""
 
-    @property
-    def chip(self) -> Chip:
-        return self.plan.chip
+    task: Task
+    levels: tuple[str, ...]
+    count: int
+    floor: float
+    """What one execution costs at least."""
+    moves: Moves | None
+    """Of products and attention."""
+    shares: list[Share]
 
-    @property
-    def tile(self) -> NpuTile:
-        assert isinstance(self.chip.tile, NpuTile)
-        return self.chip.tile
+
+class _State(Struct, frozen=True):
+    """A mapping in hand."""
+
+    layout: Layout
+    chosen: Mapping[Place, Chosen]
+    needs: Mapping[Place, Needs]
+    """Bytes of a slot of each ring, for each task."""
+    moved: float
+    """Bytes of main memory, by the estimates."""
+
+
+class _LocalSearch:
+    """The search of one workload on one chip; ``found`` is the best so far."""
+
+    def __init__(self, plan: MappedWorkload, objective: Objective, budget: Budget) -> None:
+        assert plan.mapping is not None and plan.searched is not None
+        assert isinstance(plan.chip.tile, NpuTile)
+        self.plan, self.objective, self.budget, self.found = plan, objective, budget, plan
+        self.chip, self.tile, self.mapping = plan.chip, plan.chip.tile, plan.mapping
+        self.random = random.Random(budget.seed)
+        self.effort = LocalEffort(seed=budget.seed)
+        self.known, self.lowered = KnownTasks(), 0
+        self.room: Callable[[Needs], bool] = bool
+        self.tilings: dict[tuple[object, ...], Chosen | None] = {}
+        self.vectors: dict[tuple[object, ...], list[Chosen]] = {}
+        self.seen: set[tuple[object, ...]] = set()
+        """What was simulated since the last change was kept."""
+        self.shapes: dict[Place, _Shape] = {}
+        self.state: _State = _State(self.mapping.choice[0], {}, {}, 0.0)
 
     def run(self) -> None:
-        """Look until the budget is spent."""
-        began, effort = time.perf_counter(), self.effort
-        parts = self.mapping.parts
-        self.costs = {at: self._alone(at, self._chosen(at), self.mapping.choice[0]) for at in self.tasks}
-        effort.first = effort.last = self.objective.measure(self.plan.program)
-        count = {at: parts[at[0]].count for at in self.tasks}
-        bounds = {at: operator_bound(self.chip, t.operator, t.fused) for at, t in self.tasks.items()}
-        floors = {at: self.objective.of(b.lower_bound_cycles, least_bytes(self.chip, b)) for at, b in bounds.items()}
-        whole = sum(count[at] * floor for at, floor in floors.items())
-        limit = LOOKED_AT * self.budget.trials
+        """Look until the budget is spent, or nothing new is found."""
+        began, effort, objective = time.perf_counter(), self.effort, self.objective
+        effort.first = effort.last = objective.measure(self.plan.program)
+        self._begin()
+        bound = self.plan.bound
+        least = objective.of(bound.lower_bound_cycles, least_bytes(self.chip, bound) if objective.per_byte else 0)
+        limit, stale = LOOKED_AT * self.budget.trials, 0
         try:
-            while effort.last > DONE * whole and limit > 0:
+            while effort.last > DONE * least and limit > 0 and stale < EXHAUSTED:
                 limit -= self.budget.seconds is None
-                spent = effort.tried / self.budget.trials
+                spent = effort.tried / max(self.budget.trials, 1)
                 if self.budget.seconds is not None:
-                    spent = (time.perf_counter() - began) / self.budget.seconds
+                    spent = (time.perf_counter() - began) / max(self.budget.seconds, 1e-9)
                 self.budget.advance(min(spent, 1.0))
                 if spent >= 1:
                     break
-                gaps = [count[at] * max(self.costs[at] - floors[at], 0) + whole / 1000 for at in self.tasks]
-                (at,) = self.random.choices(list(self.tasks), gaps)
-                self._change(at, count)
+                stale = 0 if self._try(self._proposed()) else stale + 1
         finally:
             effort.seconds = time.perf_counter() - began
 
-    def said(self) -> str:
-        """What came of it, in a line."""
-        done = self.effort
-        gain = 1 - done.last / done.first if done.first else 0.0
-        tries = f"local search: {done.tried:,} changes of the mapping simulated (seed {self.budget.seed})"
-        return f"{tries}, {done.better} kept: {gain:.2%} less {self.objective.name}"
+    def _begin(self) -> None:
+        """Take down the plan's mapping."""
+        layout, tiled = self.mapping.choice
+        chosen, needs = {}, {}
+        for number, part in enumerate(self.mapping.parts):
+            for task in part.tasks:
+                name, operator = task.operator.name, task.operator
+                bound = mean_bound(self.chip, operator, self.mapping.placement, task.fused)
+                moved = least_bytes(self.chip, bound) if self.objective.per_byte else 0
+                floor = self.objective.of(bound.lower_bound_cycles, moved)
+                moves, ways = None, []
+                if isinstance(operator, Vector):
+                    ways = [share for _, share in shares(self.chip, operator, task.fused)]
+                else:
+                    moves = Moves(self.chip, task, self.random, lambda needs: self.room(needs), ORDERS)
+                    ways = moves.shares
+                at = number, name
+                self.shapes[at] = _Shape(task, part.levels[name], part.count, floor, moves, ways)
+                chosen[at] = tiled[number][name]
+                needs[at] = self._needs(at, chosen[at], layout)
+        self.state = _State(layout, chosen, needs, self._moved(chosen))
 
-    def _chosen(self, at: Place) -> Chosen:
-        return self.mapping.choice[1][at[0]][at[1]]
+    def _moved(self, chosen: Mapping[Place, Chosen]) -> float:
+        return sum(
+            self.shapes[at].count * each.share.tiles * (each.tiling.read_bytes + each.tiling.write_bytes)
+            for at, each in chosen.items()
+        )
 
-    def _levels(self, at: Place) -> tuple[str, ...]:
-        return self.mapping.parts[at[0]].levels[at[1]]
-
-    def _alone(self, at: Place, chosen: Chosen, layout: Layout) -> int:
-        many = executions(self.mapping.parts)
-        return alone(self.chip, self.plan.graph, self.objective, many, self.tasks[at], self._levels(at), layout, chosen)
-
-    def _change(self, at: Place, count: dict[Place, int]) -> None:
-        """Try one change of a task."""
-        old, task = self._chosen(at), self.tasks[at]
-        proposed = self._proposed(at, task, old)
+    def _try(self, proposed: tuple[Layout, dict[Place, Chosen]] | None) -> bool:
+        """Simulate a proposed change, and keep it if it is better; whether it was news."""
         if proposed is None:
-            return
-        new, layout = proposed
-        estimate = self.objective.of_tiling
-        if estimate(new.tiling, new.share.tiles) > HOPELESS * estimate(old.tiling, old.share.tiles):
-            return
+            return False
+        layout, changes = proposed
+        key = layout.values, *((at, id(chosen)) for at, chosen in changes.items())
+        if key in self.seen or self._hopeless(changes):
+            return False
+        self.seen.add(key)
         self.effort.tried += 1
+        chosen = {**self.state.chosen, **changes}
+        tiled: list[dict[str, Chosen]] = [{} for _ in self.mapping.parts]
+        for (number, name), each in chosen.items():
+            tiled[number][name] = each
+        mapping = replace(self.mapping, choice=(layout, tiled))
+        moved = self._moved(chosen)
         try:
-            cost = self._alone(at, new, layout)
-            overlap = sum(count[each] * cost for each, cost in self.costs.items()) - self.effort.last
-            if count[at] * (cost - self.costs[at]) > max(overlap, 0):
-                return  # more than neighbours could hide
-            tiled = [dict(each) for each in self.mapping.choice[1]]
-            tiled[at[0]][at[1]] = replace(new, cost=cost)
-            mapping = replace(self.mapping, choice=(layout, tiled))
-            program = draft(self.chip, self.plan.graph, mapping, self.known).program
-            if len(program.instructions) > self.tile.sequencer.program_words:
-                return
-            whole = self.objective.measure(program)
-            if whole >= self.effort.last:
-                return
+            whole = self.objective.measure(self._lowered(mapping))
+            if (whole, moved) >= (self.effort.last, self.state.moved):
+                return True
             made = checked(self.chip, self.plan.graph, draft(self.chip, self.plan.graph, mapping), self.plan.notes)
             mapping_of(Document.parse(mapping_text(made)), self.chip, self.plan.graph)  # keeps every rule
+            whole = self.objective.measure(made.program)
+            if (whole, moved) >= (self.effort.last, self.state.moved):
+                return True
         except LoomError:
             self.effort.refused += 1
-            return
-        self.effort.last, self.effort.better = whole, self.effort.better + 1
-        self.mapping, self.costs[at], self.found = mapping, cost, made
+            return True
+        needs = {at: self._needs(at, each, layout) for at, each in chosen.items()}
+        self.found, self.effort.last, self.effort.kept = made, whole, self.effort.kept + 1
+        self.state = _State(layout, chosen, needs, moved)
+        self.seen.clear()
+        return True
 
-    def _proposed(self, at: Place, task: Task, old: Chosen) -> tuple[Chosen, Layout] | None:
-        """Another tiling of a task, and the division of the buffers in which it has room."""
-        layout = self.mapping.choice[0]
-        if isinstance(task.operator, Vector):
-            vector = self._vector(task, self._levels(at), layout)
-            return None if vector is None or vector == old else (vector, layout)
-        others = self._others(at)
+    def _lowered(self, mapping: WholeMapping) -> Program:
+        """The program of a mapping, for its time; raises `LoomError` where no tile has room for it."""
+        self.lowered += 1
+        if self.lowered % FORGOTTEN == 0:
+            self.known = KnownTasks()
+        layout, tiled = mapping.choice
+        ample = replace(mapping, choice=(self._ample(layout), tiled))
+        program = draft(self.chip, self.plan.graph, ample, self.known).program
+        words = self.tile.sequencer.program_words
+        if len(program.instructions) > words:
+            raise LoomError(f"a program of more than {words} instructions")
+        return program
 
-        def divided(needs: Needs) -> Layout | None:
-            """The buffers as they are, or divided anew."""
-            if all(need <= getattr(layout, ring) for ring, need in needs.items()):
-                return layout
-            slots = exact_fit(self.tile, {r: max(needs.get(r, 0), others.get(r, 0)) for r in {**others, **needs}})
-            return Layout(**(dict.fromkeys(Layout.__struct_fields__, 0) | slots)) if slots else None
+    def _ample(self, layout: Layout) -> Layout:
+        """Slots of any size where size makes no difference to the time: what was lowered under others is known then."""
+        sizes = {ring: size and self.tile.scratchpad.capacity for ring, size in asdict(layout).items()}
+        sizes["values"] = layout.values
+        if slots_of(self.tile, "constants", layout.constants) > 1:
+            sizes["constants"] = self.tile.scratchpad.capacity // LARGE
+        return Layout(**sizes)
 
-        moves = Moves(self.chip, task, self.random, lambda needs: divided(needs) is not None)
-        apart = layout.values > 0
-        kind = task.operator.kind
-        sizes = {key: getattr(old.tiling, key) for key in (*SIZES[kind], *LOOPS[kind])}
-        before = Sample(old.share, sizes, apart)
-        sample = moves.drawn(apart=apart) if self.random.random() < ANEW else moves.changed(before, rings=False)
-        needs = moves.needs(sample)
-        found = divided(needs)
-        if found is None or sample == before:
+    def _hopeless(self, changes: Mapping[Place, Chosen]) -> bool:
+        """Whether estimates say that a change is much worse."""
+        before = after = 0.0
+        for at, new in changes.items():
+            old, count = self.state.chosen[at], self.shapes[at].count
+            before += count * self.objective.of_tiling(old.tiling, old.share.tiles)
+            after += count * self.objective.of_tiling(new.tiling, new.share.tiles)
+        return after > HOPELESS * before
+
+    def _proposed(self) -> tuple[Layout, dict[Place, Chosen]] | None:
+        """A change: other tilings of a task or several, and the division of the buffers in which they have room."""
+        way = self.random.random()
+        if way < RINGS:
+            return self._turned_ring()
+        gaps = [
+            shape.count * max(self.state.chosen[at].cost - shape.floor, 0) + self.effort.last / 1000
+            for at, shape in self.shapes.items()
+        ]
+        places = list(self.shapes)
+        (at,) = self.random.choices(places, gaps)
+        if way < RINGS + PAIRS and len(places) > 1:
+            other = places[places.index(at) - 1]
+            return self._changed([at, other])
+        if way < RINGS + PAIRS + SQUEEZED and self.shapes[at].moves is not None:
+            return self._squeezed(at)
+        return self._changed([at])
+
+    def _changed(self, places: Iterable[Place]) -> tuple[Layout, dict[Place, Chosen]] | None:
+        """Other tilings of these tasks, which have room beside what all others take."""
+        layout, needs = self.state.layout, dict(self.state.needs)
+        changes: dict[Place, Chosen] = {}
+        for at in places:
+            others = _together(each for place, each in needs.items() if place != at)
+            shape, old = self.shapes[at], self.state.chosen[at]
+            self.room = lambda needs, others=others: self._divided([others, needs]) is not None
+            if shape.moves is None:
+                new = self._vector(at, layout)
+            else:
+                before = self._sample(at, old, layout)
+                sample = self._moved_from(shape.moves, before)
+                new = None if sample == before else self._tiling(at, sample, layout.values)
+            if new is None:
+                return None
+            needs[at], changes[at] = self._needs(at, new, layout), new
+        changes = {at: new for at, new in changes.items() if not _same(new, self.state.chosen[at])}
+        divided = self._divided(needs.values())
+        return None if divided is None or not changes else (divided, changes)
+
+    def _squeezed(self, at: Place) -> tuple[Layout, dict[Place, Chosen]] | None:
+        """Another tile of a task, as large as there is room for at all, and smaller ones of those that are in the way."""
+        layout, shape, samples = self.state.layout, self.shapes[at], dict[Place, Sample]()
+        needs = dict(self.state.needs)
+        fixed = _together(needs[place] for place, other in self.shapes.items() if other.moves is None)
+        self.room = lambda needs: self._divided([fixed, needs]) is not None
+        assert shape.moves is not None
+        before = self._sample(at, self.state.chosen[at], layout)
+        samples[at] = self._moved_from(shape.moves, before)
+        needs[at] = shape.moves.needs(samples[at])
+        self.room = lambda needs: True
+        for _ in range(SMALLER):
+            divided = self._divided(needs.values())
+            if divided is not None:
+                break
+            rings = _together(needs.values())
+            tallest = [max(needs, key=lambda place: needs[place].get(ring, 0)) for ring in rings]  # noqa: B023
+            others = [place for place in dict.fromkeys(tallest) if place != at and self.shapes[place].moves]
+            if not others:
+                return None
+            place = self.random.choice(others)
+            moves = self.shapes[place].moves
+            assert moves is not None
+            old = samples.get(place) or self._sample(place, self.state.chosen[place], layout)
+            samples[place] = moves.shrunk(old)
+            needs[place] = moves.needs(samples[place])
+        else:
             return None
-        tiling = self._tiling(task, sample, self._levels(at), found)
-        return None if tiling is None else (Chosen(tiling, sample.share, 0, self.objective.name == "time"), found)
+        changes = dict[Place, Chosen]()
+        for place, sample in samples.items():
+            new = self._tiling(place, sample, layout.values)
+            if new is None:
+                return None
+            if not _same(new, self.state.chosen[place]):
+                changes[place] = new
+        return (divided, changes) if changes else None
 
-    def _others(self, at: Place) -> dict[str, int]:
-        """What the tiles of all other tasks take of a slot of each ring; values have the ring that they have."""
-        needs: dict[str, int] = {}
-        for place, task in self.tasks.items():
-            if place == at:
-                continue
-            for ring, need in self._needs(task, self._chosen(place)).items():
-                needs[ring] = max(needs.get(ring, 0), int(need))
-        if self.mapping.choice[0].values:
-            needs["values"] = max(needs.get("values", 0), self.mapping.choice[0].values)
-        return needs
+    def _turned_ring(self) -> tuple[Layout, dict[Place, Chosen]] | None:
+        """The same tiles with a ring of values where there is none, or without the one that there is."""
+        layout, samples = self.state.layout, dict[Place, Sample]()
+        if oriented(self.tile).array.dataflow == "output_stationary":
+            return None
+        apart = not layout.values
+        tiles = []
+        for at, shape in self.shapes.items():
+            if shape.moves is not None:
+                old = self._sample(at, self.state.chosen[at], layout)
+                samples[at] = replace(old, apart=apart and shape.moves.may_lie_apart)
+                if isinstance(shape.task.operator, Gemm) and old.sizes["k"] < shape.moves.limits(old.share)["k"][0]:
+                    tiles.append(int(shape.moves.needs(old)["weights"]))
+        needs = {
+            at: self.shapes[at].moves.needs(samples[at])  # type: ignore[union-attr]
+            if at in samples
+            else need
+            for at, need in self.state.needs.items()
+        }
+        values = 0
+        if apart:
+            own = max((int(each.get("values", 0)) for each in needs.values()), default=0)
+            values = max(own, self.random.choice(tiles) if tiles and (not own or self.random.random() < 0.5) else 0)
+            if not values:
+                return None
+        divided = self._divided([{k: v for k, v in each.items() if k != "values"} for each in needs.values()], values)
+        if divided is None:
+            return None
+        changes = {at: self._tiling(at, sample, divided.values) for at, sample in samples.items()}
+        made = {at: new for at, new in changes.items() if new is not None}
+        return (divided, made) if len(made) == len(changes) else None
 
-    def _needs(self, task: Task, chosen: Chosen) -> Needs:
+    def _moved_from(self, moves: Moves, sample: Sample) -> Sample:
+        if self.random.random() < ANEW:
+            return moves.drawn(apart=sample.apart)
+        return moves.changed(sample, rings=False)
+
+    def _divided(self, needs: Iterable[Needs], values: int | None = None) -> Layout | None:
+        """The buffers as they are, if that is room enough, or divided anew; a ring of values is as large as it was."""
+        layout = self.state.layout
+        taken = _together(needs)
+        own = layout.values if values is None else values
+        if own == layout.values and all(need <= getattr(layout, ring) for ring, need in taken.items()):
+            return layout
+        if own:
+            taken["values"] = max(taken.get("values", 0), own)
+        slots = exact_fit(self.tile, taken)
+        return Layout(**(dict.fromkeys(Layout.__struct_fields__, 0) | slots)) if slots else None
+
+    def _sample(self, at: Place, chosen: Chosen, layout: Layout) -> Sample:
+        """What is decided about a product or attention."""
+        shape, kind = self.shapes[at], self.shapes[at].task.operator.kind
+        assert shape.moves is not None
+        sizes = {key: getattr(chosen.tiling, key) for key in (*SIZES[kind], *LOOPS[kind])}
+        return Sample(chosen.share, sizes, layout.values > 0 and shape.moves.may_lie_apart)
+
+    def _needs(self, at: Place, chosen: Chosen, layout: Layout) -> dict[str, int]:
+        shape = self.shapes[at]
+        if shape.moves is not None:
+            return {ring: int(need) for ring, need in shape.moves.needs(self._sample(at, chosen, layout)).items()}
         tiling, part = chosen.tiling, chosen.share.operator
-        if isinstance(tiling, GemmTiling):
-            assert isinstance(part, Gemm)
-            return GemmLayout(self.tile, gemm_shape(part, task)).needs(tiling.m, tiling.n, tiling.k)
-        if isinstance(tiling, AttentionTiling):
-            moves = Moves(self.chip, task, self.random, bool)
-            sizes = {key: getattr(tiling, key) for key in (*SIZES["attention"], *LOOPS["attention"])}
-            return moves.needs(Sample(chosen.share, sizes, self.mapping.choice[0].values > 0))
-        assert isinstance(part, Vector)
-        return VectorLayout(self.tile, vector_shape(self.tile, part, task)).needs(tiling.rows, tiling.cols)
+        assert isinstance(part, Vector) and isinstance(tiling, VectorTiling)
+        needs = VectorLayout(self.tile, vector_shape(self.tile, part, shape.task)).needs(tiling.rows, tiling.cols)
+        return {ring: int(need) for ring, need in needs.items()}
 
-    def _working(self, share: Share, levels: tuple[str, ...]) -> Chip:
+    def _tiling(self, at: Place, sample: Sample, values: int) -> Chosen | None:
+        """A sample with what it should cost, as far as a transfer can load its tile."""
+        key = at, sample.share.cut, tuple(sample.sizes.values()), values
+        if key not in self.tilings:
+            made = self._estimated(at, sample, values)
+            self.tilings[key] = None if made is None else self._chosen(made, sample.share)
+        return self.tilings[key]
+
+    def _chosen(self, tiling: Tiling, share: Share) -> Chosen:
+        return Chosen(tiling, share, int(self.objective.of_tiling(tiling, share.tiles)), self.objective.name == "time")
+
+    def _working(self, at: Place, share: Share) -> Chip:
         chip = self.chip.model_copy(update={"tile_count": share.tiles})
-        return chip if isinstance(share.operator, Gemm) else chip.seen_from(levels[0])
+        return chip if isinstance(share.operator, Gemm) else chip.seen_from(self.shapes[at].levels[0])
 
-    def _tiling(self, task: Task, sample: Sample, levels: tuple[str, ...], layout: Layout) -> Tiling | None:
-        """A sample's tiling, as far as a transfer can load its tile."""
-        part, sizes, chip = sample.share.operator, sample.sizes, self._working(sample.share, levels)
+    def _estimated(self, at: Place, sample: Sample, values: int) -> GemmTiling | AttentionTiling | None:
+        part, sizes, chip = sample.share.operator, sample.sizes, self._working(at, sample.share)
+        task, levels = self.shapes[at].task, self.shapes[at].levels
         if isinstance(part, Gemm):
             shape = gemm_shape(part, task)
             mnk = sizes["m"], sizes["n"], sizes["k"]
             if shape.packed and GemmLayout(self.tile, shape).needs(*mnk)["weights"] > LONGEST_ROW:
                 return None
             a, b, c = (chip.memory[name] for name in levels) if len(chip.memory) > 1 else (chip.nearest,) * 3
-            memories = GemmMemories(a, b, c)
-            return gemm_tiling(chip, shape, memories, mnk, sizes["order"], sizes["resident"], layout.values)
+            return gemm_tiling(
+                chip, shape, GemmMemories(a, b, c), mnk, sizes["order"], sizes["resident"], values
+            )
         assert isinstance(part, Attention)
         tokens = (sizes[key] for key in (*SIZES["attention"], *LOOPS["attention"]))
-        return attention_tiling(chip, part, task.held_by(part), *tokens, apart=layout.values > 0)
+        return attention_tiling(chip, part, task.held_by(part), *tokens, apart=values > 0)
 
-    def _vector(self, task: Task, levels: tuple[str, ...], layout: Layout) -> Chosen | None:
+    def _vector(self, at: Place, layout: Layout) -> Chosen | None:
         """Another one of the tilings that are costed for a function of the vector unit."""
-        ways = [share for _, share in shares(self.chip, task.operator, task.fused)]
-        share = self.random.choice(ways)
+        share, task = self.random.choice(self.shapes[at].shares), self.shapes[at].task
         part = share.operator
         assert isinstance(part, Vector)
-        shape = vector_shape(self.tile, part, task)
-        (tilings,) = choose_vector_tilings(self._working(share, levels), [layout], shape, self.objective)
-        if not tilings:
-            return None
-        return Chosen(self.random.choice(tilings), share, 0, self.objective.name == "time")
+        key = at, share.cut, layout
+        if key not in self.vectors:
+            shape = vector_shape(self.tile, part, task)
+            (tilings,) = choose_vector_tilings(self._working(at, share), [layout], shape, self.objective)
+            self.vectors[key] = [self._chosen(tiling, share) for tiling in tilings]
+        ways = self.vectors[key]
+        return self.random.choice(ways) if ways else None
 
 
-__all__ = ["TRIALS", "Budget", "improved"]
+def _together(needs: Iterable[Needs]) -> dict[str, int]:
+    """What tasks take of a slot of each ring: the most that any does."""
+    taken: dict[str, int] = {}
+    for each in needs:
+        for ring, need in each.items():
+            taken[ring] = max(taken.get(ring, 0), int(need))
+    return taken
+
+
+def _same(one: Chosen, other: Chosen) -> bool:
+    """Whether both are the same tiles, whatever is known of their time."""
+    if one.share.cut != other.share.cut or type(one.tiling) is not type(other.tiling):
+        return False
+    keys = {GemmTiling: (*SIZES["gemm"], *LOOPS["gemm"]), AttentionTiling: (*SIZES["attention"], *LOOPS["attention"])}
+    return all(getattr(one.tiling, k) == getattr(other.tiling, k) for k in keys.get(type(one.tiling), ("rows", "cols")))
+
+
+__all__ = ["TRIALS", "Budget", "improved", "said"]

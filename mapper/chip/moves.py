@@ -8,7 +8,7 @@ slots change no cycle of an operator that stands alone, and a tile that has no r
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import log2
 from typing import Any
 
@@ -18,10 +18,11 @@ from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.layout import padded, sums_pitch, sums_room
 from siliconloom.arch.vector import COLUMN_LIMIT, ROW_LIMIT
 from siliconloom.mapper.chip.attention_cost import attention_needs, carries, key_unit, may_stay, most_heads, query_parts
+from siliconloom.mapper.chip.gemm_cost import ORDERS, Order
 from siliconloom.mapper.chip.gemm_layout import GemmLayout
 from siliconloom.mapper.chip.layout import ACCUMULATED, Layout, banks_of, grain_of, slots_of
 from siliconloom.mapper.chip.orientation import oriented
-from siliconloom.mapper.chip.sharing import Share, shares
+from siliconloom.mapper.chip.sharing import Cut, Share, shares
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
 from siliconloom.mapper.chip.tiling import grains, is_part
 from siliconloom.workloads import Attention, Gemm
@@ -58,13 +59,39 @@ def exact_fit(tile: NpuTile, needs: Needs) -> dict[str, int]:
 
 
 class Moves:
-    """Samples of a task, a product or attention; ``fits`` says whether there is room for what a tile needs."""
+    """Samples of a task, a product or attention; ``fits`` says whether there is room for what a tile needs.
 
-    def __init__(self, chip: Chip, task: Task, random: random.Random, fits: Callable[[Needs], bool]) -> None:
+    ``orders`` are those of a product's outer loops that are tried.
+    """
+
+    def __init__(
+        self,
+        chip: Chip,
+        task: Task,
+        random: random.Random,
+        fits: Callable[[Needs], bool],
+        orders: Sequence[Order] = ORDERS[:2],
+    ) -> None:
         assert isinstance(chip.tile, NpuTile)
         self.chip, self.tile, self.task, self.random, self.fits = chip, chip.tile, task, random, fits
-        self.kind = task.operator.kind
+        self.kind, self.orders = task.operator.kind, orders
         self.shares = [share for _, share in shares(chip, task.operator, task.fused)]
+        self._layouts: dict[Cut, GemmLayout] = {}
+        self._limits: dict[Cut, dict[str, tuple[int, int]]] = {}
+
+    @property
+    def may_lie_apart(self) -> bool:
+        """Whether values of attention may have a ring of their own."""
+        operator = self.task.operator
+        own_values = isinstance(operator, Attention) and not operator.values_in_keys
+        return own_values and oriented(self.tile).array.dataflow != "output_stationary"
+
+    def layout(self, share: Share) -> GemmLayout:
+        """How operands and results of a share of a product lie."""
+        if share.cut not in self._layouts:
+            assert isinstance(share.operator, Gemm)
+            self._layouts[share.cut] = GemmLayout(self.tile, gemm_shape(share.operator, self.task))
+        return self._layouts[share.cut]
 
     def drawn(self, *, apart: bool) -> Sample:
         """A sample at random; the first ways to share the operator more often than the last ones."""
@@ -80,8 +107,10 @@ class Moves:
             if way == "share" and len(self.shares) > 1:
                 share = self.shares[min(int(r.expovariate(0.3)), len(self.shares) - 1)]
             elif way == "loops" and self.kind == "gemm":
-                key, values = r.choice([("order", ("n_outer", "m_outer")), ("resident", (True, False))])
-                sizes[key] = r.choice(values)
+                if r.random() < 0.5:
+                    sizes["order"] = r.choice(self.orders)
+                else:
+                    sizes["resident"] = r.random() < 0.5
             elif way == "loops" and rings and r.random() < 0.7:
                 apart = not apart
             elif way == "loops":
@@ -92,11 +121,17 @@ class Moves:
                 sizes[key] = self._near(share, key, sizes[key]) if r.random() < 0.7 else self._size(share, key)
         return self.settled(Sample(share, sizes, apart), kept=True)
 
+    def shrunk(self, sample: Sample) -> Sample:
+        """The same with one size of the tile about halved."""
+        key = self.random.choice(SIZES[self.kind])
+        sizes = sample.sizes | {key: self._smaller(sample.share, key, sample.sizes[key])}
+        return self._agreed(Sample(sample.share, sizes, sample.apart))
+
     def needs(self, sample: Sample) -> Needs:
         """Bytes of a slot of every ring that a sample's tile takes."""
         part, sizes = sample.share.operator, sample.sizes
         if isinstance(part, Gemm):
-            taken = GemmLayout(self.tile, gemm_shape(part, self.task)).needs(sizes["m"], sizes["n"], sizes["k"])
+            taken = self.layout(sample.share).needs(sizes["m"], sizes["n"], sizes["k"])
             return {ring: int(need) for ring, need in taken.items()}
         assert isinstance(part, Attention)
         queries, keys, heads, whole = (sizes[key] for key in (*SIZES["attention"], "whole"))
@@ -105,9 +140,14 @@ class Moves:
 
     def limits(self, share: Share) -> dict[str, tuple[int, int]]:
         """For each size of a tile of a share: the whole dimension, and what sizes are multiples of."""
+        if share.cut not in self._limits:
+            self._limits[share.cut] = self._limits_of(share)
+        return self._limits[share.cut]
+
+    def _limits_of(self, share: Share) -> dict[str, tuple[int, int]]:
         part = share.operator
         if isinstance(part, Gemm):
-            shape = gemm_shape(part, self.task)
+            shape = self.layout(share).shape
             units = (
                 unit * (shape.halves if key == "n" else 1)
                 for key, unit in zip("mnk", grains(self.tile, shape), strict=True)
@@ -173,7 +213,7 @@ class Moves:
             return whole
         part = share.operator
         if size < grain and isinstance(part, Gemm):
-            shape = gemm_shape(part, self.task)
+            shape = self.layout(share).shape
             halves = shape.halves if key == "n" else 1
             if size % halves == 0 and is_part(self.tile, shape, key, size // halves):
                 return size
@@ -190,10 +230,11 @@ class Moves:
         sizes, limits = dict(sample.sizes), self.limits(sample.share)
         part = sample.share.operator
         if isinstance(part, Gemm):
-            shape = gemm_shape(part, self.task)
+            layout = self.layout(sample.share)
+            shape = layout.shape
             sizes["resident"] = bool(sizes["resident"]) and sizes["k"] == shape.k
             if sizes["order"] == "m_pairs" and not (
-                sizes["resident"] and sizes["m"] < shape.m and not GemmLayout(self.tile, shape).blocks
+                sizes["resident"] and sizes["m"] < shape.m and not layout.blocks
             ):
                 sizes["order"] = "m_outer"
             return Sample(sample.share, sizes)
@@ -206,8 +247,7 @@ class Moves:
         sizes |= {"whole": whole, "keys": min(sizes["keys"], most)}
         sizes["queries"] = max(min(sizes["queries"], ROW_LIMIT // sizes["heads"]), 1)
         sizes["resident"] = bool(sizes["resident"]) and may_stay(part, *(sizes[key] for key in SIZES["attention"]))
-        may_lie_apart = not part.values_in_keys and oriented(self.tile).array.dataflow != "output_stationary"
-        return Sample(sample.share, sizes, sample.apart and may_lie_apart)
+        return Sample(sample.share, sizes, sample.apart and self.may_lie_apart)
 
 
 __all__ = ["LOOPS", "SIZES", "Moves", "Needs", "Sample", "Sizes", "exact_fit"]
