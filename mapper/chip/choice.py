@@ -102,7 +102,8 @@ class LocalEffort(Struct):
     tried, refused, kept
         Changes that were lowered, those of them that broke a rule, and those that were kept.
     first, last
-        What the whole program cost before and in the end, in units of the objective.
+        What the whole program cost before and in the end: cycles, joules, joule-seconds or bytes, as the objective has
+        it; within a search in the units of its `objective.Objective`.
     seconds
         Wall time of that.
     seed
@@ -112,8 +113,8 @@ class LocalEffort(Struct):
     tried: int = 0
     refused: int = 0
     kept: int = 0
-    first: int = 0
-    last: int = 0
+    first: float = 0
+    last: float = 0
     seconds: float = 0.0
     seed: int = 0
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -23,6 +24,7 @@ from siliconloom.arch.errors import LoomError
 from siliconloom.arch.isa import Program
 from siliconloom.mapper.chip.attention_cost import AttentionTiling, attention_tiling
 from siliconloom.mapper.chip.bounds import least_bytes, mean_bound
+from siliconloom.mapper.chip.budget import Budget
 from siliconloom.mapper.chip.choice import Chosen, LocalEffort, Tiling
 from siliconloom.mapper.chip.described import mapping_of, mapping_text
 from siliconloom.mapper.chip.gemm_cost import ORDERS, GemmMemories
@@ -43,14 +45,15 @@ from siliconloom.mapper.chip.vector_cost import VectorTiling, choose_vector_tili
 from siliconloom.mapper.chip.vector_shape import VectorLayout, vector_shape
 from siliconloom.workloads import Attention, Gemm, Vector
 
-TRIALS = 300
-"""Changes that are simulated where nothing else is said."""
 LOOKED_AT = 40
 """Changes that are looked at for each that is simulated, at most."""
 EXHAUSTED = 4000
 """After so many in a row that are no news the search is over."""
 HOPELESS = 1.5
 """A change whose estimate is so many times that of what it would take the place of is not simulated."""
+EARLY, WORSE = 0.5, 1.05
+"""Where there are several mappings to begin with they share this part of the changes; those that cost at most so many
+times as much as the best."""
 ANEW = 0.15
 """This part of the changes are tiles at random."""
 PAIRS, SQUEEZED, RINGS = 0.2, 0.2, 0.03
@@ -65,59 +68,50 @@ Place = tuple[int, str]
 """A task: the number of its part, and its name."""
 
 
-def _nobody(share: float) -> None:
-    """Nobody wants to know how far the search is."""
+def improved(
+    plan: MappedWorkload, objective: Objective, budget: Budget, others: Sequence[MappedWorkload] = ()
+) -> MappedWorkload:
+    """The best mapping found by changing ``plan``'s, or that itself, with what came of it in ``searched.local``.
 
-
-class Budget(Struct, frozen=True):
-    """How long is looked.
-
-    Parameters
-    ----------
-    trials
-        Changes that are simulated at most.
-    seconds
-        Wall time at most; with it the number of trials is no limit.
-    seed
-        Of the changes.
-    advance
-        Is told which share of the budget is spent, from 0 to 1.
+    Where there are ``others`` to begin with that are not much worse, all of them have a part of the budget; what they
+    became the rest: a division of the buffers that is left behind is hard to come back to.
     """
-
-    trials: int = TRIALS
-    seconds: float | None = None
-    seed: int = 0
-    advance: Callable[[float], None] = _nobody
-
-
-def improved(plan: MappedWorkload, objective: Objective, budget: Budget) -> MappedWorkload:
-    """The best mapping found by changing ``plan``'s, or that itself; the notes say what came of it."""
     if plan.mapping is None or plan.searched is None or plan.searched.interrupted:
         return plan
-    search = _LocalSearch(plan, objective, budget)
-    interrupted = False
-    try:
-        search.run()
-    except KeyboardInterrupt:
-        interrupted = True
-    effort = replace(plan.searched, local=search.effort, interrupted=interrupted)
-    notes = (*plan.notes, said(search.effort, objective.name), *((INTERRUPTED,) if interrupted else ()))
-    return replace(search.found, notes=notes, searched=effort, objective=plan.objective)
+    first = objective.measure(plan.program)
+    starts = [plan]
+    for other in others:
+        if all(other.program != each.program for each in starts):
+            starts += [other] if objective.measure(other.program) <= WORSE * first else []
+    share = EARLY / len(starts) if len(starts) > 1 else 0.0
+    done, interrupted, best, least = LocalEffort(seed=budget.seed, first=first), False, plan, first
+    turns = [(start, number * share, (number + 1) * share) for number, start in enumerate(starts) if share]
+    for start, begin, end in [*turns, (None, share * len(starts), 1.0)]:
+        search = _LocalSearch(best if start is None else start, objective, budget.portion(begin, end))
+        try:
+            search.run()
+        except KeyboardInterrupt:
+            interrupted = True
+        if search.effort.last < least or start is None:  # at the end of as many cycles with fewer bytes
+            best, least = search.found, int(search.effort.last)
+        done.tried += search.effort.tried
+        done.refused += search.effort.refused
+        done.kept += search.effort.kept
+        done.seconds += search.effort.seconds
+        if interrupted:
+            break
+    done.last = least
+    notes = (*plan.notes, INTERRUPTED) if interrupted else plan.notes
+    searched = replace(plan.searched, local=done, interrupted=interrupted)
+    return replace(best, notes=notes, searched=searched, objective=plan.objective)
 
 
-def said(done: LocalEffort, objective: str) -> str:
-    """What came of a local search, in a line."""
-    gain = 1 - done.last / done.first if done.first else 0.0
-    tries = f"local search: {done.tried:,} changes of the mapping simulated (seed {done.seed})"
-    return f"{tries}, {done.kept:,} kept: {gain:.2%} less {objective}"
-
-
-class _Shape(NamedTuple):
+class _Fixed(NamedTuple):
     """What does not change about a task: which memory levels its tiling is for, and how often it is executed."""
 
     task: Task
     levels: tuple[str, ...]
-    count: int
+    times: int
     floor: float
     """What one execution costs at least."""
     moves: Moves | None
@@ -140,7 +134,7 @@ class _LocalSearch:
     """The search of one workload on one chip; ``found`` is the best so far."""
 
     def __init__(self, plan: MappedWorkload, objective: Objective, budget: Budget) -> None:
-        assert plan.mapping is not None and plan.searched is not None
+        assert plan.mapping is not None
         assert isinstance(plan.chip.tile, NpuTile)
         self.plan, self.objective, self.budget, self.found = plan, objective, budget, plan
         self.chip, self.tile, self.mapping = plan.chip, plan.chip.tile, plan.mapping
@@ -152,7 +146,7 @@ class _LocalSearch:
         self.vectors: dict[tuple[object, ...], list[Chosen]] = {}
         self.seen: set[tuple[object, ...]] = set()
         """What was simulated since the last change was kept."""
-        self.shapes: dict[Place, _Shape] = {}
+        self.shapes: dict[Place, _Fixed] = {}
         self.state: _State = _State(self.mapping.choice[0], {}, {}, 0.0)
 
     def run(self) -> None:
@@ -193,14 +187,14 @@ class _LocalSearch:
                     moves = Moves(self.chip, task, self.random, lambda needs: self.room(needs), ORDERS)
                     ways = moves.shares
                 at = number, name
-                self.shapes[at] = _Shape(task, part.levels[name], part.count, floor, moves, ways)
+                self.shapes[at] = _Fixed(task, part.levels[name], part.count, floor, moves, ways)
                 chosen[at] = tiled[number][name]
                 needs[at] = self._needs(at, chosen[at], layout)
         self.state = _State(layout, chosen, needs, self._moved(chosen))
 
     def _moved(self, chosen: Mapping[Place, Chosen]) -> float:
         return sum(
-            self.shapes[at].count * each.share.tiles * (each.tiling.read_bytes + each.tiling.write_bytes)
+            self.shapes[at].times * each.share.tiles * (each.tiling.read_bytes + each.tiling.write_bytes)
             for at, each in chosen.items()
         )
 
@@ -232,8 +226,8 @@ class _LocalSearch:
         except LoomError:
             self.effort.refused += 1
             return True
-        needs = {at: self._needs(at, each, layout) for at, each in chosen.items()}
         self.found, self.effort.last, self.effort.kept = made, whole, self.effort.kept + 1
+        needs = {at: self._needs(at, each, layout) for at, each in chosen.items()}
         self.state = _State(layout, chosen, needs, moved)
         self.seen.clear()
         return True
@@ -263,7 +257,7 @@ class _LocalSearch:
         """Whether estimates say that a change is much worse."""
         before = after = 0.0
         for at, new in changes.items():
-            old, count = self.state.chosen[at], self.shapes[at].count
+            old, count = self.state.chosen[at], self.shapes[at].times
             before += count * self.objective.of_tiling(old.tiling, old.share.tiles)
             after += count * self.objective.of_tiling(new.tiling, new.share.tiles)
         return after > HOPELESS * before
@@ -274,7 +268,7 @@ class _LocalSearch:
         if way < RINGS:
             return self._turned_ring()
         gaps = [
-            shape.count * max(self.state.chosen[at].cost - shape.floor, 0) + self.effort.last / 1000
+            shape.times * max(self.state.chosen[at].cost - shape.floor, 0) + self.effort.last / 1000
             for at, shape in self.shapes.items()
         ]
         places = list(self.shapes)
@@ -293,7 +287,7 @@ class _LocalSearch:
         for at in places:
             others = _together(each for place, each in needs.items() if place != at)
             shape, old = self.shapes[at], self.state.chosen[at]
-            self.room = lambda needs, others=others: self._divided([others, needs]) is not None
+            self.room = partial(self._has_room, others)
             if shape.moves is None:
                 new = self._vector(at, layout)
             else:
@@ -308,22 +302,21 @@ class _LocalSearch:
         return None if divided is None or not changes else (divided, changes)
 
     def _squeezed(self, at: Place) -> tuple[Layout, dict[Place, Chosen]] | None:
-        """Another tile of a task, as large as there is room for at all, and smaller ones of those that are in the way."""
+        """Another tile of a task, as large as there is room for at all, and smaller ones of those in its way."""
         layout, shape, samples = self.state.layout, self.shapes[at], dict[Place, Sample]()
         needs = dict(self.state.needs)
         fixed = _together(needs[place] for place, other in self.shapes.items() if other.moves is None)
-        self.room = lambda needs: self._divided([fixed, needs]) is not None
+        self.room = partial(self._has_room, fixed)
         assert shape.moves is not None
         before = self._sample(at, self.state.chosen[at], layout)
         samples[at] = self._moved_from(shape.moves, before)
         needs[at] = shape.moves.needs(samples[at])
-        self.room = lambda needs: True
         for _ in range(SMALLER):
             divided = self._divided(needs.values())
             if divided is not None:
                 break
             rings = _together(needs.values())
-            tallest = [max(needs, key=lambda place: needs[place].get(ring, 0)) for ring in rings]  # noqa: B023
+            tallest = [max(needs, key=lambda place: needs[place].get(ring, 0)) for ring in rings]
             others = [place for place in dict.fromkeys(tallest) if place != at and self.shapes[place].moves]
             if not others:
                 return None
@@ -376,6 +369,9 @@ class _LocalSearch:
         made = {at: new for at, new in changes.items() if new is not None}
         return (divided, made) if len(made) == len(changes) else None
 
+    def _has_room(self, others: Needs, needs: Needs) -> bool:
+        return self._divided([others, needs]) is not None
+
     def _moved_from(self, moves: Moves, sample: Sample) -> Sample:
         if self.random.random() < ANEW:
             return moves.drawn(apart=sample.apart)
@@ -405,7 +401,8 @@ class _LocalSearch:
         if shape.moves is not None:
             return {ring: int(need) for ring, need in shape.moves.needs(self._sample(at, chosen, layout)).items()}
         tiling, part = chosen.tiling, chosen.share.operator
-        assert isinstance(part, Vector) and isinstance(tiling, VectorTiling)
+        assert isinstance(part, Vector)
+        assert isinstance(tiling, VectorTiling)
         needs = VectorLayout(self.tile, vector_shape(self.tile, part, shape.task)).needs(tiling.rows, tiling.cols)
         return {ring: int(need) for ring, need in needs.items()}
 
@@ -433,9 +430,7 @@ class _LocalSearch:
             if shape.packed and GemmLayout(self.tile, shape).needs(*mnk)["weights"] > LONGEST_ROW:
                 return None
             a, b, c = (chip.memory[name] for name in levels) if len(chip.memory) > 1 else (chip.nearest,) * 3
-            return gemm_tiling(
-                chip, shape, GemmMemories(a, b, c), mnk, sizes["order"], sizes["resident"], values
-            )
+            return gemm_tiling(chip, shape, GemmMemories(a, b, c), mnk, sizes["order"], sizes["resident"], values)
         assert isinstance(part, Attention)
         tokens = (sizes[key] for key in (*SIZES["attention"], *LOOPS["attention"]))
         return attention_tiling(chip, part, task.held_by(part), *tokens, apart=values > 0)
@@ -471,4 +466,4 @@ def _same(one: Chosen, other: Chosen) -> bool:
     return all(getattr(one.tiling, k) == getattr(other.tiling, k) for k in keys.get(type(one.tiling), ("rows", "cols")))
 
 
-__all__ = ["TRIALS", "Budget", "improved", "said"]
+__all__ = ["Budget", "improved"]

@@ -156,8 +156,8 @@ class Moves:
         assert isinstance(part, Attention)
         parts = query_parts(part)
         most = max(each.queries for each in parts), max(each.keys for each in parts), most_heads(part)
-        units = iter((1, key_unit(self.tile, False), 1))
-        return dict(zip(SIZES["attention"], zip(most, units, strict=True), strict=True))
+        tokens = 1, key_unit(self.tile, False), 1
+        return dict(zip(SIZES["attention"], zip(most, tokens, strict=True), strict=True))
 
     def settled(self, sample: Sample, *, kept: bool = False) -> Sample:
         """The same with what must agree with the sizes, of a tile that has room if any as small has.
@@ -233,9 +233,7 @@ class Moves:
             layout = self.layout(sample.share)
             shape = layout.shape
             sizes["resident"] = bool(sizes["resident"]) and sizes["k"] == shape.k
-            if sizes["order"] == "m_pairs" and not (
-                sizes["resident"] and sizes["m"] < shape.m and not layout.blocks
-            ):
+            if sizes["order"] == "m_pairs" and not (sizes["resident"] and sizes["m"] < shape.m and not layout.blocks):
                 sizes["order"] = "m_outer"
             return Sample(sample.share, sizes)
         assert isinstance(part, Attention)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -30,6 +30,9 @@ from siliconloom.sim.chip.engine import Counter, Progress, Run, Stall, Stopwatch
 from siliconloom.sim.chip.levels import READ, USEFUL_READ, USEFUL_WRITE, WRITE
 from siliconloom.sim.dram.memory import effective
 from siliconloom.workloads import Attention, Graph, load_workload
+
+if TYPE_CHECKING:
+    from siliconloom.evaluate.objectives import Search
 
 
 class Simulation(Struct, frozen=True):
@@ -68,7 +71,7 @@ def simulate(
     window: tuple[int, int] | None = None,
     progress: Progress | None = None,
     costs: CostService | None = None,
-    search: bool = False,
+    search: Search = False,
     mapping: Document | None = None,
     objective: str = "time",
 ) -> Simulation:
@@ -85,7 +88,8 @@ def simulate(
     costs
         Where to look a result up before simulating it, and to keep it; not used for traces and exact runs.
     search
-        Let the mapper simulate every way to share out the buffers and take the fastest.
+        Let the mapper simulate every way to share out the buffers, and then changes of the best mapping, as many as a
+        `mapper.chip.budget.Budget` says, or a fixed number.
     mapping
         A description of the mapping; by default the mapper decides.
 
@@ -108,16 +112,17 @@ def simulate(
     if mapping is not None:
         ways = [way for way in ways if way[1] is is_joined(mapping)]
     found = []
-    for way, joined in ways:
+    for number, (way, joined) in enumerate(ways):
+        length = search if isinstance(search, bool) else search.part(number, len(ways))
         machine = effective(way)
         began = time.perf_counter()
         # single tasks take less time to simulate than to look up
         if objective != "time" and mapping is None:
             from siliconloom.evaluate.objectives import map_for
 
-            plan = map_for(objective, machine, workload, search=search)
+            plan = map_for(objective, machine, workload, search=length)
         else:
-            plan = mapped_to(machine, workload, Stopwatch(machine), mapping, search=search)
+            plan = mapped_to(machine, workload, Stopwatch(machine), mapping, search=length)
         mapped = time.perf_counter() - began
         check_length(machine, plan.program)
         if (costs or search) and not exact and not trace_limit:
@@ -128,6 +133,8 @@ def simulate(
         done = Simulation(machine, plan.graph, plan, outcome, mapped, chip, changed, mapping, joined)
         check_floors(done)
         found.append(done)
+        if plan.searched is not None and plan.searched.interrupted:
+            break
     return min(found, key=lambda done: _figure(done, objective))
 
 
@@ -142,13 +149,13 @@ def _figure(done: Simulation, objective: str) -> float:
 
 
 def mapped_to(
-    chip: Chip, graph: Graph, cycles: Callable[[Program], int], mapping: Document | None, *, search: bool = False
+    chip: Chip, graph: Graph, cycles: Callable[[Program], int], mapping: Document | None, *, search: Search = False
 ) -> MappedWorkload:
     """The workload as a description maps it to a chip, or as the mapper does where there is none."""
     if mapping is None and search:
         from siliconloom.evaluate.objectives import map_for
 
-        return map_for("time", chip, graph, search=True)
+        return map_for("time", chip, graph, search=search)
     if mapping is None:
         return map_workload(chip, graph, cycles, search=False)
     from siliconloom.mapper.chip.described import mapping_of
