@@ -78,32 +78,41 @@ def improved(
     """
     if plan.mapping is None or plan.searched is None or plan.searched.interrupted:
         return plan
-    first = objective.measure(plan.program)
-    starts = [plan]
-    for other in others:
-        if all(other.program != each.program for each in starts):
-            starts += [other] if objective.measure(other.program) <= WORSE * first else []
-    share = EARLY / len(starts) if len(starts) > 1 else 0.0
-    done, interrupted, best, least = LocalEffort(seed=budget.seed, first=first), False, plan, first
-    turns = [(start, number * share, (number + 1) * share) for number, start in enumerate(starts) if share]
-    for start, begin, end in [*turns, (None, share * len(starts), 1.0)]:
-        search = _LocalSearch(best if start is None else start, objective, budget.portion(begin, end))
-        try:
-            search.run()
-        except KeyboardInterrupt:
-            interrupted = True
-        if search.effort.last < least or start is None:  # at the end of as many cycles with fewer bytes
-            best, least = search.found, int(search.effort.last)
-        done.tried += search.effort.tried
-        done.refused += search.effort.refused
-        done.kept += search.effort.kept
-        done.seconds += search.effort.seconds
-        if interrupted:
-            break
-    done.last = least
+    done, interrupted, best = LocalEffort(seed=budget.seed), False, plan
+    try:
+        starts = _starts(plan, objective, others)
+        done.first = done.last = starts[0][1]
+        share = EARLY / len(starts) if len(starts) > 1 else 0.0
+        turns = [(*each, number * share, (number + 1) * share) for number, each in enumerate(starts) if share]
+        for start, cost, begin, end in [*turns, (None, 0, share * len(starts), 1.0)]:
+            asked = (best, done.last) if start is None else (start, cost)
+            search = _LocalSearch(*asked, objective, budget.portion(begin, end))
+            try:
+                search.run()
+            finally:
+                done.tried += search.effort.tried
+                done.refused += search.effort.refused
+                done.kept += search.effort.kept
+                done.seconds += search.effort.seconds
+                if search.effort.last < done.last or start is None:  # in the end of as many cycles with fewer bytes
+                    best, done.last = search.found, search.effort.last
+    except KeyboardInterrupt:
+        interrupted = True
     notes = (*plan.notes, INTERRUPTED) if interrupted else plan.notes
     searched = replace(plan.searched, local=done, interrupted=interrupted)
     return replace(best, notes=notes, searched=searched, objective=plan.objective)
+
+
+def _starts(
+    plan: MappedWorkload, objective: Objective, others: Sequence[MappedWorkload]
+) -> list[tuple[MappedWorkload, int]]:
+    """Mappings to begin with, and what each costs: ``plan``, and different ones that are not much worse."""
+    starts = [(plan, objective.measure(plan.program))]
+    for other in others:
+        if all(other.program != each.program for each, _ in starts):
+            cost = objective.measure(other.program)
+            starts += [(other, cost)] if cost <= WORSE * starts[0][1] else []
+    return starts
 
 
 class _Fixed(NamedTuple):
@@ -133,13 +142,13 @@ class _State(Struct, frozen=True):
 class _LocalSearch:
     """The search of one workload on one chip; ``found`` is the best so far."""
 
-    def __init__(self, plan: MappedWorkload, objective: Objective, budget: Budget) -> None:
+    def __init__(self, plan: MappedWorkload, cost: float, objective: Objective, budget: Budget) -> None:
         assert plan.mapping is not None
         assert isinstance(plan.chip.tile, NpuTile)
         self.plan, self.objective, self.budget, self.found = plan, objective, budget, plan
         self.chip, self.tile, self.mapping = plan.chip, plan.chip.tile, plan.mapping
         self.random = random.Random(budget.seed)
-        self.effort = LocalEffort(seed=budget.seed)
+        self.effort = LocalEffort(first=cost, last=cost, seed=budget.seed)
         self.known, self.lowered = KnownTasks(), 0
         self.room: Callable[[Needs], bool] = bool
         self.tilings: dict[tuple[object, ...], Chosen | None] = {}
@@ -152,7 +161,6 @@ class _LocalSearch:
     def run(self) -> None:
         """Look until the budget is spent, or nothing new is found."""
         began, effort, objective = time.perf_counter(), self.effort, self.objective
-        effort.first = effort.last = objective.measure(self.plan.program)
         self._begin()
         bound = self.plan.bound
         least = objective.of(bound.lower_bound_cycles, least_bytes(self.chip, bound) if objective.per_byte else 0)

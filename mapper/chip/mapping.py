@@ -104,7 +104,7 @@ def map_workload(
     if not isinstance(chip.tile, NpuTile):
         raise NotSupported("mapping a workload to a pim tile")
     parts = blocks_of(chip, graph, None)
-    simulated = None if objective is None else partial(alone, chip, graph, objective, executions(parts))
+    simulated = None if objective is None else partial(_alone, chip, graph, objective, executions(parts))
     if len(chip.memory) > 1:
         if placement is None:
             estimated, _ = choose_layouts(chip, chip.tile, graph, parts, None)
@@ -428,7 +428,7 @@ def _map_bare(chip: Chip, graph: Graph, notes: tuple[str, ...]) -> MappedWorkloa
     return MappedWorkload(chip, graph, program, tuple(mapped), None, 0, graph_bound(chip, graph), notes)
 
 
-def alone(
+def _alone(
     chip: Chip,
     graph: Graph,
     objective: Objective,
@@ -456,4 +456,4 @@ def alone(
     return -(-objective.measure(program) // times)
 
 
-__all__ = ["alone", "check_packing", "demands", "fit_precision", "map_workload"]
+__all__ = ["check_packing", "demands", "fit_precision", "map_workload"]
