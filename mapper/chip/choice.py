@@ -94,11 +94,40 @@ class Effort(Struct):
     seconds: float = 0.0
 
 
+class LocalEffort(Struct):
+    """How a local search went.
+
+    Parameters
+    ----------
+    tried, refused, kept
+        Changes that were lowered, those of them that broke a rule, and those that were kept.
+    first, last
+        What the whole program cost before and in the end: cycles, joules, joule-seconds or bytes, as the objective has
+        it; within a search in the units of its `objective.Objective`.
+    seconds
+        Wall time of that.
+    seed
+        Of its changes.
+    """
+
+    tried: int = 0
+    refused: int = 0
+    kept: int = 0
+    first: float = 0
+    last: float = 0
+    seconds: float = 0.0
+    seed: int = 0
+
+
 class SearchEffort(Struct):
-    """How a search went: the effort by task, and whether it was interrupted before it was through."""
+    """How a search went: the effort by task, and whether it was interrupted before it was through.
+
+    ``local`` says what a local search made of what was found.
+    """
 
     tasks: dict[str, Effort] = field(default_factory=dict)
     interrupted: bool = False
+    local: LocalEffort | None = None
 
 
 class Part(Struct, frozen=True):
@@ -507,6 +536,7 @@ __all__ = [
     "Choice",
     "Chosen",
     "Effort",
+    "LocalEffort",
     "Measure",
     "Part",
     "Rivals",

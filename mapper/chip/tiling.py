@@ -143,7 +143,7 @@ def gemm_tiling(
     ``values`` are bytes of a slot in which tiles of the second operand take turns, where they fit it.
     """
     m, n, k = np.ix_(*(np.array([size], np.int64) for size in sizes))
-    costs = gemm_costs(chip, memories, shape, m, n, k, values=values)[order]
+    costs = gemm_costs(chip, memories, shape, m, n, k, (order,), values)[order]
     return _costed(sizes, order, resident, [int(np.ravel(values)[0]) for values in astuple(costs)])
 
 

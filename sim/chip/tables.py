@@ -107,6 +107,10 @@ class Tables(Struct, frozen=True):
     constants: UnitConstants
 
 
+MOST_ROWS = 200_000
+"""Rows that a `Timer` keeps; then it begins again, so that a long search does not fill the memory."""
+
+
 class Timer:
     """The rows of `Tables.instructions` on one chip, kept from program to program.
 
@@ -144,6 +148,9 @@ class Timer:
     def _row(self, instruction: Instruction, working: int, level: int) -> tuple[int, ...]:
         key = id(instruction), working, level
         known = self._rows.get(key)
+        if known is None and len(self._rows) >= MOST_ROWS:
+            self._rows.clear()
+            self._times.clear()
         if known is None:  # the instruction is kept, too, so that no other one has its place in memory
             known = self._rows[key] = instruction, PLAIN(instruction) + self._timed(instruction, working, level)
         return known[1]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from siliconloom.commands.options import Chip, Json, Objective, Placement, Set, Workload
+from siliconloom.commands.options import Chip, Json, Objective, Placement, Search, SearchTime, Seed, Set, Workload
 
 
 def command(
@@ -19,9 +19,9 @@ def command(
     ] = None,
     objective: Objective = "time",
     placement: Placement = None,
-    search: Annotated[
-        bool, typer.Option("--search", help="Lower every way to share out the buffers, and take the best.")
-    ] = False,
+    search: Search = False,
+    search_time: SearchTime = None,
+    seed: Seed = None,
     output: Annotated[
         str | None,
         typer.Option(
@@ -37,22 +37,32 @@ def command(
     from siliconloom.arch.document import Document, parse_assignments
     from siliconloom.arch.errors import LoomError, NotSupported
     from siliconloom.arch.isa import disassemble
+    from siliconloom.arch.progress import NOBODY
     from siliconloom.evaluate.mapping import load_plan, plan_summary
-    from siliconloom.evaluate.objectives import check_objective
+    from siliconloom.evaluate.objectives import budget_of, check_objective
     from siliconloom.mapper.chip.described import mapping_text
     from siliconloom.render.mapping import mapping_tables
     from siliconloom.render.output import check_outputs, write_json, write_text
-    from siliconloom.render.tables import console
+    from siliconloom.render.tables import Terminal, console
 
     check_outputs({"--json": json_file, "-o": output}, (chip, workload, *((mapping,) if mapping else ())))
     check_objective(objective)
-    if mapping is not None and (search or objective != "time"):
+    length = budget_of(search, search_time, seed)
+    if mapping is not None and (length or objective != "time"):
         raise LoomError("--objective and --search are of the search of a mapping, and --mapping gives one")
     if mapping is not None and placement is not None:
         raise LoomError("--placement is of the search of a mapping, and --mapping gives one")
     given = None if mapping is None else Document.load(mapping)
+    watcher = NOBODY if json_file == "-" else Terminal(True)
     plan, joined = load_plan(
-        chip, workload, parse_assignments(sets or []), given, objective, search=search, placement=placement
+        chip,
+        workload,
+        parse_assignments(sets or []),
+        given,
+        objective,
+        search=length,
+        placement=placement,
+        watcher=watcher,
     )
     result = plan_summary(plan)
     if output is not None:

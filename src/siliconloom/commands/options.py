@@ -21,6 +21,23 @@ Set = Annotated[
 Json = Annotated[
     str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON; - is standard output.")
 ]
+Search = Annotated[
+    bool,
+    typer.Option(
+        "--search",
+        help="Simulate every way to share out the buffers, then changes of the best mapping, a fixed number of them, "
+        "so that the result is the same each time.",
+    ),
+]
+SearchTime = Annotated[
+    float | None,
+    typer.Option(
+        "--search-time",
+        metavar="SECONDS",
+        help="Search so long: as many changes as fit. Implies --search; results differ with the machine's speed.",
+    ),
+]
+Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="Which changes a search tries; 0 unless given.")]
 Objective = Annotated[
     str, typer.Option("--objective", metavar="NAME", help="What a mapping minimises: time, energy, edp or traffic.")
 ]

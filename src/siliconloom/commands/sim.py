@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from siliconloom.commands.options import Json, Machine, Objective, Placement, Set, Workload
+from siliconloom.commands.options import Json, Machine, Objective, Placement, Search, SearchTime, Seed, Set, Workload
+
+if TYPE_CHECKING:
+    from siliconloom.mapper.chip.budget import Budget
 
 
 def command(
@@ -29,9 +32,9 @@ def command(
     csv: Annotated[
         str | None, typer.Option("--csv", metavar="FILE", help="Write the per-operator table as CSV.")
     ] = None,
-    search: Annotated[
-        bool, typer.Option("--search", help="Simulate every way to share out the buffers and take the fastest.")
-    ] = False,
+    search: Search = False,
+    search_time: SearchTime = None,
+    seed: Seed = None,
     objective: Objective = "time",
     placement: Placement = None,
     mapping: Annotated[
@@ -52,6 +55,11 @@ def command(
         from siliconloom.evaluate.objectives import check_objective
 
         check_objective(objective)
+    length: Budget | bool = False
+    if search or search_time is not None or seed is not None:
+        from siliconloom.evaluate.objectives import budget_of
+
+        length = budget_of(search, search_time, seed)
     if window is not None and trace is None:
         raise LoomError("--window chooses what goes into a trace; add --trace FILE")
     inputs = (chip, workload, *((mapping,) if mapping else ()))
@@ -60,11 +68,11 @@ def command(
     chip_sets, workload_sets = split_overrides(assignments)
     graph = load_workload(workload, workload_sets)
     machine = read_machine(chip, chip_sets)
-    options = {"--trace": trace, "--report": report, "--window": window, "--csv": csv, "--search": search or None}
+    options = {"--trace": trace, "--report": report, "--window": window, "--csv": csv, "--search": bool(length) or None}
     options["--mapping"] = mapping
     options["--placement"] = placement
     options["--objective"] = None if objective == "time" else objective
-    if mapping is not None and (search or objective != "time"):
+    if mapping is not None and (length or objective != "time"):
         raise LoomError("--search and --objective look for a mapping, and --mapping gives one")
     if mapping is not None and placement is not None:
         raise LoomError("--placement is of the search of a mapping, and --mapping gives one")
@@ -89,7 +97,7 @@ def command(
         graph,
         assignments,
         exact=exact,
-        search=search,
+        search=length,
         trace_limit=wanted,
         window=seen,
         mapping=None if mapping is None else Document.load(mapping),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -31,6 +31,9 @@ from siliconloom.sim.chip.engine import Counter, Progress, Run, Stall, Stopwatch
 from siliconloom.sim.chip.levels import READ, USEFUL_READ, USEFUL_WRITE, WRITE
 from siliconloom.sim.dram.memory import effective
 from siliconloom.workloads import Attention, Graph, load_workload
+
+if TYPE_CHECKING:
+    from siliconloom.evaluate.objectives import Search
 
 
 class Simulation(Struct, frozen=True):
@@ -69,7 +72,7 @@ def simulate(
     window: tuple[int, int] | None = None,
     progress: Progress | None = None,
     costs: CostService | None = None,
-    search: bool = False,
+    search: Search = False,
     mapping: Document | None = None,
     objective: str = "time",
     placement: str | None = None,
@@ -87,7 +90,8 @@ def simulate(
     costs
         Where to look a result up before simulating it, and to keep it; not used for traces and exact runs.
     search
-        Let the mapper simulate every way to share out the buffers and take the fastest.
+        Let the mapper simulate every way to share out the buffers, and then changes of the best mapping, as many as a
+        `mapper.chip.budget.Budget` says, or a fixed number.
     mapping
         A description of the mapping; by default the mapper decides.
     placement
@@ -113,14 +117,15 @@ def simulate(
     if mapping is not None:
         ways = [way for way in ways if way[1] is is_joined(mapping)]
     found = []
-    for way, joined in ways:
+    for number, (way, joined) in enumerate(ways):
+        length = search if isinstance(search, bool) else search.part(number, len(ways))
         machine = effective(way)
         began = time.perf_counter()
         # single tasks take less time to simulate than to look up
         if mapping is None and (search or objective != "time" or placement is not None):
             from siliconloom.evaluate.objectives import map_for
 
-            plan = map_for(objective, machine, workload, search=search, placement=placement)
+            plan = map_for(objective, machine, workload, search=length, placement=placement)
         else:
             plan = mapped_to(machine, workload, Stopwatch(machine), mapping)
         mapped = time.perf_counter() - began
@@ -133,6 +138,8 @@ def simulate(
         done = Simulation(machine, plan.graph, plan, outcome, mapped, chip, changed, mapping, joined)
         check_floors(done)
         found.append(done)
+        if plan.searched is not None and plan.searched.interrupted:
+            break
     return min(found, key=lambda done: _figure(done, objective))
 
 

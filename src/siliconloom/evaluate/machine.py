@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from siliconloom.arch import Chip, LoomError, NotSupported, load_chip
 from siliconloom.arch.document import Document
@@ -18,6 +19,7 @@ from siliconloom.workloads import Graph, Phase
 if TYPE_CHECKING:  # a run of one chip plans nothing, and makes no model of a system
     from siliconloom.arch.result import Result
     from siliconloom.arch.system import Policy, System
+    from siliconloom.evaluate.objectives import Search
     from siliconloom.mapper.system.cluster import Cluster
 
 Sets = Sequence[tuple[str, str]]
@@ -161,7 +163,7 @@ def evaluate(
     overrides: Sets = (),
     *,
     exact: bool = False,
-    search: bool = False,
+    search: Search = False,
     trace_limit: int = 0,
     window: tuple[int, int] | None = None,
     mapping: Document | None = None,
@@ -186,7 +188,11 @@ def evaluate(
         For what a kind of machine does not do.
     """
     if machine.chip is not None and machine.system is None and not computes_in_memory(machine, graph):
-        with watcher.share("simulating") as progress:
+        with watcher.share("searching" if search else "simulating") as progress:
+            if search:
+                from siliconloom.mapper.chip.budget import Budget
+
+                search = replace(search if isinstance(search, Budget) else Budget(), advance=progress)
             simulation = simulate(
                 machine.chip,
                 graph,

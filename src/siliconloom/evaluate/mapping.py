@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from siliconloom.arch import load_chip
 from siliconloom.arch.document import Document
 from siliconloom.arch.overrides import split_overrides
+from siliconloom.arch.progress import NOBODY, Watcher
 from siliconloom.evaluate.chip import excess, mapped_to, narrowest, simulate
-from siliconloom.evaluate.objectives import map_for
+from siliconloom.evaluate.objectives import Search, map_for
 from siliconloom.evaluate.placement import placed_summary, placement_rows
 from siliconloom.mapper.chip.bounds import mean_bound
+from siliconloom.mapper.chip.budget import Budget
 from siliconloom.mapper.chip.choice import Effort
 from siliconloom.mapper.chip.described import refuse_joined
 from siliconloom.mapper.chip.program import MappedTask, MappedWorkload
@@ -34,8 +36,9 @@ def load_plan(
     mapping: Document | None = None,
     objective: str = "time",
     *,
-    search: bool = False,
+    search: Search = False,
     placement: str | None = None,
+    watcher: Watcher = NOBODY,
 ) -> tuple[MappedWorkload, bool]:
     """Load chip and workload by file or library name, and map one to the other as `evaluate.chip.simulate` does.
 
@@ -44,14 +47,32 @@ def load_plan(
     objective
         One of `mapper.chip.objective.OBJECTIVES`, where no ``mapping`` is given.
     search
-        Lower the whole workload for every way to share out the buffers.
+        Lower the whole workload for every way to share out the buffers, and simulate changes of the best mapping.
     placement
         As `evaluate.chip.simulate` takes it.
+    watcher
+        Is told how far the search is.
 
     Returns
     -------
     The mapping, and whether it is of tiles that work side by side as one.
     """
+    if search:
+        with watcher.share("searching") as advance:
+            budget = replace(search if isinstance(search, Budget) else Budget(), advance=advance)
+            return _load_plan(chip, workload, overrides, mapping, objective, budget, placement)
+    return _load_plan(chip, workload, overrides, mapping, objective, search, placement)
+
+
+def _load_plan(
+    chip: str,
+    workload: str,
+    overrides: list[tuple[str, str]],
+    mapping: Document | None,
+    objective: str,
+    search: Search,
+    placement: str | None,
+) -> tuple[MappedWorkload, bool]:
     chip_sets, workload_sets = split_overrides(overrides)
     machine, graph = load_chip(chip, chip_sets), load_workload(workload, workload_sets)
     if machine.tiles_join:
@@ -77,6 +98,7 @@ def plan_summary(plan: MappedWorkload) -> dict[str, Any]:
         "precision": plan.graph.formats,
         "objective": plan.objective,
         "interrupted": plan.searched is not None and plan.searched.interrupted,
+        "local_search": None if plan.searched is None or plan.searched.local is None else asdict(plan.searched.local),
         "cycles": outcome.cycles,
         "lower_bound": bound,
         "gap": _gap(outcome.cycles, bound),
