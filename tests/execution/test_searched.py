@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siliconloom.execution.reference import lengths
-from siliconloom.execution.run import run_model
+from siliconloom.execution.run import lengths, run_model
 from siliconloom.execution.weights import RandomWeights
 from siliconloom.mapper.chip.budget import Budget
 from siliconloom.mapper.chip.local_search import improved

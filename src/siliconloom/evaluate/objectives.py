@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -135,8 +136,9 @@ def _fastest(chip: Chip, graph: Graph, placement: str, *, search: bool) -> _Sear
         return _Searched(best, weighed)
     fitted, _ = fit_precision(chip, graph)
     every = [best]
-    for objective in (least_traffic(chip), least_energy(chip, fitted)):
-        other = map_workload(chip, graph, objective=objective, search=True)
+    wanted = least_traffic(chip), least_energy(chip, fitted)
+    for objective, length in itertools.product(wanted, (False, True)):  # of whom either may be the faster one
+        other = map_workload(chip, graph, objective=objective, search=length)
         best = min(best, other, key=lambda plan: clock(plan.program))
         if was_interrupted(other):
             return _Searched(_said(replace(best, objective="time"), other), weighed)
