@@ -100,7 +100,7 @@ def improved(
         interrupted = True
     notes = (*plan.notes, INTERRUPTED) if interrupted else plan.notes
     searched = replace(plan.searched, local=done, interrupted=interrupted)
-    return replace(best, notes=notes, searched=searched, objective=plan.objective)
+    return replace(best, notes=notes, searched=searched, objective=plan.objective, placed=plan.placed)
 
 
 def _starts(

@@ -158,8 +158,8 @@ def test_an_interrupted_search_returns_the_best_so_far_and_says_so(after, monkey
     assert made.searched.interrupted
     assert not whole.searched.interrupted
     assert mapping.INTERRUPTED in made.notes
-    # of what is nearly the fastest the one that moves fewer bytes is taken
-    assert clock(whole.program) <= 1.003 * clock(made.program) <= 2 * clock(whole.program)
+    # of what is nearly the fastest the one that moves fewer bytes is taken, for each task and for the whole
+    assert clock(whole.program) <= 1.005 * clock(made.program) <= 2 * clock(whole.program)
 
 
 @pytest.mark.parametrize("objective", ["energy", "edp", "traffic"])

@@ -115,7 +115,7 @@ class FloatVectorUnit(VectorUnitCircuit):
             weight.eq(self.second_line.word_select(place_of_beat, bits)),
             adds.eq(what.weighs & (slots[4].beat != 0)),
         ]
-        turned = turned_elements(m, self, slots[1], bits)
+        turned = turned_elements(m, self, slots[1].beat, slots[1].held, bits)
         before = Signal(bits * count, name="second_before")
         m.d.sync += before.eq(self.second_line)
         return [

@@ -101,7 +101,7 @@ class IntegerVectorUnit(VectorUnitCircuit):
             weight.eq(self.second_line.word_select(place_of_beat, 8)),
             adds.eq(what.weighs & (slots[7].beat != 0)),
         ]
-        turned = turned_elements(m, self, slots[1], 8)
+        turned = turned_elements(m, self, slots[1].beat, slots[1].held, 8)
         lane_kind = self.library.make(Lane, cols)
         lanes, sums = [], sums_of(m, self, place)
         for lane in range(cols):

@@ -24,7 +24,6 @@ from siliconloom.rtl.npu.vector.conditions import VectorConditions
 from siliconloom.rtl.npu.vector.turned import turned_bytes
 
 if TYPE_CHECKING:
-    from siliconloom.rtl.npu.vector.slots import Slot
     from siliconloom.rtl.npu.vector.unit import VectorUnitCircuit
 
 
@@ -83,15 +82,15 @@ def written_bytes(m: Module, unit: VectorUnitCircuit, target: Value, elements: V
     return found
 
 
-def written_one(m: Module, unit: VectorUnitCircuit, end: Slot, element: Value) -> Value:
-    """Bytes of the one value of a line that is written, or of several; ``element`` are those of one element."""
+def written_one(m: Module, unit: VectorUnitCircuit, target: Value, taken: Value, element: Value) -> Value:
+    """Bytes of the one value that stands at an address, or of as many as are ``taken``; ``element``: of one element."""
     several = unit.geometry.transpose_rows > 1
-    found = turned_bytes(unit, end, unit.geometry.element) if several else element
+    found = turned_bytes(unit, target, taken, unit.geometry.element) if several else element
     for dtype, holds in unit.kept.items():
         size = dtype.bits // 8
-        within = end.target[log2(size) : log2(unit.geometry.vector_line)]
+        within = target[log2(size) : log2(unit.geometry.vector_line)]
         one = Const((1 << size) - 1, size) << (within << log2(size))
-        found = Mux(holds, turned_bytes(unit, end, size) if several else one, found)
+        found = Mux(holds, turned_bytes(unit, target, taken, size) if several else one, found)
     return found
 
 

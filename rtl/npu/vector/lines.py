@@ -77,7 +77,7 @@ def write_results(m: Module, unit: VectorUnitCircuit, end: Slot, element: Value)
         line = enables(end.target, unit.line_mask, unit.geometry.element)
         m.d.comb += unit.write.enable.eq(written_bytes(m, unit, end.target, line))
     with m.Elif(end.byte):
-        m.d.comb += unit.write.enable.eq(written_one(m, unit, end, element))
+        m.d.comb += unit.write.enable.eq(written_one(m, unit, end.target, end.taken, element))
 
 
 __all__ = ["LineMasks", "index_pitches", "line_masks", "parts_mask", "read_lines", "write_line", "write_results"]

@@ -15,21 +15,23 @@ from amaranth.hdl import Value
 from siliconloom.rtl.npu.geometry import log2
 
 if TYPE_CHECKING:
-    from siliconloom.rtl.npu.vector.slots import Slot
     from siliconloom.rtl.npu.vector.unit import VectorUnitCircuit
 
 
-def turned_elements(m: Module, unit: VectorUnitCircuit, slot: Slot, bits: int) -> list[Value]:
-    """What each lane gets in stage 1, that of ``slot``: elements of so many bits."""
+def turned_elements(m: Module, unit: VectorUnitCircuit, beat: Value, held: Value, bits: int) -> list[Value]:
+    """What each lane gets, in the stage in which lines arrive: elements of so many bits, of column ``beat``.
+
+    A line that arrives is one of the rows that are ``held``.
+    """
     lanes, together = unit.geometry.lanes, unit.geometry.transpose_rows
-    column = slot.beat[: unit.wide]
+    column = beat[: unit.wide]
     if together == 1:
         one = Signal(bits, name="one")
         m.d.comb += one.eq(unit.first_line.word_select(column, bits))
         return [one] * lanes
     place = Signal(range(together), name="held_place")
     rows = Array(Signal(lanes * bits, name=f"held_{row}") for row in range(together))
-    with m.If(slot.held):
+    with m.If(held):
         m.d.sync += [place.eq(place + 1), rows[place].eq(unit.first_line)]
     with m.Else():
         m.d.sync += place.eq(0)
@@ -38,11 +40,11 @@ def turned_elements(m: Module, unit: VectorUnitCircuit, slot: Slot, bits: int) -
     return [elements[lane % together] for lane in range(lanes)]
 
 
-def turned_bytes(unit: VectorUnitCircuit, end: Slot, size: int) -> Value:
-    """Bytes of the elements, of ``size`` bytes each, that one column has of the rows that are transposed together."""
+def turned_bytes(unit: VectorUnitCircuit, target: Value, taken: Value, size: int) -> Value:
+    """Bytes of the elements, of ``size`` bytes each, that one column has of so many rows that are ``taken`` together."""
     together, line = unit.geometry.transpose_rows, unit.geometry.vector_line
-    rows = Cat(*(Mux(end.taken > row, Const((1 << size) - 1, size), Const(0, size)) for row in range(together)))
-    return (rows << end.target[: log2(line)])[:line]
+    rows = Cat(*(Mux(taken > row, Const((1 << size) - 1, size), Const(0, size)) for row in range(together)))
+    return (rows << target[: log2(line)])[:line]
 
 
 __all__ = ["turned_bytes", "turned_elements"]
