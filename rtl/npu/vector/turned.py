@@ -41,7 +41,7 @@ def turned_elements(m: Module, unit: VectorUnitCircuit, beat: Value, held: Value
 
 
 def turned_bytes(unit: VectorUnitCircuit, target: Value, taken: Value, size: int) -> Value:
-    """Bytes of the elements, of ``size`` bytes each, that one column has of so many rows that are ``taken`` together."""
+    """Bytes of what one column has of as many rows as are ``taken`` together: elements of ``size`` bytes each."""
     together, line = unit.geometry.transpose_rows, unit.geometry.vector_line
     rows = Cat(*(Mux(taken > row, Const((1 << size) - 1, size), Const(0, size)) for row in range(together)))
     return (rows << target[: log2(line)])[:line]
