@@ -110,7 +110,8 @@ class PanelLayout:
         if not self.ends:
             return int(self.tile(n, k))
         panels = Panels(self.ends, self.halves, self.array.cols, self.line)
-        return _most_room(panels, n, int(self._rows(k)), self.layout.beat)
+        # what is repeated follows at once, and begins where a tile may, too
+        return int(in_beats(_most_room(panels, n, int(self._rows(k)), self.layout.beat), self.layout.beat))
 
     def parts(self, n: int, k: int) -> list[PanelPart]:
         """Transfers that bring a tile; what lies in local memory as in main memory is one."""

@@ -94,7 +94,9 @@ def test_tiles_of_parts_of_a_panel_take_no_more_room_than_one_tile(rows, bus, ac
     tile = data.draw(st.sampled_from([cols >> part for part in range(3 if is_power(cols) else 1)]))
     panels = panels_of(chip, n, k)
     parts = [panels.pitch(part.size) * part.count for part in segments(n, tile)]
-    assert sum(parts) <= panels.room(n, k)
+    room = panels.room(n, k)
+    assert sum(parts) <= room
+    assert room % bus == 0 or room < 8 * bus  # what is repeated begins with a whole beat, too
     layout = GemmLayout(chip.tile, panels.layout.shape)
     assert sum(layout.columns(part.size) * part.count for part in segments(n, tile)) <= layout.scales(n)
 
