@@ -16,7 +16,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch.description import Chip
-from siliconloom.arch.layout import line_values, padded, panel_rows, window_of
+from siliconloom.arch.layout import is_power, line_values, padded, panel_rows, window_of
 from siliconloom.arch.vector import Count
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, in_beats
 
@@ -59,10 +59,13 @@ class Panels(NamedTuple):
 
 @lru_cache(maxsize=1 << 12)
 def _most_room(panels: Panels, n: int, rows: int, bus: int) -> int:
-    """Bytes of ``n`` columns of so many rows, in tiles of as many panels, or halves of one, as take the most."""
+    """Bytes of ``n`` columns of so many rows, in tiles of as many panels, or parts of one, as take the most.
+
+    Panels that are no power of two have no parts (`tiling.is_part`).
+    """
     panel, columns = panels.cols, n // panels.halves
-    half = panel // 2 if panel % 2 == 0 else panel
-    parts = [panel >> part for part in range(panel.bit_length())]
+    half = panel // 2 if is_power(panel) and panel > 1 else panel
+    parts = [panel >> part for part in range(panel.bit_length())] if is_power(panel) else [panel]
     size = panels.halves * np.array([*parts, *range(half, columns, half)], np.int64)
     every = panels.halves * columns
     rest = rows * panels.width(every % size)

@@ -125,3 +125,16 @@ def test_bytes_of_a_tiling_are_those_that_its_program_moves(m, n, k):
     (task,) = done.plan.tasks
     assert task.tiles == 1
     assert (task.tiling.read_bytes, task.tiling.write_bytes) == tuple(done.run.traffic[0, 0, :2].tolist())
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    cols=st.sampled_from([10, 24, 60, 120]), n=st.integers(200, 2000), k=st.integers(200, 900), wide=st.integers(1, 3)
+)
+def test_panels_that_have_no_parts_take_no_room_for_some(cols, n, k, wide):
+    """Room for tiles of one column of 120 was up to four and a half times what is read: no tile is so narrow there."""
+    panels = panels_of(chip_of(8, cols, 128, 64), n, k)
+    tiles = [panels.pitch(part.size) * part.count for part in segments(n, wide * cols)]
+    room, read = panels.room(n, k), -(-k // 8) * 8 * n * panels.layout.shape.dtype.size(1)
+    assert sum(tiles) <= room
+    assert room <= 1.15 * read * (n + cols) / n
