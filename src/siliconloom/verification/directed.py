@@ -43,6 +43,7 @@ from siliconloom.verification.carried import carry
 from siliconloom.verification.chain import Chain, Image, Places
 from siliconloom.verification.float_directed import FLOAT, packed_programs
 from siliconloom.verification.narrow_directed import every_table, narrow_lines
+from siliconloom.verification.transposed_directed import transposed_rows
 from siliconloom.verification.programs import MEMORY_BYTES, PROGRAM_BASE, RESULTS, product_sizes, random_image
 from siliconloom.verification.shared_directed import shared_programs
 
@@ -570,6 +571,7 @@ DIRECTED = {
     "many panels": many_panels,
     "over banks": over_banks,
     "carried rows": carried_rows,
+    "transposed rows": transposed_rows,
 }
 """Programs for tiles of any format."""
 INTEGER = {
