@@ -131,8 +131,8 @@ def llama4_text(config: Configuration) -> Architecture:
             Layer(attention=attention, feed_forward=mixture if index in with_experts else dense, norm=RMS_NORM)
         )
     idle_widths(config, tuple(layers), dense="intermediate_size_mlp")
-    if not any(layer.attention.query_scale for layer in layers if isinstance(layer.attention, GroupedAttention)):
-        config.idle[key] = "every layer turns its queries, or it is off"
+    if all(turned):
+        config.idle[key] = "every layer turns its queries"
     return Architecture(
         model_type="llama4_text",
         vocabulary=config.integer("vocab_size", default=202048),

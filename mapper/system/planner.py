@@ -184,7 +184,7 @@ class Planner:
             ("context", plan.context, 1),
             ("attention_chips", plan.attention_chips, 0),
             ("overlap", plan.overlap, "none"),
-            ("microbatch", plan.microbatch, self.batch),
+            ("microbatch", plan.microbatch or self.batch, self.batch),
         ):
             if value != without:
                 raise LoomError(f"plan.{key} {value} of requests of unequal lengths (workload.requests): not supported")

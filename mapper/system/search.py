@@ -78,6 +78,10 @@ def plans(planner: Trainer | Server, fixed: dict[str, Any]) -> Iterator[Plan]:
                 continue
             if fixed.get("data", data) != data:
                 continue
+            # chips share requests of unequal lengths by heads, columns and experts alone
+            dealt = data * pipeline * context > 1 and not {"data", "pipeline", "context"} & fixed.keys()
+            if planner.graph.requests and dealt:
+                continue
             base = Plan(
                 data=data, tensor=tensor, context=context, pipeline=pipeline, microbatch=1, attention_chips=pool
             )

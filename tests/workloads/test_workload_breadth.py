@@ -18,7 +18,7 @@ from siliconloom.arch.vector import VectorFunction, vector_cost
 from siliconloom.baselines.model import predict_model
 from siliconloom.cli import main
 from siliconloom.evaluate.chip import simulate
-from siliconloom.workloads import Attention, Gemm, Graph, Phase, Vector
+from siliconloom.workloads import Attention, Gemm, Graph, Phase, Vector, load_workload
 from siliconloom.workloads.load import read_workload
 from siliconloom.workloads.recurrence import Recurrence
 from siliconloom.workloads.roles import Role
@@ -143,6 +143,17 @@ def test_llama4_turns_and_norms_the_queries_of_layers_with_chunks_alone() -> Non
     assert "query_scale" in names[1] - names[0]
     off = step({**LLAMA4, "attn_temperature_tuning": False, "use_qk_norm": False}, 0, 16, 1)
     assert {o.name.partition(".")[2] for o in off.operators()} & {"query_scale", "q_norm"} == set()
+    stated = load_workload("llama4-scout", [("model.text_config.attn_temperature_tuning", "false")])
+    assert "layers.3.query_scale" in load_workload("llama4-scout").dataflow
+    assert "layers.3.query_scale" not in stated.dataflow
+    with pytest.raises(LoomError, match=r"attn_temperature_tuning.*every layer turns its queries"):
+        load_workload(
+            "llama4-scout",
+            [
+                ("model.text_config.no_rope_layers", str([1] * 48)),
+                ("model.text_config.attn_temperature_tuning", "false"),
+            ],
+        )
     dense = step({**LLAMA4, "interleave_moe_layer_step": 2, "intermediate_size_mlp": 128}, 0, 16, 1)
     products = {o.name: o.n for o in dense.operators() if isinstance(o, Gemm)}
     assert products["local_dense_layer.gate_up"] == 256

@@ -220,6 +220,15 @@ def test_chips_share_heads_of_such_a_step_and_no_sequences(key) -> None:
         evaluate(read_machine("dgx-h100", [("plan.tensor", "2"), (f"plan.{name}", value)]), made)
 
 
+def test_plans_are_looked_for_that_share_such_a_step(capsys) -> None:
+    """Every plan was one that deals sequences, and a given one ended in an internal error."""
+    sets = ["--set", "workload.requests=[{new: 64}, {new: 1, context: 400, count: 6}]"]
+    assert main(["plan", "dgx-h100", "llama3-8b", *sets]) == 0
+    assert "data 1, tensor 8, pipeline 1" in capsys.readouterr().out
+    assert main(["plan", "dgx-h100", "llama3-8b", *sets, "--set", "plan.tensor=8", "--set", "plan.microbatch=7"]) == 0
+    assert "batch 7)" in " ".join(capsys.readouterr().out.split())
+
+
 def test_values_of_such_a_step_are_refused(capsys) -> None:
     sets = ["--set", "workload.layers=1", "--set", "workload.requests=[{new: 4}, {new: 1, context: 3}]"]
     assert main(["run", "npu-edge-int8", "gpt2", *sets]) != 0

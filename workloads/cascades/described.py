@@ -158,7 +158,11 @@ def _check_tensors(cascade: Cascade, document: Document) -> None:
     """Every tensor has one number of coordinates, one rank for each, and is made before it is read."""
     shapes: dict[str, list[str]] = {}
     made, will = set[str](), {e.name for e in cascade.einsums}
+    places = set[str]()
     for place, einsum in enumerate(cascade.einsums):
+        if str(einsum.output) in places:
+            raise document.error(f"{einsum.output} is made twice", ("einsums", place), value=einsum.text)
+        places.add(str(einsum.output))
         for access in (*einsum.inputs, einsum.output):
             known = shapes.setdefault(access.tensor, [""] * len(access.coordinates))
             if len(known) != len(access.coordinates):

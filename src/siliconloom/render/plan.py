@@ -23,8 +23,10 @@ def plan_tables(result: dict[str, Any], out: Console) -> None:
     """Print the plan, where its time goes, and the next best ones."""
     training = result["phase"] == "training"
     size, new, seen = f"{result['parameters'] / 1e9:.4g} G parameters", result["asked"]["sequence"], result["sequence"]
-    several = new < seen and not (result["phase"] == "decode" and new == 1)
+    several = new is not None and new < seen and not (result["phase"] == "decode" and new == 1)
     work = f"{result['batch']:,} x {new:,} of {seen:,}" if several else f"{result['batch']:,} x {seen:,}"
+    if new is None:  # requests of unequal lengths, which a note tells
+        work = f"{result['batch']:,}"
     out.print(f"{bold(result['workload'])} ({size}, {result['phase']}, batch {work}) on {bold(result['system'])}")
     print_overrides(result, out)
     for note in result["notes"]:

@@ -43,9 +43,9 @@ from siliconloom.verification.carried import carry
 from siliconloom.verification.chain import Chain, Image, Places
 from siliconloom.verification.float_directed import FLOAT, packed_programs
 from siliconloom.verification.narrow_directed import every_table, narrow_lines
-from siliconloom.verification.transposed_directed import transposed_rows
 from siliconloom.verification.programs import MEMORY_BYTES, PROGRAM_BASE, RESULTS, product_sizes, random_image
 from siliconloom.verification.shared_directed import shared_programs
+from siliconloom.verification.transposed_directed import transposed_rows
 
 PAGE = 4096
 MOST_HELD = MEMORY_BYTES // 8
