@@ -27,20 +27,17 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.isa import LOCAL_BITS, Address, Unit
 from siliconloom.arch.layout import row_values, sums_pitch
 from siliconloom.arch.vector import VectorFunction
-from siliconloom.mapper.chip.attention_cost import (
-    MOST_SUMMED,
+from siliconloom.mapper.chip.attention_cost import MOST_SUMMED, AttentionTiling, carries, softmax_functions
+from siliconloom.mapper.chip.attention_layout import AttentionLayout
+from siliconloom.mapper.chip.attention_places import (
     PARTS,
-    AttentionLayout,
     AttentionPart,
-    AttentionTiling,
     as_one,
-    carries,
     is_masked,
     kept_from,
     places,
     query_parts,
     sharing,
-    softmax_functions,
     whole_places,
 )
 from siliconloom.mapper.chip.builder import SLOTS, Loop, Ring, affine

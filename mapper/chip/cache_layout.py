@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from siliconloom.arch.description import Memory, NpuTile
 from siliconloom.arch.layout import line_values, row_values
-from siliconloom.mapper.chip.attention_cost import AttentionLayout
+from siliconloom.mapper.chip.attention_layout import AttentionLayout
 from siliconloom.mapper.chip.gemm_layout import BlockRows
 from siliconloom.mapper.chip.operands import Cached, Turned
 

@@ -23,17 +23,9 @@ from siliconloom.arch.mapping import DescribedCut, DescribedMapping, DescribedPr
 from siliconloom.arch.vector import COLUMN_LIMIT, ROW_LIMIT, vector_cost
 from siliconloom.mapper.chip import mapping as search
 from siliconloom.mapper.chip import program
-from siliconloom.mapper.chip.attention_cost import (
-    AttentionLayout,
-    AttentionTiling,
-    attention_needs,
-    attention_tiling,
-    carries,
-    key_unit,
-    may_stay,
-    most_heads,
-    query_parts,
-)
+from siliconloom.mapper.chip.attention_cost import AttentionTiling, attention_needs, attention_tiling, carries, key_unit
+from siliconloom.mapper.chip.attention_layout import AttentionLayout, may_stay
+from siliconloom.mapper.chip.attention_places import most_heads, query_parts
 from siliconloom.mapper.chip.choice import Chosen, Part, Tiling
 from siliconloom.mapper.chip.gemm import takes_turns
 from siliconloom.mapper.chip.gemm_cost import GemmMemories

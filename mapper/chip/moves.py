@@ -17,15 +17,9 @@ from msgspec import Struct
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.layout import padded, sums_pitch, sums_room
 from siliconloom.arch.vector import COLUMN_LIMIT, ROW_LIMIT
-from siliconloom.mapper.chip.attention_cost import (
-    AttentionLayout,
-    attention_needs,
-    carries,
-    key_unit,
-    may_stay,
-    most_heads,
-    query_parts,
-)
+from siliconloom.mapper.chip.attention_cost import attention_needs, carries, key_unit
+from siliconloom.mapper.chip.attention_layout import AttentionLayout, may_stay
+from siliconloom.mapper.chip.attention_places import most_heads, query_parts
 from siliconloom.mapper.chip.gemm_cost import ORDERS, Order
 from siliconloom.mapper.chip.gemm_layout import GemmLayout
 from siliconloom.mapper.chip.layout import ACCUMULATED, Layout, banks_of, grain_of, slots_of

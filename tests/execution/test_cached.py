@@ -13,7 +13,7 @@ from siliconloom.execution.image import fill_cache, read_cache
 from siliconloom.execution.run import lengths, run_model
 from siliconloom.execution.walk import Past
 from siliconloom.execution.weights import RandomWeights
-from siliconloom.mapper.chip.attention_cost import AttentionLayout
+from siliconloom.mapper.chip.attention_layout import AttentionLayout
 from siliconloom.sim.golden.opcodes import vector
 from siliconloom.workloads import Attention
 from tests.execution.models import VOCABULARY, config_of, graph_of

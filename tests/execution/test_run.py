@@ -16,7 +16,8 @@ from siliconloom.execution.image import fill_cache, read_cache
 from siliconloom.execution.run import lengths, run_model
 from siliconloom.execution.walk import Past
 from siliconloom.execution.weights import RandomWeights
-from siliconloom.mapper.chip.attention_cost import AttentionLayout, is_masked, may_stay, query_parts
+from siliconloom.mapper.chip.attention_layout import AttentionLayout, may_stay
+from siliconloom.mapper.chip.attention_places import is_masked, query_parts
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.sim.chip.engine import duration
 from siliconloom.verification.layers import LayerWeights

@@ -14,7 +14,7 @@ from siliconloom.arch.gpu import load_gpu
 from siliconloom.baselines.model import predict_model
 from siliconloom.cli import main
 from siliconloom.evaluate.chip import simulate
-from siliconloom.mapper.chip.attention_cost import query_parts
+from siliconloom.mapper.chip.attention_places import query_parts
 from siliconloom.mapper.chip.operands import Cached
 from siliconloom.mapper.pim.offload import Head
 from siliconloom.mapper.system.shard import tokens_of

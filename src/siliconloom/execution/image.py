@@ -23,7 +23,7 @@ from siliconloom.arch.vector import VectorFunction, built_in
 from siliconloom.execution.encoding import encoding_of
 from siliconloom.execution.quantize import Quantized
 from siliconloom.execution.walk import At, Cache, Past
-from siliconloom.mapper.chip.attention_cost import AttentionLayout
+from siliconloom.mapper.chip.attention_layout import AttentionLayout
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape, row_bytes
 from siliconloom.mapper.chip.lowering import segments
 from siliconloom.mapper.chip.memory import Item, Key

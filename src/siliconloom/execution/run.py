@@ -24,7 +24,9 @@ from siliconloom.execution.quantize import Quantizer
 from siliconloom.execution.reference import ROPE_BASE, Reference
 from siliconloom.execution.walk import At, GraphWalk, Past
 from siliconloom.execution.weights import Weights
-from siliconloom.mapper.chip.attention_cost import AttentionLayout, AttentionTiling, query_parts
+from siliconloom.mapper.chip.attention_cost import AttentionTiling
+from siliconloom.mapper.chip.attention_layout import AttentionLayout
+from siliconloom.mapper.chip.attention_places import query_parts
 from siliconloom.mapper.chip.epilogue import GATED
 from siliconloom.mapper.chip.gemm_layout import BlockRows
 from siliconloom.mapper.chip.operands import Operand, Turned

@@ -13,7 +13,7 @@ from siliconloom.arch.document import Document
 from siliconloom.arch.isa import Opcode
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.evaluate.chip import simulate
-from siliconloom.mapper.chip.attention_cost import AttentionLayout
+from siliconloom.mapper.chip.attention_layout import AttentionLayout
 from siliconloom.mapper.chip.mapping import fit_precision, map_workload
 from siliconloom.sim.chip.engine import Stopwatch
 from siliconloom.workloads import Attention, Vector, load_workload
