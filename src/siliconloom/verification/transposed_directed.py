@@ -46,7 +46,8 @@ def transposed_rows(chip: Chip) -> LoadedProgram:
         whole = result // element
         chain.add(Opcode.VECTOR, function=VectorFunction.COPY, m=cols, n=whole, k=1, a=first, c=out)
         chain.add(Opcode.VECTOR, function=VectorFunction.TRANSPOSE, m=rows, n=cols, k=1, a=first, c=out)
-        chain.add(Opcode.STORE, m=1, n=places.aligned(cols * result), memory=Address(base=target), a=out)
+        # what lies behind has never been written
+        chain.add(Opcode.STORE, m=1, n=cols * result, memory=Address(base=target), a=out)
         source, target = source + taken, target + padded(places.aligned(cols * result), places.unit)
     return chain.program(memory)
 
