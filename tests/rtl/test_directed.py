@@ -130,6 +130,11 @@ def are_legal(chip):
         after = made.loaded()
         GoldenMachine(chip, after).run(made.program)
         assert (after != made.loaded()).sum() > 1, name
+        again = made.loaded()
+        machine = GoldenMachine(chip, again)
+        machine.scratchpad[:] = 0xFF  # what a memory holds when power comes is nobody's result
+        machine.run(made.program)
+        assert np.array_equal(after, again), f"{name} stores what was never written"
 
 
 @pytest.mark.parametrize(
