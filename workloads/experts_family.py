@@ -131,8 +131,15 @@ def llama4_text(config: Configuration) -> Architecture:
             Layer(attention=attention, feed_forward=mixture if index in with_experts else dense, norm=RMS_NORM)
         )
     idle_widths(config, tuple(layers), dense="intermediate_size_mlp")
+    if not with_experts:
+        config.idle["intermediate_size"] = "no layer has experts"
     if all(turned):
         config.idle[key] = "every layer turns its queries"
+    if not any(turned):
+        config.idle["use_qk_norm"] = "no layer turns its queries"
+    kinds = types if types is not None else ["chunked_attention" if each else "" for each in turned]
+    if "chunked_attention" not in kinds:
+        config.idle["attention_chunk_size"] = "no layer has chunks"
     return Architecture(
         model_type="llama4_text",
         vocabulary=config.integer("vocab_size", default=202048),

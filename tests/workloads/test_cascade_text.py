@@ -101,6 +101,13 @@ HEAD = "kind: cascade\nname: any\nranks: {M: 8, N: M / 2}\nstream: M\neinsums:\n
         (HEAD + "  - Z[m] = A[m]\n  - Y[n] = Z[n]\n", "coordinate 1 of Z is along M elsewhere, not N"),
         (HEAD + "  - Y[m] = Z[m]\n  - Z[m] = A[m]\n", "Z is read before it is made"),
         (HEAD + "  - Y[m] = Z[m]\n  - Y[m] = A[m]\n", ":7:5: einsums.1: Y[m] is made twice"),
+        (HEAD + "  - Y[m+1] = Y[m] + A[m]\n", ":6:5: einsums.0: Y has no value to begin with"),
+        (
+            HEAD.replace("einsums", "repeat: [N]\neinsums") + "  - Z[m] = A[m, n]\n",
+            "repeat.0: is walked by the cascade",
+        ),
+        (HEAD.replace("einsums", "repeat: [M]\neinsums") + "  - Z[n] = A[n]\n", "repeat.0: is walked by the cascade"),
+        (HEAD.replace("einsums", "outer: [M]\neinsums") + "  - Z[m] = A[m]\n", "outer.0: tiles of the rank that is"),
         (HEAD.replace("stream: M", "stream: MM") + "  - Z[m] = A[m]\n", "stream: no rank of that name; ranks: M, N"),
         (HEAD.replace("M / 2", "M / 3") + "  - Z[m] = A[m]\n", "ranks.N: 8 is not a multiple of 3"),
         (HEAD.replace("M: 8", "M: N * 2") + "  - Z[m] = A[m]\n", "ranks are made of one another in a circle"),

@@ -132,7 +132,7 @@ def test_requests_are_cut_into_chunks_of_their_own() -> None:
     assert graph.kv_bytes == sum(each.kv_bytes for each in alone)
 
 
-def test_llama4_turns_and_norms_the_queries_of_layers_with_chunks_alone() -> None:
+def test_llama4_turns_and_norms_the_queries_of_layers_with_chunks_alone(tmp_path) -> None:
     graph = step(LLAMA4, 0, 16, 1)
     names = {
         layer: {o.name.partition(".")[2] for o in graph.operators() if o.block == name}
@@ -154,6 +154,16 @@ def test_llama4_turns_and_norms_the_queries_of_layers_with_chunks_alone() -> Non
                 ("model.text_config.attn_temperature_tuning", "false"),
             ],
         )
+    for told, key, value, reason in (
+        ({"no_rope_layers": [0] * 4}, "use_qk_norm", "false", "no layer turns its queries"),
+        ({"no_rope_layers": [0] * 4}, "attention_chunk_size", "8", "no layer has chunks"),
+        ({"layer_types": ["full_attention"] * 4}, "attention_chunk_size", "8", "no layer has chunks"),
+        ({"moe_layers": []}, "intermediate_size", "32", "no layer has experts"),
+    ):
+        file = tmp_path / "config.json"
+        file.write_text(json.dumps({**LLAMA4, "num_hidden_layers": 4, **told}))
+        with pytest.raises(LoomError, match=rf"{key}.*{reason}"):
+            load_workload(str(file), [(f"model.{key}", value)])
     dense = step({**LLAMA4, "interleave_moe_layer_step": 2, "intermediate_size_mlp": 128}, 0, 16, 1)
     products = {o.name: o.n for o in dense.operators() if isinstance(o, Gemm)}
     assert products["local_dense_layer.gate_up"] == 256

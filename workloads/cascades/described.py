@@ -90,6 +90,15 @@ def build_cascade(document: Document) -> Cascade:
         _known(rank, extents, document, ("grain", rank))
         grain[rank] = _known(value, extents, document, ("grain", rank)) if isinstance(value, str) else value
     einsums = [_einsum(text, place, variables, document) for place, text in enumerate(read.einsums)]
+    walked = {variables[variable] for einsum in einsums for variable in einsum.variables}
+    for place, rank in enumerate(read.repeat):
+        if rank in walked or rank == read.stream:
+            raise document.error(
+                "is walked by the cascade, which is repeated as a whole", ("repeat", place), value=rank
+            )
+    if read.stream in read.outer:
+        rule = "tiles of the rank that is streamed are no blocks around it"
+        raise document.error(rule, ("outer", read.outer.index(read.stream)), value=read.stream)
     made = Cascade(
         read.name,
         read.description,
@@ -174,6 +183,9 @@ def _check_tensors(cascade: Cascade, document: Document) -> None:
                     rule = f"coordinate {at + 1} of {access.tensor} is along {known[at]} elsewhere, not {rank}"
                     raise document.error(rule, ("einsums", place), value=str(access))
                 known[at] = known[at] or rank
+        before = [e for e in cascade.einsums[:place] if e.name == einsum.name]
+        if any(a.tensor == einsum.name for a in einsum.inputs) and not before:
+            raise document.error(f"{einsum.name} has no value to begin with", ("einsums", place), value=einsum.text)
         later = [a for a in einsum.inputs if a.tensor in will and a.tensor not in made and a.tensor != einsum.name]
         if later:
             raise document.error(f"{later[0].tensor} is read before it is made", ("einsums", place), value=einsum.text)
