@@ -34,6 +34,13 @@ def test_every_new_report_is_told_once(tmp_path, monkeypatch):
     assert 0 < heard[0][1] < heard[1][1]
 
 
+def test_a_run_that_ends_before_the_first_look_is_told_of(tmp_path):
+    heard, path = [], tmp_path / "progress.txt"
+    with followed(path, lambda cycles, seconds: heard.append(cycles)):
+        path.write_text("200\n")
+    assert heard == [200]
+
+
 def test_a_file_without_a_whole_number_says_nothing(tmp_path):
     path = tmp_path / "progress.txt"
     assert cycles_in(path) is None
