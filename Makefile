@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 OUT := out/demo
-# A twelfth of the tests marked slow run too, which one depends on the seed; SLOW=all runs all of them, SLOW=0 none.
+# A sixteenth of the tests marked slow run too, which one depends on the seed; SLOW=all runs all of them, SLOW=0 none.
 SLOW ?= 1
 SEED ?= 0
 PYTEST_ARGS ?=
@@ -71,7 +71,7 @@ test: $(VENV)/test.stamp
 	  && apt-get install -y -q iverilog >/dev/null 2>&1; }; }; } || echo "no Icarus: its benches will be skipped"
 	$(BIN)/loom warmup
 	$(BIN)/python -m pytest -n 2 --dist worksteal --hypothesis-seed=$(SEED) \
-	  $(if $(filter 0,$(SLOW)),-m "not slow") $(if $(filter 1,$(SLOW)),--slow-share 12) $(PYTEST_ARGS)
+	  $(if $(filter 0,$(SLOW)),-m "not slow") $(if $(filter 1,$(SLOW)),--slow-share 16) $(PYTEST_ARGS)
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .

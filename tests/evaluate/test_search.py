@@ -18,6 +18,7 @@ from siliconloom.mapper.chip.described import mapping_text
 from siliconloom.mapper.chip.mapping import INTERRUPTED
 from siliconloom.mapper.chip.objective import OBJECTIVES
 from siliconloom.workloads import load_workload
+from tests.in_turn import in_turn
 from tests.mapper.chip.improvements import made_chip, random_chip, random_workload, workload
 
 SMALL = [("workload.layers", "1"), ("workload.sequence", "64")]
@@ -27,8 +28,9 @@ def small(model="gpt2"):
     return load_workload(model, [("layers", "1"), ("sequence", "64")])
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
-@pytest.mark.parametrize("case", range(2))
+@pytest.mark.parametrize(
+    ("case", "objective"), in_turn(((case, objective) for case in range(2) for objective in OBJECTIVES), 3)
+)
 def test_a_search_is_no_worse_than_without_it_and_than_without_changes(objective, case, seed):
     r = random.Random(f"{seed} {case}")
     chip, graph = made_chip(random_chip(r)), workload(random_workload(r))
@@ -45,7 +47,7 @@ def test_a_search_is_no_worse_than_without_it_and_than_without_changes(objective
     assert found.objective == objective
 
 
-@pytest.mark.parametrize("case", range(4))
+@pytest.mark.parametrize("case", in_turn(range(4), 4))
 def test_no_other_objectives_mapping_is_faster_than_a_search(case):
     r = random.Random(case)
     chip, graph = made_chip(random_chip(r)), workload(random_workload(r))

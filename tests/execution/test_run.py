@@ -24,6 +24,7 @@ from siliconloom.verification.layers import LayerWeights
 from siliconloom.workloads import Attention
 from siliconloom.workloads.roles import Role
 from tests.execution.models import DATAFLOWS, SHAPES, VOCABULARY, chip_of, config_of, graph_of
+from tests.in_turn import in_turn
 from tests.mapper.chip.tiled import tiled
 
 NEAR = 0.3
@@ -36,7 +37,7 @@ def mapped_to(chip, graph):
     return map_workload(chip, graph, lambda program: duration(program, chip))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     family=st.sampled_from(["gpt2", "llama", "qwen2", "opt", "mixtral", "falcon", "gpt_neox"]),
     shape=st.sampled_from(SHAPES),
@@ -98,7 +99,7 @@ def test_a_golden_run_is_the_exact_reading(
     assert greedy == (made.rows[-1].name == "head.sample")
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     side=st.sampled_from([4, 8, 16]),
     load_rows=st.sampled_from([1, 2, 4]),
@@ -122,7 +123,7 @@ def test_halves_that_end_with_narrow_panels_begin_where_the_array_reads_whole_li
     assert {row.name: row.differing for row in made.rows if row.differing} == {}
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     lanes=st.sampled_from([8, 16, 32, 64]),
     bus=st.sampled_from([4, 8, 16]),
@@ -204,9 +205,18 @@ CARRIED = [
 """Families, heads of keys, what is set, and queries, keys and heads of a tile of attention."""
 
 
-@pytest.mark.parametrize(("seed", "dataflow"), [*enumerate(DATAFLOWS), (7, "weight_stationary")])
-@pytest.mark.parametrize("dtype", ["int8", "bf16", "w8a8"])
-@pytest.mark.parametrize(("family", "kv_heads", "sets", "sizes"), CARRIED)
+@pytest.mark.parametrize(
+    ("family", "kv_heads", "sets", "sizes", "dtype", "seed", "dataflow"),
+    in_turn(
+        (
+            (*case, dtype, *flow)
+            for case in CARRIED
+            for dtype in ("int8", "bf16", "w8a8")
+            for flow in (*enumerate(DATAFLOWS), (7, "weight_stationary"))
+        ),
+        5,
+    ),
+)
 def test_rows_that_are_carried_are_the_exact_reading_and_as_near_as_the_mapper_s_own(
     tmp_path, family, kv_heads, sets, sizes, seed, dataflow, dtype
 ):
@@ -226,7 +236,7 @@ def test_rows_that_are_carried_are_the_exact_reading_and_as_near_as_the_mapper_s
     assert errors[0][last] < 1.5 * errors[1][last] + 0.01, errors
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     family=st.sampled_from(["gpt2", "llama"]),
     dataflow=st.sampled_from(DATAFLOWS),
@@ -348,7 +358,7 @@ def test_a_memory_that_is_filled_wrongly_is_seen(small, monkeypatch, whose, brok
     assert differing > 0
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     tile=st.sampled_from(SHAPES),
     every=st.booleans(),

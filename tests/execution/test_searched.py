@@ -14,7 +14,7 @@ from siliconloom.sim.chip.engine import Stopwatch
 from tests.execution.models import DATAFLOWS, SHAPES, VOCABULARY, chip_of, config_of, graph_of
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(
     family=st.sampled_from(["gpt2", "llama", "qwen2"]),
     shape=st.sampled_from(SHAPES),

@@ -13,6 +13,7 @@ from siliconloom.cli import main
 from siliconloom.rtl.bench.runner import simulator_path
 from siliconloom.rtl.emit import SIDECAR, build_rtl
 from siliconloom.verification.emission import complete_rtl
+from tests.in_turn import in_turn
 from tests.rtl import npu
 
 PIM_SMALL = (
@@ -102,7 +103,7 @@ def test_icarus_accepts_it(name, overrides, tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize(("name", "overrides"), [*SMALL[:7], SMALL[-3], SMALL[-1]])
+@pytest.mark.parametrize(("name", "overrides"), in_turn([*SMALL[:7], SMALL[-3], SMALL[-1]], 2))
 def test_yosys_accepts_it_and_finds_no_latch(name, overrides, tmp_path):
     pytest.importorskip("pyosys")
     made = bundle(name, overrides)

@@ -18,6 +18,7 @@ from siliconloom.sim.chip.engine import duration
 from siliconloom.verification.array import compare, random_cases
 from siliconloom.verification.machine import verify
 from siliconloom.workloads import load_workload
+from tests.in_turn import in_turn
 
 pytestmark = pytest.mark.rtl
 
@@ -116,7 +117,7 @@ MUTATIONS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "operands", "module", "old", "new"), MUTATIONS)
+@pytest.mark.parametrize(("name", "operands", "module", "old", "new"), in_turn(MUTATIONS, 3))
 def test_a_planted_fault_is_found(name, operands, module, old, new, tmp_path):
     """A bench that cannot fail is worth nothing: change one operator in the Verilog, and it must be seen."""
     need("icarus")

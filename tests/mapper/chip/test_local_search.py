@@ -22,6 +22,7 @@ from siliconloom.sim.chip.engine import Stopwatch
 from siliconloom.sim.dram.memory import effective
 from siliconloom.workloads import load_workload
 from tests.execution.models import DATAFLOWS, SHAPES, chip_of, config_of, graph_of
+from tests.in_turn import in_turn
 from tests.mapper.chip.improvements import made_chip, random_chip, random_workload, workload
 
 SHORT = 200
@@ -110,7 +111,7 @@ def slow_plan(name):
     return replace(made, searched=plan.searched), plan
 
 
-@pytest.mark.parametrize("name", SLOW)
+@pytest.mark.parametrize("name", in_turn(SLOW, 2))
 def test_a_slow_mapping_becomes_as_fast_as_the_mappers(name, seed):
     slow, best = slow_plan(name)
     assert cost_of(slow) > 1.5 * cost_of(best)

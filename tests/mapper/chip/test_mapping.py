@@ -177,7 +177,7 @@ def test_the_chosen_tiling_is_close_to_the_best_of_a_random_sample_by_simulation
     assert chosen <= 1.25 * min(others) + 200
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(
     side=st.sampled_from([4, 8, 16]),
     flow=st.sampled_from(["weight_stationary", "output_stationary", "input_stationary"]),
