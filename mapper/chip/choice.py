@@ -57,6 +57,8 @@ FEW_FINALISTS, FEW_CLOSE = 12, 1.25
 HOPE, ATTENTION_HOPE, FEW_HOPE = 0.95, 0.8, 0.7
 """A candidate may take only this part of its estimate, beside others; attention's pipelines are hard to estimate, and
 among few tasks there is time to look at more."""
+DOUBTED = 3
+"""So many candidates of a kind must take far longer than their estimates before others of the kind are taken to."""
 LONG = 2**62
 
 
@@ -252,6 +254,7 @@ def finalists(parts: Sequence[Part], choices: Sequence[Choice], rivals: Rivals) 
     """The first few that are nearly as good as the best one, with what their operators take one after the other.
 
     Those that differ in the buffers' sizes only are one; among few tasks also in what else there would be room for.
+    Beyond those few one more: with a ring of values where no other has one, or without where all have.
     """
     found: list[tuple[int, Choice]] = []
     few = executions(parts) <= FEW
@@ -259,8 +262,12 @@ def finalists(parts: Sequence[Part], choices: Sequence[Choice], rivals: Rivals) 
     seen: set[object] = set()
     for choice in choices:
         total = _total(parts, choice)
-        if found and (len(found) == most or total > close * found[0][0]):
+        if found and total > close * found[0][0]:
             break
+        if len(found) >= most:  # where loads take turns in other rings neighbours meet otherwise
+            alike = {other[0].values > 0 for _, other in found}
+            if few or len(alike) > 1 or (choice[0].values > 0) in alike:
+                continue
         if few:
             key: object = tuple(
                 (each.share, each.tiling)
@@ -271,9 +278,19 @@ def finalists(parts: Sequence[Part], choices: Sequence[Choice], rivals: Rivals) 
             if key not in seen:
                 seen.add(key)
                 found.append((total, choice))
-        elif all(choice[1] != other[1] for _, other in found):
+        elif all(_differ(parts, choice, other) for _, other in found):
             found.append((total, choice))
     return found
+
+
+def _differ(parts: Sequence[Part], one: Choice, other: Choice) -> bool:
+    """Whether choices differ in more than a few of all executions, so that neighbours may meet otherwise."""
+    unlike = sum(
+        part.count * (mine[name] != its[name])
+        for part, mine, its in zip(parts, one[1], other[1], strict=True)
+        for name in part.levels
+    )
+    return unlike > FEW
 
 
 def _total(parts: Sequence[Part], choice: Choice) -> int:
@@ -343,6 +360,8 @@ class _Pool:
         """Most simulations before ways to divide the buffers are compared; twice as many in all."""
         self.ratios: dict[Kind, float] = {}
         """Of each kind, whose estimates err alike: simulated over estimated cycles, the least that was seen."""
+        self.doubted: dict[Kind, list[float]] = {}
+        """The same of kinds of which only some were simulated that take longer than any estimate is hoped to be off."""
         self.least = self.worst = 1.0
         """The least that was seen of any kind, and the most."""
         self.kinds: list[Kind] = []
@@ -395,11 +414,21 @@ class _Pool:
         cost = self.measure(self.layout[number], self.all[number])
         self.effort.simulated += 1
         for each in alike:
-            kind, ratio = self.kinds[each], cost / max(self.all[each].cost, 1)
             self.known[each] = cost
-            self.ratios[kind] = min(self.ratios.get(kind, ratio), ratio)
-            self.least, self.worst = min(self.least, ratio), max(self.worst, ratio)
+            self._learn(each, cost / max(self.all[each].cost, 1))
         return cost
+
+    def _learn(self, number: int, ratio: float) -> None:
+        """Correct the estimates of a candidate's kind; one that is far too low speaks for itself until others are."""
+        kind = self.kinds[number]
+        self.least, self.worst = min(self.least, ratio), max(self.worst, ratio)
+        if self.most > LEAST_MEASURED and kind not in self.ratios and ratio * FEW_HOPE > 1:
+            doubted = self.doubted.setdefault(kind, [])
+            doubted.append(ratio)
+            if len(doubted) < DOUBTED:
+                return
+            ratio = min(doubted)
+        self.ratios[kind] = min(self.ratios.get(kind, ratio), ratio)
 
     def _waits(self, number: int) -> bool:
         """Whether the vector unit meets a barrier for parameters that stay while rows pass."""
@@ -441,8 +470,14 @@ class _Pool:
         return self._picks[layout]
 
     def rivals(self, layout: int) -> list[Chosen]:
-        """The candidates under a layout: the best of each kind, then the others, both in order of cycles."""
-        order = sorted((self.value(number), number) for number in self.under[layout])
+        """The candidates under a layout: the best of each kind, then the others, both in order of cycles.
+
+        Of those that are alike the first.
+        """
+        under = set(self.under[layout])
+        for alike in self.alike.values():
+            under.difference_update(sorted(under.intersection(alike), key=self._waits)[1:])
+        order = sorted((self.value(number), number) for number in under)
         firsts = {self.kinds[number]: number for _, number in reversed(order)}
         order.sort(key=lambda entry: entry[1] not in firsts.values())
         return [self.chosen(number) for _, number in order]

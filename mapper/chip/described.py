@@ -27,7 +27,6 @@ from siliconloom.mapper.chip.attention_cost import AttentionTiling, attention_ne
 from siliconloom.mapper.chip.attention_layout import AttentionLayout, may_stay
 from siliconloom.mapper.chip.attention_places import most_heads, query_parts
 from siliconloom.mapper.chip.choice import Chosen, Part, Tiling
-from siliconloom.mapper.chip.gemm import takes_turns
 from siliconloom.mapper.chip.gemm_cost import GemmMemories
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape
 from siliconloom.mapper.chip.layout import ACCUMULATED, Layout, banks_of, slots_of
@@ -196,18 +195,7 @@ def _check_values(document: Document, described: DescribedMapping, tile: NpuTile
 
 def _check_use_of_values(document: Document, tile: NpuTile, made: program.Mapping) -> None:
     """A ring of values is that of attention, or of products of which every other tile lies in it."""
-    layout, choices = made.choice
-
-    def uses(task: Task, chosen: Chosen) -> bool:
-        part, tiling = chosen.share.operator, chosen.tiling
-        if isinstance(part, Gemm) and isinstance(tiling, GemmTiling):
-            return takes_turns(layout.values, GemmLayout(tile, gemm_shape(part, task)), tiling)
-        return isinstance(part, Attention) and not part.values_in_keys
-
-    pairs = [
-        (task, each[task.operator.name]) for part, each in zip(made.parts, choices, strict=True) for task in part.tasks
-    ]
-    if layout.values and not any(uses(*pair) for pair in pairs):
+    if made.choice[0].values and not program.uses_values(tile, made):
         rule = "no attention has values, and no product several tiles along k that fit: leave out layout.values"
         raise document.error(rule, ("layout", "values"))
 

@@ -34,11 +34,8 @@ def _steps(walk: Walk, row: int) -> list[tuple[Loop, int]]:
 
 
 def takes_turns(values: int, layout: GemmLayout, tiling: GemmTiling) -> bool:
-    """Whether tiles of the second operand take turns in two rings: in that of attention's values, too, if they fit it.
-
-    So four of them may be on the way, and not two, where one product has several.
-    """
-    return tiling.k < layout.shape.k and int(layout.b_tile(tiling.n, tiling.k)) <= values
+    """Whether tiles of the second operand take turns in two rings, that of attention's values beside their own."""
+    return layout.turns(tiling.n, tiling.k, values)
 
 
 class GemmLowering:

@@ -148,6 +148,13 @@ class GemmLayout:
             return shape.halves * (last + self.gap(half, k))
         return self.size(product_values(self.tile, 1, padded(half, self.array.cols), k, narrow=1).b) + last
 
+    def turns(self, n: int, k: int, values: int) -> bool:
+        """Whether tiles of the second operand take turns in two rings; slots of the other one have ``values`` bytes.
+
+        They do where one product has several and they fit it: four of them may be on the way then, and not two.
+        """
+        return k < self.shape.k and int(self.b_tile(n, k)) <= values
+
     def gap(self, half: Any, k: Any) -> Any:
         """Bytes behind a half that ends with a narrow panel: the next one begins where the array reads whole lines."""
         taken = self.size(product_values(self.tile, 1, half, k, narrow=1).b)

@@ -14,6 +14,7 @@ from siliconloom.arch.description import Chip, NpuTile, SystolicTile
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.isa import Instruction, Opcode, Program
 from siliconloom.arch.packing import has_groups
+from siliconloom.mapper.chip.attention_cost import AttentionTiling
 from siliconloom.mapper.chip.bounds import graph_bound
 from siliconloom.mapper.chip.choice import (
     FEW,
@@ -43,15 +44,17 @@ from siliconloom.mapper.chip.program import (
     draft,
     lower,
     lower_tasks,
+    uses_values,
 )
 from siliconloom.mapper.chip.tasks import Task, refuse_training
+from siliconloom.mapper.chip.tiling import GemmTiling
 from siliconloom.workloads import Attention, Gemm, Graph, Vector
 
 IN_A_ROW = 4
 """Executions of a task that are simulated to learn what one of them takes among neighbours."""
 OVERLAP = 0.007
 """Among more than few tasks rivals are tried where operators that overlap save at least this part of the time."""
-TRIED, FEW_TRIED = 5000, 20000
+TRIED, FEW_TRIED = 10000, 20000
 """Most instructions of whole workloads that are simulated with rivals of single tasks; among few tasks."""
 INTERRUPTED = "the search was interrupted: this is the best mapping that it had found"
 PAIRED = 16
@@ -129,6 +132,9 @@ def map_workload(
         found = min(found, other, key=lambda made: cost(made.program))
     if searched.interrupted:
         notes = (*notes, INTERRUPTED)
+    layout, chosen = found.mapping.choice
+    if layout.values and not uses_values(chip.tile, found.mapping):
+        found = draft(chip, graph, replace(found.mapping, choice=(replace(layout, values=0), chosen)), kept=kept)
     return replace(checked(chip, graph, found, notes, kept), searched=searched, objective=objective.name)
 
 
@@ -165,16 +171,20 @@ def _compared(
     """As `_best`, with ``runs`` of whole programs as they come.
 
     Operators overlap with their neighbours. None is looked at that would have to gain twice as much by that as the
-    first one does. Where the overlap is a good part of the time, rivals of single tasks are tried, too: the one that
-    is the fastest by itself need not be the fastest between its neighbours. Nor is this done to any that would have to
-    gain twice as much by it as the one before did, unless tasks are few.
+    first one does, but for the first with a ring of values, or without, as loads of neighbours meet otherwise there.
+    Where the overlap is a good part of the time, rivals of single tasks are tried, too: the one that is the fastest by
+    itself need not be the fastest between its neighbours. Nor is this done to any that would have to gain twice as much
+    by it as the one before did, unless tasks are few.
     """
     timed = partial(lowered, known=KnownTasks())
     first = timed(choices[0][1])
     runs.append((cost(first.program), 0, first))
     overlap = abs(choices[0][0] - runs[0][0])
+    ringed = {choices[0][1][0].values > 0}
     for number, (total, choice) in enumerate(choices[1:], 1):
-        if total - 2 * overlap < min(run[0] for run in runs) * (1 - WORTH):
+        unlike = (choice[0].values > 0) not in ringed
+        if unlike or total - 2 * overlap < min(run[0] for run in runs) * (1 - WORTH):
+            ringed.add(choice[0].values > 0)
             other = timed(choice)
             runs.append((cost(other.program), number, other))
     runs.sort(key=lambda run: run[:2])
@@ -198,6 +208,17 @@ Place = tuple[int, str]
 """A task: the number of its part, and its name."""
 
 
+def _hidden(chosen: Chosen) -> int:
+    """Of what an execution costs, how much neighbours could hide: cycles in which its busiest unit waits.
+
+    Of costs that are no cycles that is all.
+    """
+    tiling = chosen.tiling
+    array = tiling.array_cycles if isinstance(tiling, GemmTiling | AttentionTiling) else 0
+    busy = max(tiling.memory_cycles, tiling.vector_cycles, array) if chosen.in_cycles else 0
+    return max(chosen.cost - busy, 0)
+
+
 class _Trials(Struct):
     """Whole workloads in which rivals of tasks take their place.
 
@@ -216,14 +237,16 @@ class _Trials(Struct):
     def exchange(self, best: Drafted, least: int, *, pairs: bool) -> tuple[int, Drafted]:
         """The cost and the draft after tasks were exchanged for rivals where that makes the whole faster.
 
-        One by one, the best rival of every task first; with ``pairs`` then neighbours together, as what one does in the
-        other's shade depends on both.
+        One by one, the best rival of every task first, of those that wait the longest, which others' work could fill;
+        with ``pairs`` then neighbours together, as what one does in the other's shade depends on both.
         """
-        layout = best.mapping.choice[0]
+        layout, made = best.mapping.choice
         tasks = [(part, name) for part, tiled in enumerate(self.parts) for name in tiled.levels]
-        self._is_new(best.mapping.choice[1])
-        longest = sorted(tasks, key=lambda at: -best.mapping.choice[1][at[0]][at[1]].cost)
-        each = [[(task, rival) for rival in self._rivals(layout, task)] for task in longest]
+        self._is_new(made)
+        waits = {(part, name): self.parts[part].count * _hidden(made[part][name]) for part, name in tasks}
+        some = [task for task in tasks if pairs or waits[task] > WORTH * least]
+        some.sort(key=lambda at: -waits[at])
+        each = [[(task, rival) for rival in self._rivals(layout, task)] for task in some]
         for task, rival in (way for ways in zip_longest(*each) for way in ways if way is not None):
             best, least = self._try(best, least, {task: rival})
         for first, second in pairwise(tasks) if pairs else ():
@@ -237,9 +260,16 @@ class _Trials(Struct):
         return self.rivals(layout, task[1], self.parts[task[0]].levels[task[1]])
 
     def _try(self, best: Drafted, least: int, changes: dict[Place, Chosen]) -> tuple[Drafted, int]:
-        """The better one of a draft and the same with changes; these must not lose more than overlaps hide."""
+        """The better one of a draft and the same with changes.
+
+        Two of them must not lose more than overlaps hide; one of which all but its busiest unit's work were hidden.
+        """
         layout, made = best.mapping.choice
-        loses = sum(self.parts[p].count * (new.cost - made[p][name].cost) for (p, name), new in changes.items())
+        loses = sum(
+            self.parts[p].count
+            * (new.cost - made[p][name].cost - (_hidden(new) if new.in_cycles and len(changes) == 1 else 0))
+            for (p, name), new in changes.items()
+        )
         if loses > self.overlap or self.left <= 0:
             return best, least
         changed = [dict(tiled) for tiled in made]

@@ -18,7 +18,8 @@ from siliconloom.mapper.chip.bounds import Bound, graph_bound
 from siliconloom.mapper.chip.builder import ProgramBuilder
 from siliconloom.mapper.chip.choice import Choice, Chosen, Part, SearchEffort, Tiling
 from siliconloom.mapper.chip.gather import GatherLowering
-from siliconloom.mapper.chip.gemm import GemmLowering
+from siliconloom.mapper.chip.gemm import GemmLowering, takes_turns
+from siliconloom.mapper.chip.gemm_layout import GemmLayout
 from siliconloom.mapper.chip.known import KnownTasks
 from siliconloom.mapper.chip.layout import Layout, declare_rings
 from siliconloom.mapper.chip.lowering import Context, Stored
@@ -160,6 +161,23 @@ def _mapped(task: Task, run: Sequence[tuple[int, Chosen]]) -> MappedTask:
     count, share = sum(count for count, _ in run), run[0][1].share
     runs = tuple((times, chosen.timed) for times, chosen in run)
     return MappedTask(task, count, runs[0][1], runs, share.tiles, share.cut)
+
+
+def uses_values(tile: NpuTile, mapping: Mapping) -> bool:
+    """Whether a ring of values has a use: for attention, or for products of which every other tile lies in it."""
+    layout, choices = mapping.choice
+
+    def uses(task: Task, chosen: Chosen) -> bool:
+        part, tiling = chosen.share.operator, chosen.tiling
+        if isinstance(part, Gemm) and isinstance(tiling, GemmTiling):
+            return takes_turns(layout.values, GemmLayout(tile, gemm_shape(part, task)), tiling)
+        return isinstance(part, Attention) and not part.values_in_keys
+
+    return any(
+        uses(task, each[task.operator.name])
+        for part, each in zip(mapping.parts, choices, strict=True)
+        for task in part.tasks
+    )
 
 
 def lower(

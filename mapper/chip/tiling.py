@@ -89,7 +89,8 @@ def choose_tilings(
         return [[] for _ in layouts]
     m, n, k = np.ix_(*sizes)
     whole = np.broadcast_to(k == shape.k, (len(sizes[0]), len(sizes[1]), len(sizes[2])))
-    needs = GemmLayout(tile, shape).needs(m, n, k)
+    laid = GemmLayout(tile, shape)
+    needs = laid.needs(m, n, k)
     fits = [_fits(layout, shape, needs) for layout in layouts]
     if not any(fit.any() for fit in fits):
         return [[] for _ in layouts]
@@ -123,8 +124,12 @@ def choose_tilings(
             if (order, pick, values) not in made:
                 places = np.unravel_index(pick, whole.shape)
                 tall, wide, deep = (int(each[place]) for each, place in zip(sizes, places, strict=True))
-                costed = [int(values[pick]) for values in tables[order]]
-                made[order, pick, values] = _costed((tall, wide, deep), order, deep == shape.k, costed)
+                # a ring of values makes no difference to tiles that take no turns in it: one tiling for both
+                ring = values if laid.turns(wide, deep, values) else 0
+                if (order, pick, ring) not in made:
+                    costed = [int(costs[pick]) for costs in tables[order]]
+                    made[order, pick, ring] = _costed((tall, wide, deep), order, deep == shape.k, costed)
+                made[order, pick, values] = made[order, pick, ring]
         alike[same] = sorted((made[*pick, values] for pick in picks), key=objective.of_tiling)
     return [alike[fit.tobytes(), layout.values] for fit, layout in zip(fits, layouts, strict=True)]
 
@@ -260,6 +265,8 @@ def _partial(tile: NpuTile, shape: GemmShape, whole: tuple[int, int, int]) -> tu
     layout, (m, n, k) = GemmLayout(tile, shape), whole
     low, shallow = set[int](), set[int]()
     columns, beat = n, oriented(tile).array.load_rows
+    if layout.blocks:
+        low |= set(_low(tile, shape, m))
     beat = 2 * max(beat, shape.packing.group if shape.packing else 1)
     if shape.packing is not None and shape.packing.sparsity is not None:
         beat = 2 * k  # turns of a pattern stay whole
@@ -298,6 +305,22 @@ def _slim(tile: NpuTile, shape: GemmShape, panel: int) -> list[int]:
     ):
         columns //= 2
         found += [columns] if columns < shape.stored_n else []
+    return found
+
+
+def _low(tile: NpuTile, shape: GemmShape, block: int) -> list[int]:
+    """Parts of a block's rows, as `_slim` of a panel's columns.
+
+    They are looked at where a block of the whole depth takes much of the scratchpad, or the accumulator has no room for
+    all columns' sums of one.
+    """
+    layout, found, rows, room = GemmLayout(tile, shape), list[int](), block, sums_room(tile)
+    while rows % 2 == 0 and (
+        SLOTS * shape.halves * layout.sums(rows, shape.stored_n) > room
+        or SLOTS * LARGE * layout.needs(rows, shape.halves, shape.k)["moving"] > tile.scratchpad.capacity
+    ):
+        rows //= 2
+        found += [rows] if rows < shape.m else []
     return found
 
 

@@ -1,7 +1,8 @@
 """Random NPU chips, small workloads, and single changes that can only make a chip better.
 
 ``python -m tests.mapper.chip.improvements SEED COUNT [tiny]`` compares so many and prints the worst; ``tiny`` ones are
-single products on arrays of 2 to 32 rows with 4 to 64 KiB of scratchpad.
+single products on arrays of 2 to 32 rows with 4 to 64 KiB of scratchpad. ``python -m tests.mapper.chip.improvements
+library`` compares chips and models of the library.
 """
 
 import json
@@ -227,8 +228,60 @@ def one_tile_more(seed, count):
         made += 1
 
 
-def main(seed, count, kind=""):
-    found = list(comparisons(int(seed), int(count), tiny=kind == "tiny"))
+LIBRARY = (
+    "gemmini-16",
+    "npu-balanced",
+    "npu-datacenter",
+    "npu-edge",
+    "npu-edge-int8",
+    "npu-edge-mx",
+    "npu-edge-w8a8",
+    "tpu-v4",
+)
+"""Chips of tiles with one memory level that computes nothing."""
+MODELS = (
+    ("smollm2-135m", {"sequence": 128}),
+    ("smollm2-135m", {"phase": "decode", "context": 256}),
+    ("gpt2", {"sequence": 256}),
+    ("gpt2", {"phase": "decode", "context": 512}),
+    ("bert-base", {"sequence": 128}),
+    ("llama3-8b", {"layers": 1, "sequence": 128}),
+    ("pythia-1b", {"layers": 1, "sequence": 256}),
+)
+
+
+def library_comparisons(names=LIBRARY):
+    """As `comparisons`: every improvement but those with a price, of chips of the library with each of the models."""
+    for name in names:
+        base = load_chip(name)
+        (memory,) = base.memory
+        own = {
+            "clock": base.clock,
+            "tile_count": base.tile_count,
+            "tile.dma.bytes_per_cycle": base.tile.dma.bytes_per_cycle,
+            "tile.scratchpad.capacity": base.tile.scratchpad.capacity,
+            "tile.accumulator.capacity": base.tile.accumulator.capacity,
+            "memory.dram.bandwidth": base.nearest.bandwidth,
+            "memory.dram.latency": base.nearest.latency,
+            "memory.dram.access_bytes": base.nearest.access_bytes,
+        }
+
+        def timed(graph, changed, name=name, own=own, memory=memory):
+            sets = {path: value for path, value in changed.items() if value != own[path]}
+            texts = {p: f"{v} ps" if p.endswith("latency") else _text(p, v) for p, v in sets.items()}
+            return simulate(load_chip(name, [(p.replace("dram", memory), text) for p, text in texts.items()]), graph)
+
+        for model, stated in MODELS:
+            graph = load_workload(model, [(key, str(value)) for key, value in stated.items()])
+            before = timed(graph, own).seconds
+            for change in IMPROVEMENTS:
+                if change not in WITH_A_PRICE:
+                    yield timed(graph, IMPROVEMENTS[change](own)).seconds / before, change, name, f"{model} {stated}"
+
+
+def main(seed, count=0, kind=""):
+    some = library_comparisons() if seed == "library" else comparisons(int(seed), int(count), tiny=kind == "tiny")
+    found = list(some)
     slower, times, worst = Counter(), Counter(), defaultdict(float)
     for ratio, name, _, _ in found:
         times[name] += 1
