@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from siliconloom.arch import packing
 from siliconloom.arch.access import Access, illegal
+from siliconloom.arch.datatype import CACHE_CODES
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import Instruction, compute_operands
 from siliconloom.arch.layout import (
@@ -79,7 +80,7 @@ def multiples(i: Instruction, tile: NpuTile) -> dict[str, int]:
         "c": sums_begin(array, outer, i.split)
     }
     if i.packing is not None and stays in found:
-        found[stays] = packing.granule(array, i.packing.dtype)
+        found[stays] = packing.begin_unit(array, i.packing)
     return found
 
 
@@ -107,7 +108,7 @@ def check_packing(i: Instruction, tile: NpuTile, number: int) -> None:
     if i.packing.dtype not in tile.stationary_formats:
         built = ", ".join(tile.stationary_formats) or "no packed ones"
         raise illegal(i, number, f"no circuit for weights in {i.packing.dtype.value}; the array has {built}")
-    if not group and i.packing.dtype in tile.array.cache:
+    if not group and i.packing.dtype in tile.array.cache and not (i.packing.by_rows and i.packing.dtype in CACHE_CODES):
         return
     if not packing.has_groups(tile.array, i.packing.dtype):
         if group:
