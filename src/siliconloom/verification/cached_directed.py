@@ -17,7 +17,7 @@ from siliconloom.arch.floats import patterns_of, values_of
 from siliconloom.arch.isa import Address, Opcode
 from siliconloom.arch.layout import line_values, row_unit, row_values
 from siliconloom.arch.packing import weight_bytes
-from siliconloom.arch.scaled import group_rows, result_bytes
+from siliconloom.arch.scaled import NO_NUMBER, group_rows, result_bytes
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.sim.golden.npu import LoadedProgram
 from siliconloom.verification.chain import Image
@@ -100,8 +100,11 @@ def kept_operands(chip: Chip, formats: Sequence[DataType]) -> LoadedProgram:
         for number, (cols, k) in enumerate(sizes):
             for packing in cache_packings(array, dtype):
                 count = int(weight_bytes(array, packing, cols, k))
+                held = drawn_codes(rows, dtype, count, small=number == 1)
+                if dtype in array.cache_scaled and not number:
+                    held[0] = NO_NUMBER
                 if count <= min(rows.places.bank, RESULTS // 12):
-                    packed_product(rows, packing, cols, k, drawn_codes(rows, dtype, count, small=number == 1))
+                    packed_product(rows, packing, cols, k, held)
     return rows.program()
 
 
