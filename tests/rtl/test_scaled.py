@@ -16,6 +16,7 @@ from siliconloom.arch.layout import line_values, row_values
 from siliconloom.arch.scaled import numbers_of
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.rtl.array.weights import ScaledLane
+from siliconloom.rtl.bench.programs import run_programs
 from siliconloom.rtl.emit import build_rtl
 from siliconloom.rtl.library import Library
 from siliconloom.rtl.npu import scaled as circuits
@@ -237,6 +238,19 @@ def test_faults_of_scales_are_among_those_of_a_tile():
     assert "more rows than lanes transposed in int8" in names
     assert "odd columns kept in int4" in names
     assert "results kept in int8 within a line" in names
+
+
+@pytest.mark.slow
+def test_faults_of_scales_have_their_causes(tmp_path):
+    needs("icarus")
+    chip = small_chip(**BOTH)
+    faults = [fault for fault in fault_cases(chip) if "int8" in fault.name or "int4" in fault.name]
+    assert len(faults) > 8
+    bundle = build_rtl(chip)
+    sources, cases = bundle.write(tmp_path / "rtl"), [fault.case for fault in faults]
+    outcomes = run_programs(chip, sources, bundle.top, cases, folder=tmp_path / "bench", simulator="icarus")
+    found = [(fault.name, outcome.ended, outcome.cause) for fault, outcome in zip(faults, outcomes, strict=True)]
+    assert found == [(fault.name, True, fault.cause) for fault in faults]
 
 
 def smaller(m, level, values):
