@@ -229,7 +229,7 @@ def test_a_tile_without_scales_refuses_them():
     product = Instruction(
         opcode=Opcode.MATMUL, dtype=DataType.FP32, m=1, n=4, k=4, packing=Packing(DataType.INT8, 0, by_rows=True)
     )
-    with pytest.raises(IllegalProgram, match="rows of a group of packed weights are a power of two"):
+    with pytest.raises(IllegalProgram, match="scales of rows are of values that the array keeps so"):
         check_program(Program((product, Instruction(opcode=Opcode.END))), small_chip())
 
 
