@@ -123,13 +123,14 @@ class Sparsity(NamedTuple):
 class Packing(NamedTuple):
     """A format of packed weights: that of a code, and the rows of a group, a power of two (see `arch.packing`).
 
-    Weights of 16 bits, and keys and values, have neither scales nor groups; ``group`` is 0. ``sparsity``: only some are
-    stored.
+    Weights of 16 bits, and keys and values, have no groups; ``group`` is 0. Keys and values in whole numbers have
+    scales nevertheless (`arch.scaled`), those of values ``by_rows``. ``sparsity``: only some are stored.
     """
 
     dtype: DataType
     group: int
     sparsity: Sparsity | None = None
+    by_rows: bool = False
 
     @property
     def scale_bits(self) -> int:
@@ -137,37 +138,42 @@ class Packing(NamedTuple):
         return scale_bits(self.dtype) if self.group else 0
 
     def __str__(self) -> str:
-        groups = f" in groups of {self.group}" if self.group else ""
+        groups = f" in groups of {self.group}" if self.group else " by rows" if self.by_rows else ""
         return f"{self.dtype.value}{groups}" + (f", {self.sparsity}" if self.sparsity else "")
+
+
+CACHE_SCALE_BYTES = 4
+"""Of the scale and the offset of a head's key or value of one position."""
 
 
 class CacheFormat(NamedTuple):
     """In what keys and values are kept where that is not attention's own format.
 
-    Whole numbers have a scale and an offset of 16 bits for every ``group`` elements: those of a head's key, or value,
-    of one position. Other formats have neither, and ``group`` is 0.
+    Whole numbers have ``scale_bytes`` for every ``group`` elements, those of a head's key, or value, of one position: a
+    scale and an offset of 16 bits, or what a chip has instead. Other formats have none, and ``group`` is 0.
     """
 
     dtype: DataType
     group: int = 0
+    scale_bytes: int = CACHE_SCALE_BYTES
 
     def size(self, elements: int) -> int:
         """Bytes of so many elements, a multiple of a group's."""
-        scales = elements // self.group * CACHE_SCALE_BYTES if self.group else 0
+        scales = elements // self.group * self.scale_bytes if self.group else 0
         return self.dtype.size(elements) + scales
 
     def __str__(self) -> str:
         return self.dtype.value
 
 
-CACHE_SCALE_BYTES = 4
-"""Of the scale and the offset of a head's key or value of one position."""
 INTEGER_CODES = (DataType.INT4, DataType.INT8)
 """Whole numbers as codes of packed weights, with fp16 scales."""
 MX_ELEMENTS = (DataType.FP4_E2M1, DataType.FP8_E4M3, DataType.FP8_E5M2)
 """Elements of MX blocks, whose scale is a power of two (OCP Microscaling Formats, version 1.0)."""
 CACHE_CODES = (DataType.FP8_E4M3, DataType.FP8_E5M2)
 """Formats of keys and values, without scales, that an array's edge makes operands of."""
+CACHE_SCALED = (DataType.INT8, DataType.INT4)
+"""Formats of keys and values that an array's edge makes operands of with a scale, a power of two (`arch.scaled`)."""
 MX_BLOCK = 32
 """Elements of an MX block (the same, table 1)."""
 

@@ -10,7 +10,15 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationError, WithJsonSchema, field_validator, model_validator
 
-from siliconloom.arch.datatype import CACHE_CODES, INTEGER_CODES, MX_ELEMENTS, DataType, pattern_of, scale_bits
+from siliconloom.arch.datatype import (
+    CACHE_CODES,
+    CACHE_SCALED,
+    INTEGER_CODES,
+    MX_ELEMENTS,
+    DataType,
+    pattern_of,
+    scale_bits,
+)
 from siliconloom.arch.document import Description, Document, Name, find_file, rule_at
 from siliconloom.arch.dram import Dram, NamedDram
 from siliconloom.arch.names import LIBRARY
@@ -33,6 +41,13 @@ Dataflow = Literal["weight_stationary", "output_stationary", "input_stationary"]
 AS_THE_DMA = "dma"
 """What ``load_rows`` may be instead of a number: see `NpuTile`."""
 LoadRows = Annotated[int, WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": AS_THE_DMA}]})]
+
+SCALED = "scaled"
+"""What ``cache`` may have instead of int8 and int4: see `NpuTile`."""
+CacheFormats = Annotated[
+    tuple[DataType, ...],
+    WithJsonSchema({"type": "array", "items": {"enum": [*(d.value for d in DataType), SCALED]}, "uniqueItems": True}),
+]
 
 ARRAY_FORMATS = (DataType.INT8, DataType.BF16, DataType.FP16, DataType.FP8_E4M3, DataType.FP8_E5M2)
 """Formats that an array's circuit may take its operands in."""
@@ -150,10 +165,11 @@ class SystolicArray(Description):
     weights: WeightFormats | None = Field(
         default=None, description="packed formats of the stationary operand (weight stationary, int8, bf16 or fp16)"
     )
-    cache: tuple[DataType, ...] = Field(
+    cache: CacheFormats = Field(
         default=(),
         description="formats of fewer bits than elements that keys and values may be kept in (weight stationary): the "
-        "operands' own before wider elements, fp8_e4m3, fp8_e5m2",
+        "operands' own before wider elements, fp8_e4m3, fp8_e5m2, and with scales int8, int4; in an npu tile `scaled`: "
+        "those of the last two whose scales its vector unit can find",
     )
     sparsity: SparseWeights | None = Field(
         default=None, description="zeros that the stationary operand need not store (weight stationary); specified"
@@ -209,10 +225,10 @@ class SystolicArray(Description):
         if own not in (DataType.BF16, DataType.FP16):
             rule = "keys and values in formats of their own are made to operands in bf16 or fp16"
             raise rule_at("cache", rule, self.operands[0].value)
-        other = next((d for d in self.cache if d not in (own, *CACHE_CODES)), None)
+        built = (own, *CACHE_CODES, *CACHE_SCALED)
+        other = next((d for d in self.cache if d not in built), None)
         if other is not None:
-            known = ", ".join(d.value for d in (own, *CACHE_CODES))
-            raise rule_at("cache", f"must be among {known}", other.value)
+            raise rule_at("cache", f"must be among {', '.join(d.value for d in built)}", other.value)
         if len(set(self.cache)) < len(self.cache):
             raise rule_at("cache", "must not say a format twice", self.cache[0].value)
         if self.load_rows & self.load_rows - 1:
@@ -225,9 +241,14 @@ class SystolicArray(Description):
         return tuple(dtype for dtype in self.cache if dtype in CACHE_CODES)
 
     @property
+    def cache_scaled(self) -> tuple[DataType, ...]:
+        """Formats of keys and values that have scales (`arch.scaled`)."""
+        return tuple(dtype for dtype in self.cache if dtype in CACHE_SCALED)
+
+    @property
     def has_edge(self) -> bool:
         """Whether what stays may come in formats that are made to operands as they enter."""
-        return self.weights is not None or bool(self.cache_codes)
+        return self.weights is not None or bool(self.cache_codes or self.cache_scaled)
 
     @property
     def row_hop(self) -> int:
@@ -362,11 +383,33 @@ def rows_as_the_dma(array: SystolicArray, weights: WeightFormats | None, dma: Dm
     return rows
 
 
+def misfit_of_scales(array: SystolicArray, lanes: int, dtype: DataType) -> tuple[str, str, int] | None:
+    """Why a tile has no circuit for keys and values with scales in a format, with the key and what that is; or none."""
+    cols, at_once = array.cols, array.load_rows
+    if lanes % cols or lanes & lanes - 1:
+        rule = (
+            "a line of the vector unit is whole rows of the array, and a power of two, where keys and values are kept "
+            f"in int8 or int4, and so many values share a scale as a row has ({cols} columns)"
+        )
+        return "vector.lanes", rule, lanes
+    if dtype is DataType.INT4 and at_once % 2:
+        return (
+            "array.load_rows",
+            "must be even where keys are kept in int4, of which two rows share their bytes",
+            at_once,
+        )
+    if cols % at_once or cols < 2:
+        rule = f"columns that share a scale are whole beats of {at_once} where keys are kept in int8 or int4"
+        return "array.cols", rule, cols
+    return None
+
+
 class NpuTile(Description):
     """Sequencer, DMA, scratchpad, accumulator, systolic array and vector unit.
 
     ``array.load_rows: dma`` gives the array's load port as many rows as take what the DMA brings in a cycle, in the
-    narrowest format of weights; it is read as that number (`rows_as_the_dma`).
+    narrowest format of weights; it is read as that number (`rows_as_the_dma`). ``scaled`` among the formats of
+    ``array.cache`` is int8 and int4, as far as array and vector unit have a circuit for them (`misfit_of_scales`).
     """
 
     kind: Literal["npu"]
@@ -380,18 +423,29 @@ class NpuTile(Description):
     @model_validator(mode="before")
     @classmethod
     def _load_port(cls, data: Any) -> Any:
-        """Make a number of ``load_rows: dma``."""
+        """Make a number of ``load_rows: dma``, and formats of ``scaled``."""
         array = data.get("array") if isinstance(data, dict) else None
-        if isinstance(array, dict) and array.get("load_rows") == AS_THE_DMA:
+        if not isinstance(array, dict):
+            return data
+        if array.get("load_rows") == AS_THE_DMA:
             try:
-                plain = SystolicArray.model_validate(array | {"load_rows": 1, "weights": None})
+                plain = SystolicArray.model_validate(array | {"load_rows": 1, "weights": None, "cache": ()})
                 packed = WeightFormats.model_validate(array["weights"]) if array.get("weights") is not None else None
                 dma = Dma.model_validate(data.get("dma", {}))
                 rows = rows_as_the_dma(plain, packed, dma)
             except ValidationError:
                 rows = 1  # what is wrong is found, and said, by the fields themselves
-            return data | {"array": array | {"load_rows": rows}}
-        return data
+            array = array | {"load_rows": rows}
+        cache = [array["cache"]] if isinstance(array.get("cache"), str) else array.get("cache")
+        if isinstance(cache, list | tuple) and SCALED in cache:
+            try:
+                plain = SystolicArray.model_validate(array | {"weights": None, "cache": ()})
+                lanes = VectorUnit.model_validate(data.get("vector", {})).lanes
+                made = [dtype for dtype in CACHE_SCALED if misfit_of_scales(plain, lanes, dtype) is None]
+            except ValidationError:
+                made = []
+            array = array | {"cache": [*(each for each in cache if each != SCALED), *(d.value for d in made)]}
+        return data | {"array": array}
 
     @model_validator(mode="after")
     def _check(self) -> NpuTile:
@@ -408,6 +462,9 @@ class NpuTile(Description):
         if self.array.circuit_format in self.array.cache and not self.rounds:
             rule = "keys and values in the operands' own format are for wider elements (vector.format)"
             raise rule_at("array.cache", rule, self.array.operands[0].value)
+        for dtype in self.array.cache_scaled:
+            if found := misfit_of_scales(self.array, self.vector.lanes, dtype):
+                raise rule_at(found[0], found[1], str(found[2]))
         return self
 
     @property
@@ -440,8 +497,8 @@ class NpuTile(Description):
     @property
     def stationary_formats(self) -> tuple[DataType, ...]:
         """Formats of what stays in the array that are not that of elements: weights, and keys and values."""
-        weights = self.weight_formats
-        return (*weights, *(dtype for dtype in self.array.cache_codes if dtype not in weights))
+        weights, cache = self.weight_formats, (*self.array.cache_codes, *self.array.cache_scaled)
+        return (*weights, *(dtype for dtype in cache if dtype not in weights))
 
     @property
     def element_bytes(self) -> int:

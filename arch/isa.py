@@ -29,7 +29,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import astuple, force_setattr
 
-from siliconloom.arch.datatype import MX_ELEMENTS, DataType, Packing, scale_bits
+from siliconloom.arch.datatype import CACHE_SCALED, MX_ELEMENTS, DataType, Packing, scale_bits
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.faults import Cause, IllegalProgram
 from siliconloom.arch.opcodes import COMPUTES, OPCODE_BITS, TRANSFERS, UNIT_BITS, UNIT_OF, Format, Opcode
@@ -57,7 +57,9 @@ CODE_BITS = 3
 GROUP_BITS = 4
 """Bits of the power of two that the rows of a group of packed weights are."""
 UNGROUPED = (1 << GROUP_BITS) - 1
-"""What the field of a group says of whole numbers that have no scales."""
+"""What the field of a group says of whole numbers that have no scales, and of keys that have some (`arch.scaled`)."""
+BY_ROWS = UNGROUPED - 1
+"""What it says of values, whose scales are those of rows: groups of packed weights are smaller than 2^14 rows."""
 
 
 class BitField(Struct, frozen=True):
@@ -242,7 +244,9 @@ class Instruction(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def group(self) -> int:
-        """The power of two that the rows of a group of packed weights are."""
+        """The power of two that the rows of a group of packed weights are; of values with scales `BY_ROWS`."""
+        if self.packing is not None and self.packing.by_rows:
+            return BY_ROWS
         if self.packing is None or not self.packing.group:
             return UNGROUPED if self.packing is not None and scale_bits(self.packing.dtype) else 0
         return _power(self.packing.group)
@@ -505,7 +509,7 @@ def _reader(name: str) -> Reader:
 def _power(group: int) -> int:
     """The exponent of the power of two that a group's rows are; one that no field holds of any other number."""
     power = group.bit_length() - 1
-    return power if group > 0 and group & group - 1 == 0 and power != UNGROUPED else 1 << GROUP_BITS
+    return power if group > 0 and group & group - 1 == 0 and power not in (BY_ROWS, UNGROUPED) else 1 << GROUP_BITS
 
 
 def _packing(values: dict[str, int]) -> Packing | None:
@@ -519,6 +523,8 @@ def _packing(values: dict[str, int]) -> Packing | None:
         if values["group"]:
             raise LoomError(f"a group of {1 << values['group']} rows of weights in {dtype.value}, which have no scales")
         return Packing(dtype, 0)
+    if values["group"] == BY_ROWS and dtype in CACHE_SCALED:
+        return Packing(dtype, 0, by_rows=True)
     return Packing(dtype, 0 if values["group"] == UNGROUPED else 1 << values["group"])
 
 

@@ -19,7 +19,8 @@ A panel begins with a header, whatever its number of rows; the last group has th
 
 A tile whose elements are wider than the array's operands may have its weights in the operands' own format: beats
 without headers. Keys and values may have fewer bits than elements, too (`SystolicArray.cache`): beats of numbers in
-that format, without headers, whatever their format is elsewhere the element of.
+that format, without headers, whatever their format is elsewhere the element of; or whole numbers in groups of p x C
+rows, with headers of as many bytes (`arch.scaled`).
 
 Loading takes a cycle for each beat and each line of a header (`loads`).
 """
@@ -35,6 +36,7 @@ from siliconloom.arch.datatype import INTEGER_CODES, DataType, Packing, scale_bi
 from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.floats import NAN, Patterns, Words, float_product, float_sum, narrowed, patterns_of, widened
 from siliconloom.arch.layout import fold_beats, padded, panel_beats, panel_rows
+from siliconloom.arch.scaled import group_rows, is_scaled
 from siliconloom.arch.vector import Count
 
 SCALE = DataType.FP16
@@ -102,6 +104,29 @@ def header_room(array: SystolicArray, dtype: DataType) -> int:
     return padded(header_bytes(array, dtype), granule(array, dtype))
 
 
+def has_header(array: SystolicArray, packing: Packing | None) -> bool:
+    """Whether what is packed so comes in groups that begin with a header."""
+    return packing is not None and (packing.group > 0 or is_scaled(array, packing))
+
+
+def begin_unit(array: SystolicArray, packing: Packing) -> int:
+    """As `granule`: of keys and values with scales a header, which is at least a beat."""
+    if not is_scaled(array, packing):
+        return granule(array, packing.dtype)
+    line = line_bytes(array)
+    return 1 if line & line - 1 else group_rows(array)
+
+
+def lines_before(array: SystolicArray, packing: Packing) -> int:
+    """As `header_lines`: one of keys and values with scales."""
+    return 1 if is_scaled(array, packing) else header_lines(array, packing.dtype)
+
+
+def room_before(array: SystolicArray, packing: Packing) -> int:
+    """As `header_room`, of keys and values with scales, too."""
+    return group_rows(array) if is_scaled(array, packing) else header_room(array, packing.dtype)
+
+
 def worked_rows(array: SystolicArray, k: Count, packing: Packing | None) -> Count:
     """Rows of weights that take rows of elements: all, or those that are stored where the array skips the others."""
     if packing is None or packing.sparsity is None or array.sparsity is None or not array.sparsity.skips:
@@ -111,7 +136,7 @@ def worked_rows(array: SystolicArray, k: Count, packing: Packing | None) -> Coun
 
 def group_beats(array: SystolicArray, packing: Packing) -> int:
     """Beats that bring the rows of a whole group."""
-    return packing.group // array.load_rows
+    return (packing.group or group_rows(array)) // array.load_rows
 
 
 def panel_bytes(array: SystolicArray, packing: Packing, k: Count) -> Count:
@@ -122,10 +147,10 @@ def panel_bytes(array: SystolicArray, packing: Packing, k: Count) -> Count:
         beat = beat_bytes(array, dtype)
         stored: Any = panel_beats(array, packing.sparsity.rows(k)) * beat
         return cast(Count, stored + padded(-(-bits // 8), beat))  # whole beats, so that the next panel begins with one
-    if not packing.group:
+    if not has_header(array, packing):
         return beats * beat_bytes(array, dtype)
     whole = group_beats(array, packing)
-    room, unit, beat = header_room(array, dtype), granule(array, dtype), beat_bytes(array, dtype)
+    room, unit, beat = room_before(array, packing), begin_unit(array, packing), beat_bytes(array, dtype)
     rest = beats % whole
     some: Any = rest > 0
     found: Any = beats // whole * (room + padded(whole * beat, unit)) + some * room + padded(rest * beat, unit)
@@ -166,9 +191,9 @@ def loads(array: SystolicArray, k: Count, packing: Packing | None = None) -> Loa
     k = worked_rows(array, k, packing)
     full, rest = k // array.rows, k % array.rows
     every, last = fold_beats(array, array.rows), fold_beats(array, rest)
-    if packing is None or not packing.group:
+    if packing is None or not has_header(array, packing):
         return Loads(every, full, every, 0 * full, last, _either(full, every, last))
-    group, lines = group_beats(array, packing), header_lines(array, packing.dtype)
+    group, lines = group_beats(array, packing), lines_before(array, packing)
     before = -(-full * every // group)
     least = every // group
     many = before - least * full
@@ -190,9 +215,9 @@ def fold_loads(array: SystolicArray, k: int, packing: Packing | None = None) -> 
     for start in range(0, k, array.rows):
         beats = fold_beats(array, min(array.rows, k - start))
         begun = 0
-        if packing is not None and packing.group:
+        if packing is not None and has_header(array, packing):
             group = group_beats(array, packing)
-            begun = header_lines(array, packing.dtype) * (-(-(place + beats) // group) - -(-place // group))
+            begun = lines_before(array, packing) * (-(-(place + beats) // group) - -(-place // group))
         found.append(beats + begun)
         place += beats
     return found
@@ -382,20 +407,24 @@ __all__ = [
     "Packed",
     "Packing",
     "beat_bytes",
+    "begin_unit",
     "code_words",
     "fold_loads",
     "granule",
     "group_beats",
     "has_groups",
+    "has_header",
     "has_minima",
     "header_bytes",
     "header_lines",
     "header_room",
     "line_bytes",
+    "lines_before",
     "loads",
     "packed_weights",
     "panel_bytes",
     "quantised",
+    "room_before",
     "scale_words",
     "set_scales",
     "unpacked",

@@ -40,7 +40,7 @@ from siliconloom.workloads import Gemm, load_workload
 MODEL = "smollm2-135m"
 SHORT = ("bf16", "fp16", "fp8_e4m3", "fp8_e5m2", "int8")
 """Formats of elements and operands alike."""
-KEPT = "bf16, elements fp32, keys and values fp8_e4m3"
+KEPT = {f"bf16, elements fp32, keys and values {dtype}": dtype for dtype in ("fp8_e4m3", "int8", "int4")}
 MIXED = {
     f"{precision}, elements fp32": (chip, [("precision", precision)])
     for chip, precision in (
@@ -54,7 +54,7 @@ MIXED = {
         ("npu-edge-w4a8", "w4a8"),
     )
 }
-MIXED[KEPT] = ("npu-edge", [("precision", "bf16"), ("cache_precision", "fp8_e4m3")])
+MIXED |= {name: ("npu-edge", [("precision", "bf16"), ("cache_precision", dtype)]) for name, dtype in KEPT.items()}
 """Chips and precisions of an array in bf16, or int8, between elements in fp32, by what they are called."""
 FORMATS = (*MIXED, *SHORT)
 PROMPTS = (

@@ -289,6 +289,18 @@ class Graph(Struct, frozen=True, kw_only=True, eq=False, dict=True):
             dataflow.connect(source, target, elements)
         return replace(self, precision=dtype, dataflow=dataflow, resting=tuple(map(changed, self.resting)))
 
+    def with_scales(self, together: int) -> Graph:
+        """Return the same graph where keys and values in whole numbers have a byte for so many elements of a head."""
+        dataflow = Dataflow()
+        for operator in self.operators():
+            if isinstance(operator, Attention | Vector) and operator.cached is not None and operator.cached.group:
+                scales = -(-operator.cached.group // together)
+                operator = replace(operator, cached=operator.cached._replace(scale_bytes=scales))
+            dataflow.add(operator)
+        for source, target, elements in self.dataflow.edges():
+            dataflow.connect(source, target, elements)
+        return replace(self, dataflow=dataflow)
+
     def read_as_kept(self) -> Graph:
         """Return the same graph where attention reads keys and values as they are kept, those of a prompt, too.
 

@@ -147,7 +147,7 @@ DEFAULT_BLOCK = 128
 """Rows and columns of a block of weights where none are stated."""
 PARTS = 16
 """A density is so many parts at most."""
-Group = Annotated[int, Field(ge=2, le=2**14, strict=True)]
+Group = Annotated[int, Field(ge=2, le=2**13, strict=True)]
 DEFAULT_GROUP = 128
 """Rows of a group where none are stated: GPTQ's and AWQ's."""
 

@@ -79,7 +79,7 @@ def multiples(i: Instruction, tile: NpuTile) -> dict[str, int]:
         "c": sums_begin(array, outer, i.split)
     }
     if i.packing is not None and stays in found:
-        found[stays] = packing.granule(array, i.packing.dtype)
+        found[stays] = packing.begin_unit(array, i.packing)
     return found
 
 
@@ -104,9 +104,12 @@ def check_packing(i: Instruction, tile: NpuTile, number: int) -> None:
     if i.packing.sparsity is not None:
         raise illegal(i, number, "no circuit for sparsity; zeros among weights are stored as they are")
     group, beat = i.packing.group, tile.array.load_rows
-    if i.packing.dtype not in tile.stationary_formats:
-        built = ", ".join(tile.stationary_formats) or "no packed ones"
+    able = tile.weight_formats if group else tile.stationary_formats
+    if i.packing.dtype not in able:
+        built = ", ".join(able) or "no packed ones"
         raise illegal(i, number, f"no circuit for weights in {i.packing.dtype.value}; the array has {built}")
+    if i.packing.by_rows and (group or i.packing.dtype not in tile.array.cache_scaled):
+        raise illegal(i, number, f"scales of rows are of values that the array keeps so (got {i.packing})")
     if not group and i.packing.dtype in tile.array.cache:
         return
     if not packing.has_groups(tile.array, i.packing.dtype):

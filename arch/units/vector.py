@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from siliconloom.arch import scaled
 from siliconloom.arch.access import Access, illegal
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import NpuTile
@@ -11,6 +12,7 @@ from siliconloom.arch.floats import values_of
 from siliconloom.arch.isa import Instruction, compute_operands
 from siliconloom.arch.layout import line_values, parameter_bytes, row_values, sums_begin, sums_bytes, sums_line
 from siliconloom.arch.opcodes import Format, OpcodeSpec, UnitSpec, register_unit
+from siliconloom.arch.scaled import keeps_scales
 from siliconloom.arch.units.matmul import check_split, shown_split
 from siliconloom.arch.vector import INPUT_LIMIT, ROW_LIMIT, built_in
 
@@ -33,7 +35,16 @@ def operands(i: Instruction) -> list[str]:
 
 def result_bytes(i: Instruction, tile: NpuTile) -> int:
     """Bytes of an element of the result: of what is kept in a format of fewer bits those of that."""
+    if keeps_scales(i.packing):
+        assert i.packing is not None
+        return scaled.result_bytes(i.packing)
     return tile.element_bytes if i.packing is None else i.packing.dtype.bits // 8
+
+
+def result_rows(i: Instruction) -> int:
+    """Rows of what is transposed: a column each, or two of keys in int4."""
+    paired = keeps_scales(i.packing) and i.packing is not None and i.packing.dtype is DataType.INT4
+    return -(-i.n // 2) if paired else i.n
 
 
 def accesses(i: Instruction, tile: NpuTile) -> Iterator[Access]:
@@ -53,7 +64,7 @@ def accesses(i: Instruction, tile: NpuTile) -> Iterator[Access]:
     if parameters:
         yield Access("second", False, i.d, parameters)
     if spec.transposes:
-        size = result_bytes(i, tile) * i.n * row_values(tile, i.m, i.narrow)
+        size = result_bytes(i, tile) * result_rows(i) * row_values(tile, i.m, i.narrow)
     elif i.packing is not None:
         size = result_bytes(i, tile) * i.m * row_values(tile, i.n, i.narrow)
     elif spec.indexes:
@@ -101,6 +112,15 @@ def check_kept(i: Instruction, tile: NpuTile, number: int) -> None:
         raise illegal(i, number, f"no circuit for keys and values in {dtype.value}; the tile has {built}")
     if i.packing.group or i.packing.sparsity is not None:
         raise illegal(i, number, f"results that are kept in {dtype.value} have no groups (got {i.packing})")
+    by_rows = keeps_scales(i.packing) and not i.function.spec.transposes
+    if i.packing.by_rows != by_rows:
+        whose = "of rows" if by_rows else "of columns"
+        raise illegal(i, number, f"results of {name} that are kept in {dtype.value} have scales {whose}")
+    if keeps_scales(i.packing) and i.function.spec.transposes and i.m > tile.vector.lanes:
+        most = tile.vector.lanes
+        raise illegal(i, number, f"{name} that keeps scales takes a line of {most} rows at most (got {i.m})")
+    if dtype is DataType.INT4 and i.n % 2:
+        raise illegal(i, number, f"results that are kept in int4 are pairs of columns (got {i.n})")
 
 
 def check_function(i: Instruction, tile: NpuTile, number: int) -> None:

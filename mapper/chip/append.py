@@ -8,8 +8,11 @@ ends where the block does that older keys begin.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec.structs import replace
 
+from siliconloom.arch.isa import Address
 from siliconloom.arch.layout import row_values
 from siliconloom.mapper.chip.builder import affine
 from siliconloom.mapper.chip.cache_layout import CacheLayout
@@ -38,7 +41,7 @@ class AppendLowering:
         """Write the task."""
         shape, cached = self.shape, self.cached
         heads, width = shape.heads_of(self.tiling.cols)
-        lead = shape.lead(self.layout.block)
+        lead = shape.lead(self.layout.run)
         for sequence in self.nest.walk(shape.sequences, 1):
             for tokens in self.nest.walk(shape.tokens, self.tiling.rows, lead):
                 for head in self.nest.walk(shape.heads, heads):
@@ -73,22 +76,28 @@ class AppendLowering:
         rings.vector.read()
         rings.results.written()
         first = self.cached.past + tokens.start
-        place = affine(
-            self.target + layout.at(first) + head.start * layout.plane + layout.within(part.start, tokens.size),
-            (self.context.layer, layout.unit if self.cached.units > 1 else 0),
-            (sequence.loop, self.cached.heads * layout.plane),
-            (tokens.loop, layout.at(first + tokens.size) - layout.at(first)),
-            (head.loop, head.size * layout.plane),
-            (part.loop, layout.within(part.size, tokens.size)),
-        )
-        rows = layout.rows(tokens.size, head.size, part.size)
+
+        def place(within: Callable[[int], int]) -> Address:
+            return affine(
+                self.target + layout.at(first) + head.start * layout.plane + within(part.start),
+                (self.context.layer, layout.unit if self.cached.units > 1 else 0),
+                (sequence.loop, self.cached.heads * layout.plane),
+                (tokens.loop, layout.at(first + tokens.size) - layout.at(first)),
+                (head.loop, head.size * layout.plane),
+                (part.loop, within(part.size)),
+            )
+
+        codes = place(lambda column: layout.within(column, tokens.size))
+        scales = place(layout.scales_within) if self.cached.scaled and self.cached.transposed else codes
+        rows = layout.rows(tokens.size, head.size, part.size, first)
         for number, each in enumerate(rows):
+            where = scales if each.scales else codes
             self.nest.store(
                 rings.results,
                 each.rows,
                 each.width,
                 each.pitch,
-                replace(place, base=place.base + each.offset),
+                replace(where, base=where.base + each.offset),
                 opens=number == 0,
                 closes=number == len(rows) - 1,
                 offset=each.local,

@@ -306,7 +306,7 @@ class AttentionLowering:
                     a_offset=affine(keys.start * step, (keys.loop, keys.size * step)),
                     pitch=pitch,
                     split=layout.split(self.shape.v_head_dim),
-                    packing=layout.packing,
+                    packing=layout.value_packing,
                 )
                 self.values.read()
             builder.barrier(Unit.MATMUL, release=rings.probabilities.free_bit)
@@ -383,7 +383,7 @@ class AttentionLowering:
                 rescale=True,
                 pitch=self.layout.turned_pitch(at.rows),
                 split=self.layout.split(self.shape.v_head_dim),
-                packing=self.layout.packing,
+                packing=self.layout.value_packing,
             )
             rings.probabilities.read()
             self.values.read()
@@ -530,12 +530,12 @@ class AttentionLowering:
         if not layout.blocks:
             return self._load_cache(self.v_base, self.v_row, part, at, keys)
         count, start = (part.keys, part.key_start) if keys is None else (keys.size, part.key_start + keys.start)
-        line = layout.value_line
         terms = [(self.context.layer, self.v_unit)]
         if keys is not None:
-            terms.append((keys.loop, keys.size * line))
+            terms.append((keys.loop, layout.value_at(keys.size)))
         rows, width, pitch, local = layout.value_rows(count)
-        where = self._plane(self.v_base + start // layout.block * layout.block * line, at, layout.value_plane, terms)
+        begin = layout.value_at(start // layout.block * layout.block)
+        where = self._plane(self.v_base + begin, at, layout.value_plane, terms)
         # whole panels: positions are filled up to whole beats of a fold, as its rows are
         self.nest.load(self.values, rows, width, pitch, where, local_pitch=local)
         return None
@@ -658,7 +658,7 @@ class AttentionLowering:
             b_offset=offset * self.k_row,
             pitch=self.layout.turned_pitch(rows),
             split=self.layout.split(self.shape.v_head_dim),
-            packing=self.layout.packing,
+            packing=self.layout.value_packing,
         )
         rings.probabilities.read()
         if closes:

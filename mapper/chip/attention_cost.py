@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.description import TILE_FORMATS, Chip, NpuTile
 from siliconloom.arch.layout import first_values, padded, row_values
+from siliconloom.arch.scaled import group_rows, is_scaled
 from siliconloom.arch.timing import (
     ACCUMULATOR_WRITE,
     LOAD_WRITE,
@@ -35,6 +36,7 @@ from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.layout import Layout
 from siliconloom.mapper.chip.lowering import segments
 from siliconloom.mapper.chip.objective import ESTIMATED, Objective
+from siliconloom.mapper.chip.operands import packing_of
 from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.pipelined import outside
 from siliconloom.mapper.chip.transfers import pieces
@@ -86,7 +88,9 @@ def choose_attention_tilings(
     tilings = [
         (queries, keys, heads, whole, resident)
         for whole in ((True, False) if by_rows else (False,))
-        for keys in dict.fromkeys(min(padded(k, key_unit(costs.tile, whole)), most_keys) for k in _halvings(most_keys))
+        for keys in dict.fromkeys(
+            min(padded(k, key_unit(costs.tile, shape, whole)), most_keys) for k in _halvings(most_keys)
+        )
         if keys < most_keys or not whole
         for queries in (_between(most_queries) if whole else _halvings(most_queries))
         for heads in _halvings(most_heads(shape))
@@ -446,9 +450,13 @@ def _between(total: int) -> list[int]:
     return sorted({*_halvings(total), *(size for size in between if size < total)}, reverse=True)
 
 
-def key_unit(tile: NpuTile, whole: bool) -> int:
-    """What tiles of keys are multiples of: whole panels, and whole folds where rows of sums are whole."""
-    return lcm(tile.array.cols, tile.array.rows) if whole else tile.array.cols
+def key_unit(tile: NpuTile, shape: Attention, whole: bool) -> int:
+    """What tiles of keys are multiples of: whole panels, and whole folds where rows of sums are whole.
+
+    Where values have scales they are whole groups of these.
+    """
+    cols = group_rows(tile.array) if is_scaled(tile.array, packing_of(shape, keys=False)) else tile.array.cols
+    return lcm(cols, tile.array.rows) if whole else cols
 
 
 def carries(shape: Attention) -> bool:

@@ -20,7 +20,8 @@ from siliconloom.arch.layout import (
     sums_split,
     window_of,
 )
-from siliconloom.arch.packing import weight_bytes
+from siliconloom.arch.packing import panel_bytes, weight_bytes
+from siliconloom.arch.scaled import group_rows, is_scaled
 from siliconloom.arch.timing import QUEUE_POP, TRANSFER_START
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.attention_places import (
@@ -88,9 +89,12 @@ class AttentionLayout:
         self.blocks = not shape.values_in_keys
         self.turned = tile.array.dataflow == "output_stationary"
         """Whether the array takes rows column by column, so that the vector unit transposes them."""
-        self.packing, self.kept_size = packing_of(shape), shape.kept.size
+        self.packing, self.value_packing = (packing_of(shape, keys=keys) for keys in (True, False))
+        self.kept_size, self.scaled = shape.kept.size, is_scaled(self.array, self.packing)
         size = self.kept_size
         self.key_block = size(panel_rows(self.array, shape.head_dim) * self.block)
+        if self.scaled and self.packing is not None:
+            self.key_block = int(panel_bytes(self.array, self.packing, shape.head_dim))
         if self.blocks:
             self.key_plane = -(-shape.positions // self.block) * self.key_block
         else:
@@ -104,8 +108,9 @@ class AttentionLayout:
         self.line = size(self.value_width)
         self.value_line = self._value_line(memory)
         self.positions = self._value_positions()
+        self.value_pitch = self._value_pitch()
         if self.blocks:
-            self.value_plane = self.positions * self.panels * self.value_line
+            self.value_plane = self.panels * self.value_pitch
         else:
             self.value_plane = shape.positions * size(shape.v_head_dim)
         self.softmax_bytes = parameter_bytes(tile, VectorFunction.SOFTMAX, 1, narrow=1)
@@ -121,6 +126,8 @@ class AttentionLayout:
 
     def _value_line(self, memory: Memory) -> int:
         """From position to position of a panel of values in main memory."""
+        if self.scaled:  # rows of a group adjoin
+            return self.line
         own = self.kept_size(self.shape.v_head_dim)
         line, bus = padded(own, memory.access_bytes), self.tile.dma.bytes_per_cycle
         begins = bus & bus - 1 or not (line | self.line) & window_of(bus, own) - 1
@@ -132,11 +139,27 @@ class AttentionLayout:
         Panels that begin where no long row of a transfer may would be moved in columns.
         """
         positions = padded(padded(self.shape.positions, self.block), self.array.load_rows)
+        if self.scaled:
+            return padded(positions, group_rows(self.array))
         bus, line = self.tile.dma.bytes_per_cycle, self.value_line
         if self.panels == 1 or not is_power(bus):
             return positions
         window = window_of(bus, positions * line)
         return padded(positions, lcm(self.array.load_rows, window // gcd(window, line)))
+
+    def _value_pitch(self) -> int:
+        """From panel to panel of values in main memory."""
+        if not self.scaled or self.value_packing is None:
+            return self.positions * self.value_line
+        whole, bus = int(panel_bytes(self.array, self.value_packing, self.positions)), self.tile.dma.bytes_per_cycle
+        return padded(whole, window_of(bus, whole)) if is_power(bus) else whole
+
+    def value_at(self, position: int) -> int:
+        """Where a position's values lie in a panel; of those with scales a group that begins with it."""
+        if not self.scaled or self.value_packing is None:
+            return position * self.value_line
+        group = group_rows(self.array)
+        return position // group * int(panel_bytes(self.array, self.value_packing, group))
 
     def _heads(self, dim: int, local: int, held: int = 0) -> tuple[int, int]:
         """From head to head in main memory, and from row to row.
@@ -221,8 +244,8 @@ class AttentionLayout:
 
     def value_tile(self, keys: int) -> int:
         """A tile of values as the array takes it."""
-        if self.packing is not None:
-            return int(weight_bytes(self.array, self.packing, self.value_cols, keys))
+        if self.value_packing is not None:
+            return int(weight_bytes(self.array, self.value_packing, self.value_cols, keys))
         return self.shape.precision.size(product_values(self.tile, 1, self.value_cols, keys, narrow=1).b)
 
     def holds(self, parts: Sequence[AttentionPart]) -> bool:
@@ -243,10 +266,12 @@ class AttentionLayout:
         """Rows of a transfer of a tile of values, bytes of each, and from row to row in main and in local memory."""
         if self.value_line < self.line:
             return keys, self.kept_size(self.shape.v_head_dim), self.value_line, self.line
-        return self.panels, self.value_panel(keys), self.positions * self.line, self.value_panel(keys)
+        return self.panels, self.value_panel(keys), self.value_pitch, self.value_panel(keys)
 
     def value_panel(self, keys: int) -> int:
         """From panel to panel of a tile of values."""
+        if self.scaled and self.value_packing is not None:
+            return int(panel_bytes(self.array, self.value_packing, keys))
         return self.kept_size(panel_rows(self.array, keys) * self.value_width)
 
 

@@ -391,7 +391,7 @@ class _Reader(Struct):
         if whole and most_keys > COLUMN_LIMIT:
             rule = f"whole rows have at most {COLUMN_LIMIT} keys, {part.name} has {most_keys}"
             raise self.document.error(rule, (*at, "whole"), value=whole)
-        unit = key_unit(self.tile, whole)
+        unit = key_unit(self.tile, part, whole)
         if keys < most_keys and keys % unit:
             rule = f"tiles of keys are whole panels and folds of the array: multiples of {unit}, or {most_keys}"
             raise self.document.error(rule, (*at, "keys"), value=keys)
@@ -430,8 +430,11 @@ class _Reader(Struct):
             parts = ", or parts of one" if shape.recurrent.state_rows else ""
             rule = f"a tile of {part.name} has whole sequences of {shape.recurrent.run} rows{parts}"
             raise self.document.error(rule, (*at, "rows"), value=rows)
-        block = VectorLayout(self.tile, shape).block
-        most = min(shape.tokens, block)
+        layout = VectorLayout(self.tile, shape)
+        block, most = layout.block, min(shape.tokens, layout.block)
+        if not shape.transposes and layout.run > 1 and rows != min(shape.tokens, layout.run):
+            rule = f"a tile of values with scales has those that share a header, {layout.run}, or all of fewer"
+            raise self.document.error(rule, (*at, "rows"), value=rows)
         if shape.transposes and rows != most:
             rule = (
                 f"{shape.function} takes as many rows as the array has "
@@ -441,10 +444,10 @@ class _Reader(Struct):
         if shape.cached is not None and rows > shape.tokens:
             rule = f"a tile of {part.name} has rows of one sequence, which has {shape.tokens}"
             raise self.document.error(rule, (*at, "rows"), value=rows)
-        if shape.cached is not None and not shape.divides(cols, block):
+        if shape.cached is not None and not shape.divides(cols, block, layout.group):
             rule = f"a tile of {part.name} has whole heads of {shape.cached.width} columns, or whole panels of one"
             raise self.document.error(rule, (*at, "cols"), value=cols)
-        self._check_room(part.name, at, VectorLayout(self.tile, shape).needs(rows, cols))
+        self._check_room(part.name, at, layout.needs(rows, cols))
         return vector_tiling(chip, shape, rows, cols)
 
     def _check_grains(

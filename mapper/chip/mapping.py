@@ -9,7 +9,7 @@ from itertools import pairwise, product, zip_longest
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from siliconloom.arch.datatype import Packing
+from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.description import Chip, NpuTile, SystolicTile
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.isa import Instruction, Opcode, Program
@@ -390,7 +390,14 @@ def fit_cache(chip: Chip, graph: Graph) -> Graph:
                 f"keys and values in {cached} on {chip.name}, which keeps them in {attention.precision.value} as it "
                 f"computes{besides} (workload.cache_precision)"
             )
+        if cached.dtype is DataType.INT4 and cached.group % 2:
+            raise NotSupported(
+                f"keys and values in int4 of heads of {cached.group} columns on {chip.name}, which keeps pairs of them "
+                "in a byte (workload.cache_precision)"
+            )
     stated = any(isinstance(o, Vector) and o.cached is not None for o in graph.operators())
+    if stated and isinstance(chip.tile, NpuTile):
+        graph = graph.with_scales(chip.tile.array.cols)
     return graph.read_as_kept() if stated else graph
 
 

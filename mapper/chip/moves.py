@@ -158,7 +158,7 @@ class Moves:
         assert isinstance(part, Attention)
         parts = query_parts(part)
         most = max(each.queries for each in parts), max(each.keys for each in parts), most_heads(part)
-        tokens = 1, key_unit(self.tile, False), 1
+        tokens = 1, key_unit(self.tile, part, False), 1
         return dict(zip(SIZES["attention"], zip(most, tokens, strict=True), strict=True))
 
     def settled(self, sample: Sample, *, kept: bool = False) -> Sample:
@@ -242,7 +242,7 @@ class Moves:
         most = limits["keys"][0]
         whole = bool(sizes["whole"]) and carries(part) and sizes["keys"] < most <= COLUMN_LIMIT
         if whole:
-            sizes["keys"] = padded(sizes["keys"], key_unit(self.tile, True))
+            sizes["keys"] = padded(sizes["keys"], key_unit(self.tile, part, True))
             whole = sizes["keys"] < most
         sizes |= {"whole": whole, "keys": min(sizes["keys"], most)}
         sizes["queries"] = max(min(sizes["queries"], ROW_LIMIT // sizes["heads"]), 1)

@@ -12,9 +12,10 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from siliconloom.arch.datatype import DataType, Packing
+from siliconloom.arch.datatype import CACHE_SCALED, DataType, Packing
 from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.layout import line_values
+from siliconloom.arch.scaled import group_rows, keeps_scales
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.epilogue import GATED
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
@@ -55,9 +56,12 @@ def key_block(array: SystolicArray, attention: Attention) -> int:
     return line_values(attention.positions, array.cols, narrow=int(attention.cached is None))
 
 
-def packing_of(attention: Attention) -> Packing | None:
-    """How keys and values enter the array, where they are kept in a format of fewer bits than elements."""
-    return Packing(attention.cached.dtype, 0) if attention.cached is not None else None
+def packing_of(attention: Attention, *, keys: bool) -> Packing | None:
+    """How keys, or values, enter the array, where they are kept in a format of fewer bits than elements."""
+    if attention.cached is None:
+        return None
+    dtype = attention.cached.dtype
+    return Packing(dtype, 0, by_rows=dtype in CACHE_SCALED and not keys)
 
 
 class Cached(Struct, frozen=True):
@@ -85,7 +89,19 @@ class Cached(Struct, frozen=True):
     @property
     def packing(self) -> Packing | None:
         """That, where it has fewer bits than elements."""
-        return packing_of(self.attention)
+        return packing_of(self.attention, keys=self.keys)
+
+    @property
+    def scaled(self) -> bool:
+        """Whether it has scales."""
+        return keeps_scales(self.packing)
+
+    @property
+    def result_bits(self) -> int:
+        """Bits of local memory to a result, with its scale where it has one."""
+        if self.packing is None or not self.scaled:
+            return self.kept.bits
+        return 8 if self.packing.dtype is DataType.INT4 else 16  # pairs of keys in int4 are one result of 16
 
     @property
     def units(self) -> int:
@@ -94,8 +110,14 @@ class Cached(Struct, frozen=True):
 
     @property
     def transposed(self) -> bool:
-        """Whether it lies in blocks of positions."""
+        """Whether it lies in blocks of positions, transposed."""
         return self.keys
+
+    def run(self, array: SystolicArray) -> int:
+        """Positions that lie together, behind scales or transposed; one where each lies by itself."""
+        if self.keys:
+            return self.block(array)
+        return group_rows(array) if self.scaled else 1
 
     @property
     def sequences(self) -> int:
@@ -156,6 +178,7 @@ class Turned(Struct, frozen=True):
     units = heads = 1
     past = 0
     transposed = True
+    scaled = False
     packing = None
 
     @property
@@ -186,6 +209,13 @@ class Turned(Struct, frozen=True):
     def block(self, array: SystolicArray) -> int:
         """Rows of a block."""
         return array.rows
+
+    run = block
+
+    @property
+    def result_bits(self) -> int:
+        """Bits of local memory to a result."""
+        return self.kept.bits
 
     def found(self, graph: Graph) -> Found:
         """What it is made of."""

@@ -77,14 +77,21 @@ def _sizes(tile: NpuTile, made: VectorLayout) -> tuple[Sizes, Sizes]:
     rows = {min(shape.rows, -(-r // unit) * unit) for r in _halvings(shape.rows) for unit in (1, several)}
     if shape.transposes:
         rows = {min(shape.tokens, made.block)}
+    elif made.run > 1:
+        rows = {min(shape.tokens, made.run)}
     fine = lanes if shape.table else min(lanes, MOST_FINE)  # a table lies line by line
     cols = {shape.cols} if by_row else {min(shape.cols, padded(c, fine)) for c in _halvings(shape.cols)}
     if shape.cached is not None:
         width = min(shape.cached.width, shape.cols)
         rows = {min(r, shape.tokens) for r in rows}
         cols = {heads * width for heads in _halvings(shape.heads)} | set(_halvings(width))
-        cols |= {padded(part, made.block) for part in _halvings(width)}
-        cols = {c for c in cols if c <= shape.cols and shape.divides(c, made.block) and made.stores(c) <= MOST_STORES}
+        units = (made.block, made.group) if shape.cached.scaled else (made.block,)
+        cols |= {padded(part, unit) for part in _halvings(width) for unit in units}
+        cols = {
+            c
+            for c in cols
+            if c <= shape.cols and shape.divides(c, made.block, made.group) and made.stores(c) <= MOST_STORES
+        }
     cols = {c for c in cols if shape.dtype.size(c) <= LONGEST_ROW}
     if by_row:
         rows = {min(r, ROW_LIMIT) for r in rows}
@@ -133,7 +140,7 @@ def _cost(chip: Chip, made: VectorLayout, rows: int, cols: int) -> VectorTiling:
 
     read = written = port = vector = tiles = 0
     stores = shape.outputs
-    for tall, many in shape.heights(made.block, rows):
+    for tall, many in shape.heights(made.run, rows):
         for wide, count in tile_counts(shape.cols, cols):
             times, local = many * count, made.local(wide)
             beside = shape.inputs if shape.weighs else 1

@@ -11,6 +11,7 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.floats import patterns_of
 from siliconloom.arch.layout import INDEX_BYTES, padded, parameter_bytes, row_values, window_of
+from siliconloom.arch.scaled import group_rows
 from siliconloom.arch.vector import VectorFunction, vector_cost
 from siliconloom.mapper.chip.gemm_layout import row_bytes
 from siliconloom.mapper.chip.layout import index_bytes, most_indices
@@ -102,17 +103,17 @@ class VectorShape(Struct, frozen=True):
         """How many of these there are."""
         return -(-self.rows // self.tokens)
 
-    def lead(self, block: int) -> int:
-        """Rows of a sequence before its first whole block of keys."""
-        if self.cached is None or not self.cached.transposed:
+    def lead(self, run: int) -> int:
+        """Rows of a sequence before its first whole block of keys, or group of values with scales."""
+        if self.cached is None:
             return 0
-        return min(-self.cached.past % block, self.tokens)
+        return min(-self.cached.past % run, self.tokens)
 
-    def heights(self, block: int, rows: int) -> list[tuple[int, int]]:
+    def heights(self, run: int, rows: int) -> list[tuple[int, int]]:
         """Rows of tiles, and how many tiles have so many."""
         if self.recurrent is not None:
             return self.recurrent.heights(self.rows, rows)
-        lead, times = self.lead(block), self.sequences
+        lead, times = self.lead(run), self.sequences
         parts = [(lead, times)] if lead else []
         return parts + [(tall, times * count) for tall, count in tile_counts(self.tokens - lead, rows)]
 
@@ -128,10 +129,18 @@ class VectorShape(Struct, frozen=True):
         width = min(self.cached.width, self.cols)
         return max(cols // width, 1), min(cols, width)
 
-    def divides(self, cols: int, block: int) -> bool:
-        """Whether so many columns are whole heads, or parts of one that are wholes in the cache too."""
+    def divides(self, cols: int, block: int, group: int) -> bool:
+        """Whether so many columns are whole heads, or parts of one that are wholes in the cache too.
+
+        So many as a ``block`` has share a scale, and a ``group`` a header, where there are some.
+        """
         assert self.cached is not None
         width = min(self.cached.width, self.cols)
+        if self.cached.scaled:
+            if cols < width:
+                whole = not self.cached.transposed or width <= group
+                return cols % block == 0 and (whole or cols % group == 0)
+            return cols == width or (cols % width == 0 and width % block == 0)
         return cols % width == 0 or (cols < width and (self.cached.transposed or cols % block == 0))
 
     @property
@@ -230,6 +239,8 @@ class VectorLayout:
     def __init__(self, tile: NpuTile, shape: VectorShape) -> None:
         self.tile, self.shape, self.lanes = tile, shape, tile.vector.lanes
         self.block = tile.array.cols if shape.cached is None else shape.cached.block(tile.array)
+        self.run = 1 if shape.cached is None else shape.cached.run(tile.array)
+        self.group = group_rows(tile.array)
         self.bus, self.most_indices, self.beside = tile.dma.bytes_per_cycle, most_indices(tile), index_bytes(tile)
         self.row = row_bytes(tile, shape.cols, shape.dtype.bits)
         self.table_row = shape.seconds * row_bytes(tile, row_values(tile, shape.cols, narrow=1), shape.dtype.bits)
@@ -263,12 +274,13 @@ class VectorLayout:
         if self.shape.recurrent is not None:  # each row of its state takes a line, however narrow a tile is
             own, narrow = self.shape.recurrent, min(self.shape.cols, self.lanes)
             return self.needs(own.run if own.together else 1, narrow)
-        return self.needs(min(self.shape.tokens, self.block if self.shape.transposes else 1), self._narrowest(by_row))
+        rows = max(self.run, self.block if self.shape.transposes else 1)
+        return self.needs(min(self.shape.tokens, rows), self._narrowest(by_row))
 
     def _narrowest(self, by_row: bool) -> int:
         """Columns that a tile has at least."""
         cached = self.shape.cached
-        if cached is None or cached.transposed:
+        if cached is None or (cached.transposed and not cached.scaled):
             return self.shape.cols if by_row else 1
         return min(cached.width, self.shape.cols) if cached.width % self.block else self.block
 
@@ -294,13 +306,18 @@ class VectorLayout:
         """Transfers that store a tile of ``cols`` columns of keys or values: one for each head, and panel of it."""
         assert self.shape.cached is not None
         heads, width = self.shape.heads_of(cols)
+        if self.shape.cached.scaled:
+            parts = -(-width // (self.group if self.shape.cached.transposed else self.block))
+            once = self.shape.tokens == 1 and not self.shape.cached.transposed
+            return 2 * heads * (1 if once else parts)
         return heads if self.shape.cached.transposed else heads * -(-width // self.block)
 
     def needs(self, rows: int, cols: int) -> dict[str, int]:
         """What tiles of these sizes take of a slot of each ring, by the rings' names in `Layout`."""
         each = rows * self.local(cols)
         result = cols * self.local(rows) if self.shape.transposes else rows * self.local(self.shape.result(cols))
-        result = result * self.shape.kept.bits // self.shape.dtype.bits
+        bits = self.shape.dtype.bits if self.shape.cached is None else self.shape.cached.result_bits
+        result = result * bits // self.shape.dtype.bits
         needs = {"vector": self.shape.firsts * each, "results": self.shape.outputs * result}
         needs["constants"] = self.shape.constants
         if self.shape.gathers:

@@ -5,8 +5,6 @@ The timing of both tiles is that of ``sim.timing.systolic``, cycle for cycle; th
 
 from __future__ import annotations
 
-from functools import reduce
-from operator import or_
 from typing import Any
 
 from amaranth import Cat, Const, Module, Mux, Signal
@@ -22,7 +20,7 @@ from siliconloom.rtl.array.arithmetic import arithmetic_of
 from siliconloom.rtl.array.element import stationary_controls
 from siliconloom.rtl.array.grid import GridFabric, grid_of
 from siliconloom.rtl.array.shared import LEVEL, MovingCodes, SharedSum, StayingCodes, shared_marks
-from siliconloom.rtl.array.weights import BeatKind, WeightEdge, header_kind, weight_marks
+from siliconloom.rtl.array.weights import BeatKind, WeightEdge, any_kind, header_kind, weight_marks
 from siliconloom.rtl.cells.floating import EXPONENT
 from siliconloom.rtl.cells.plumbing import RegisterSlice, delayed, reversed_lanes, skewed
 from siliconloom.rtl.library import Circuit, Library
@@ -245,13 +243,17 @@ class StationaryTile(SystolicTileCircuit):
             return self.arithmetic.entering(self, m, "stationary_lane", loaded.data)
         edge = self.library.make(WeightEdge, self.array, *([self.elements] if self.elements else []))
         marks = {name: loaded[name] for name in weight_marks(self.array)}
-        if self.array.weights is None:
+        header: Value = Const(0, 1)
+        if self.array.weights is not None:
+            header = any_kind(loaded.kind, sorted(set(map(header_kind, self.array.weights.formats))))
+            marks |= {"keep": taken & header}
+        if self.array.cache_scaled:
+            marks |= {"taken": taken}
+            header = header | (loaded.kind == BeatKind.CACHE_SCALES)
+        if self.array.weights is None and not self.array.cache_scaled:
             m.d.comb += fires.eq(taken)
         else:
-            kinds = sorted(set(map(header_kind, self.array.weights.formats)))
-            header = reduce(or_, (loaded.kind == kind for kind in kinds))
             m.d.comb += fires.eq(taken & ~header)
-            marks |= {"keep": taken & header}
         return self.place(m, edge, "weights", data=loaded.data, **marks).o
 
     def _wave(self, m: Module, name: str, en: Signal, start: Signal, rows: int) -> Signal:

@@ -8,22 +8,26 @@ have minima theirs is -0.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
 from functools import reduce
 from operator import or_
 
 from amaranth import Cat, Const, Module, Mux, Signal
-from amaranth.hdl import Value
+from amaranth.hdl import Value, signed
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch.datatype import INTEGER_CODES, DataType
 from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.packing import SCALE, header_lines
+from siliconloom.arch.scaled import PLACES
 from siliconloom.rtl.array.arithmetic import Widening, arithmetic_of
 from siliconloom.rtl.cells.floating import (
     BIAS,
     BITS,
     EXPONENT,
+    FRACTION,
+    NAN,
     float_product,
     float_sum,
     narrowed,
@@ -40,7 +44,8 @@ class BeatKind(IntEnum):
     """What a beat of the stationary operand is: operands, codes of a format, or a line of a header.
 
     ``SCALES`` is the header of an MX block. Those behind ``HEADER`` are only where an array takes such blocks, and the
-    last ones, of keys and values without scales, only where it takes these.
+    others, of keys and values, only where it takes these: those without scales, then a header of those that have some,
+    and codes of a format.
     """
 
     OPERANDS = 0
@@ -53,6 +58,11 @@ class BeatKind(IntEnum):
     FP8_E5M2 = 7
     CACHE_FP8_E4M3 = 8
     CACHE_FP8_E5M2 = 9
+    CACHE_SCALES = 10
+    KEYS_INT8 = 11
+    VALUES_INT8 = 12
+    KEYS_INT4 = 13
+    VALUES_INT4 = 14
 
 
 def code_kind(dtype: DataType) -> BeatKind:
@@ -70,9 +80,19 @@ def cache_kind(dtype: DataType) -> BeatKind:
     return BeatKind[f"CACHE_{dtype.name}"]
 
 
+def scaled_kinds(dtype: DataType) -> tuple[BeatKind, BeatKind]:
+    """Kinds of beats of keys, and of values, with scales."""
+    return BeatKind[f"KEYS_{dtype.name}"], BeatKind[f"VALUES_{dtype.name}"]
+
+
+def any_kind(kind: Value, kinds: Iterable[BeatKind]) -> Value:
+    """Whether a beat is of one of these kinds."""
+    return reduce(or_, (kind == each for each in kinds))
+
+
 def kind_bits(array: SystolicArray) -> int:
     """Bits that tell the kinds of an array's beats apart."""
-    if array.cache_codes:
+    if array.cache_codes or array.cache_scaled:
         return 4
     return 3 if array.weights is not None and array.weights.blocks else 2
 
@@ -181,6 +201,50 @@ class CacheLane(Circuit):
         return m
 
 
+class ScaledLane(Circuit):
+    """The operand that a key or a value with a scale is, without a register.
+
+    Members
+    -------
+    code : In(8)
+        A whole number in two's complement.
+    scale : In(8)
+        The exponent that its line shares, as fp32 counts it.
+    short : In(1)
+        The code is one of four bits, whose point is elsewhere; where the array takes such and others.
+    o : Out
+        The operand as it is stored.
+    """
+
+    def __init__(self, library: Library, array: SystolicArray) -> None:
+        self.formats, self.operand = array.cache_scaled, arithmetic_of(array).dtype
+        ports = {"code": In(CODE), "scale": In(EXPONENT), **({"short": In(1)} if len(self.formats) > 1 else {})}
+        names = (dtype.value for dtype in self.formats)
+        super().__init__(
+            library, library.name("scaled", *names, self.operand.value), ports | {"o": Out(self.operand.bits)}
+        )
+
+    def elaborate(self, platform: object) -> Module:
+        m = self.module()
+        negative, magnitude = self.code[-1], Signal(CODE, name="magnitude")
+        m.d.comb += magnitude.eq(Mux(self.code[-1], -self.code, self.code))
+        top, bits = Signal(range(CODE), name="top"), Signal(CODE - 1, name="bits")
+        for place in range(CODE):  # the highest bit that is set becomes the leading one
+            with m.If(magnitude[place] & ~magnitude[place + 1 :].any()):
+                m.d.comb += [top.eq(place), bits.eq(magnitude[:place] << (CODE - 1 - place))]
+        places: Value = Const(PLACES[self.formats[0]], 3)
+        if len(self.formats) > 1:
+            places = Mux(self.short, PLACES[DataType.INT4], PLACES[DataType.INT8])
+        exponent = Signal(signed(EXPONENT + 2), name="exponent")
+        m.d.comb += exponent.eq(self.scale + top - places)
+        least = Mux(exponent > 0, Cat(bits, exponent[:EXPONENT]), 0)
+        word = Signal(BITS, name="word")
+        whole = Cat(Const(0, FRACTION - (CODE - 1)), least, negative)
+        m.d.comb += word.eq(Mux(self.scale.all(), NAN, Mux(magnitude.any(), whole, 0)))
+        m.d.comb += self.o.eq(narrowed(m, "operand", word, self.operand.layout))
+        return m
+
+
 class WeightEdge(Circuit):
     """Operands of a beat, of whatever kind it is; keeps the scales and minima of the group that goes on.
 
@@ -195,6 +259,8 @@ class WeightEdge(Circuit):
         The beat.
     keep : In(1)
         It is a line of a header, which is kept. Where weights are packed.
+    taken : In(1)
+        It enters the array, or is kept. Where keys and values have scales.
     rows : In
         Rows of the beat that are used; the others' operands are zero. Where a beat has more than one.
     o : Out
@@ -212,14 +278,19 @@ class WeightEdge(Circuit):
             "data": In(self.lanes * self.dtype.bits),
             **{name: In(width) for name, width in weight_marks(array).items()},
             **({"keep": In(1)} if array.weights is not None else {}),
+            **({"taken": In(1)} if array.cache_scaled else {}),
             "o": Out(self.lanes * (self.arithmetic.bits if elements is None else elements.bits)),
         }
-        super().__init__(library, library.name("weights"), ports, reset=self.lines > 1)
+        reset = self.lines > 1 or bool(array.cache_scaled)
+        super().__init__(library, library.name("weights"), ports, reset=reset)
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
         array, dtype = self.array, self.dtype
         made = self._cached(m, self._packed(m) if array.weights is not None else None)
+        if array.cache_scaled:
+            made = self._scaled(m, made)
+        assert made is not None
         if array.load_rows > 1:
             plain = (self.data[dtype.bits * lane :][: dtype.bits] for lane in range(self.lanes))
             made = [
@@ -248,7 +319,59 @@ class WeightEdge(Circuit):
             made.append(self.place(m, lane, f"lane_{number}", code=self._code(m, number), **ports).o)
         return made
 
-    def _cached(self, m: Module, packed: list[Value] | None) -> list[Value]:
+    def _scaled(self, m: Module, others: list[Value] | None) -> list[Value]:
+        """Operands of keys and values with scales, or the others where a beat is none of them.
+
+        Scales are kept as they come: those in front are of the beat. Keys have one for each column, and the next ones
+        behind a block of as many rows; values have one for each row, and the next ones behind a beat.
+        """
+        array, formats = self.array, self.array.cache_scaled
+        cols, rows, count = array.cols, array.load_rows, self.lanes
+        scales = Signal(EXPONENT * count, name="cache_scales", reset_less=True)
+        beats = cols // rows
+        beat = Signal(range(max(beats, 2)), name="cache_beat")
+        by_rows = any_kind(self.kind, (scaled_kinds(dtype)[1] for dtype in formats))
+        by_cols = any_kind(self.kind, (scaled_kinds(dtype)[0] for dtype in formats))
+        with m.If(self.taken & (self.kind == BeatKind.CACHE_SCALES)):
+            m.d.sync += [scales.eq(self.data[: len(scales)]), beat.eq(0)]
+        with m.If(self.taken & by_rows):
+            m.d.sync += scales.eq(scales >> EXPONENT * rows)
+        with m.If(self.taken & by_cols):
+            m.d.sync += beat.eq(Mux(beat == beats - 1, 0, beat + 1))
+            with m.If(beat == beats - 1):
+                m.d.sync += scales.eq(scales >> EXPONENT * cols)
+        short = any_kind(self.kind, scaled_kinds(DataType.INT4)) if DataType.INT4 in formats else Const(0, 1)
+        lane, made = self.library.make(ScaledLane, array), list[Value]()
+        for number in range(count):
+            row, column = divmod(number, cols)
+            scale = Signal(EXPONENT, name=f"cache_scale_{number}")
+            own, theirs = (scales[EXPONENT * at :][:EXPONENT] for at in (row, column))
+            m.d.comb += scale.eq(Mux(by_rows, own, theirs))
+            ports = {"short": short} if len(formats) > 1 else {}
+            code = self._whole(m, number, by_rows)
+            made.append(self.place(m, lane, f"scaled_{number}", code=code, scale=scale, **ports).o)
+        if others is None:
+            return made
+        return [Mux(by_rows | by_cols, its, other) for its, other in zip(made, others, strict=True)]
+
+    def _whole(self, m: Module, number: int, by_rows: Value) -> Value:
+        """The code of a lane among those of keys or values with scales."""
+        formats, cols = self.array.cache_scaled, self.array.cols
+        code = Signal(CODE, name=f"cache_code_{number}")
+        byte, found = self.data[CODE * number :][:CODE], None
+        if DataType.INT4 in formats:
+            row, column = divmod(number, cols)
+            paired = 2 * (row // 2 * cols + column) + row % 2  # two rows of keys lie in one of bytes
+            values, keys = (self.data[4 * at :][:4] for at in (number, paired))
+            nibble = Mux(by_rows, values, keys)
+            found = Cat(nibble, nibble[-1].replicate(4))
+        if DataType.INT8 in formats:
+            wide = any_kind(self.kind, scaled_kinds(DataType.INT8))
+            found = byte if found is None else Mux(wide, byte, found)
+        m.d.comb += code.eq(found)
+        return code
+
+    def _cached(self, m: Module, packed: list[Value] | None) -> list[Value] | None:
         """Operands of keys and values without scales, or those of codes that have them."""
         made = packed
         for dtype in self.array.cache_codes:
@@ -260,7 +383,6 @@ class WeightEdge(Circuit):
             else:
                 kind = self.kind == cache_kind(dtype)
                 made = [Mux(kind, its, other) for its, other in zip(own, made, strict=True)]
-        assert made is not None
         return made
 
     def _code(self, m: Module, number: int) -> Value:
@@ -323,11 +445,14 @@ class WeightEdge(Circuit):
 __all__ = [
     "BeatKind",
     "CacheLane",
+    "ScaledLane",
     "WeightEdge",
     "WeightLane",
+    "any_kind",
     "cache_kind",
     "code_kind",
     "header_kind",
     "kind_bits",
+    "scaled_kinds",
     "weight_marks",
 ]

@@ -14,7 +14,7 @@ from amaranth.hdl import Value
 from amaranth.lib.wiring import In, Out
 from msgspec.structs import replace
 
-from siliconloom.arch.datatype import DataType
+from siliconloom.arch.datatype import CACHE_SCALED, DataType
 from siliconloom.arch.numerics import LOG2_BITS
 from siliconloom.rtl.cells.float_functions import (
     FIXED_BITS,
@@ -25,11 +25,12 @@ from siliconloom.rtl.cells.float_functions import (
     float_root,
     is_nan,
 )
-from siliconloom.rtl.cells.floating import float_multiply, float_sum, narrowed, widened
+from siliconloom.rtl.cells.floating import EXPONENT, float_multiply, float_sum, narrowed, widened
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.choice import order_of
 from siliconloom.rtl.npu.float_ways import MINUS_ZERO, UNIT, FloatHook, FloatStage, float_ways
 from siliconloom.rtl.npu.lane import NEED_BITS, chain
+from siliconloom.rtl.npu.scaled import scaled_code
 
 STATE = {"scale": 32, "offset": 32, "total": 32}
 """What a row function keeps of a row between its passes.
@@ -63,6 +64,8 @@ class FloatLane(Circuit):
         The column is one of the row's, and is not masked.
     kept : In
         A bit per format that results may be kept in, where there are some: it is rounded to that.
+    scale_9 : In(8)
+        The exponent that the result's line shares, where results may be kept with scales.
     need, key : Out
         Stage 5: the exponent, rounded up; the operand's place in the order of its format.
     part, first : Out
@@ -100,6 +103,7 @@ class FloatLane(Circuit):
             "keep_7": In(1),
             "keep_9": In(1),
             **({"kept": In(len(cache))} if cache else {}),
+            **({"scale_9": In(EXPONENT)} if any(dtype in CACHE_SCALED for dtype in cache) else {}),
             "need": Out(NEED_BITS),
             "key": Out(dtype.bits),
             "part": Out(32),
@@ -216,7 +220,11 @@ class FloatLane(Circuit):
         )
         element: Value = Mux(self.passes, closed[: self.dtype.bits], narrowed(m, "element", closed, self.dtype.layout))
         for place, dtype in enumerate(self.cache):
-            element = Mux(self.kept[place], narrowed(m, f"kept_{dtype.value}", closed, dtype.layout), element)
+            if dtype in CACHE_SCALED:
+                kept: Value = scaled_code(m, dtype, closed, self.scale_9)
+            else:
+                kept = narrowed(m, f"kept_{dtype.value}", closed, dtype.layout)
+            element = Mux(self.kept[place], kept, element)
         m.d.sync += result.eq(Mux(self.keep_9, element, 0))
         m.d.comb += self.result.eq(result)
 

@@ -126,7 +126,8 @@ class Geometry(Struct, frozen=True):
         """As `NpuTile.stationary_formats`."""
         packed = self.array.weights.formats if self.array.weights is not None else ()
         weights = (*packed, self.operand) if self.rounds else packed
-        return (*weights, *(dtype for dtype in self.array.cache_codes if dtype not in weights))
+        cache = (*self.array.cache_codes, *self.array.cache_scaled)
+        return (*weights, *(dtype for dtype in cache if dtype not in weights))
 
     @property
     def operand_line(self) -> int:

@@ -10,11 +10,20 @@ from typing import Any, NamedTuple
 from amaranth import Const, Module, Mux, Signal
 from amaranth.hdl import Value
 
-from siliconloom.arch.datatype import DataType
-from siliconloom.arch.isa import CODE_BITS, CODES, GROUP_BITS, UNGROUPED
+from siliconloom.arch.datatype import DataType, Packing
+from siliconloom.arch.isa import BY_ROWS, CODE_BITS, CODES, GROUP_BITS, UNGROUPED
 from siliconloom.arch.layout import is_power
-from siliconloom.arch.packing import beat_bytes, granule, has_groups, header_bytes, header_lines, header_room
-from siliconloom.rtl.array.weights import BeatKind, cache_kind, code_kind, header_kind, kind_bits
+from siliconloom.arch.packing import (
+    beat_bytes,
+    begin_unit,
+    granule,
+    has_groups,
+    header_bytes,
+    header_lines,
+    header_room,
+)
+from siliconloom.arch.scaled import group_rows
+from siliconloom.rtl.array.weights import BeatKind, cache_kind, code_kind, header_kind, kind_bits, scaled_kinds
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, Geometry, log2
 
 
@@ -46,7 +55,9 @@ class PackedReads:
     def __init__(self, geometry: Geometry, formats: tuple[DataType, ...]) -> None:
         self.geometry, self.array, self.formats = geometry, geometry.array, formats
         self.groups = [dtype for dtype in formats if has_groups(geometry.array, dtype)]
+        self.weights = [*self.groups, *([geometry.operand] if geometry.rounds else [])]
         self.line, self.cached = geometry.stationary, geometry.array.cache_codes
+        self.scaled = geometry.array.cache_scaled
         self.lines = {dtype: header_lines(geometry.array, dtype) for dtype in self.groups}
         self.powers = is_power(self.line)
 
@@ -54,42 +65,64 @@ class PackedReads:
         """Whether the array has no circuit for an instruction's weights."""
         missing = [code for code in range(1, 1 << CODE_BITS) if code >= len(CODES) or CODES[code] not in self.formats]
         short = self._grouped(entry.weights) & ~self._kept(entry) & (entry.group < log2(self.array.load_rows))
-        alone = [entry.weights == CODES.index(dtype) for dtype in self.cached if dtype not in self.groups]
+        both = (*self.cached, *self.scaled)
+        alone = [entry.weights == CODES.index(dtype) for dtype in both if dtype not in self.groups]
         refused = reduce(or_, (entry.weights == code for code in missing), short)
-        return refused | (reduce(or_, alone) & (entry.group != UNGROUPED)) if alone else refused
+        return refused | (reduce(or_, alone) & ~self._kept(entry)) if alone else refused
 
     def _grouped(self, weights: Value) -> Value:
         """Whether weights of a code have groups, and so headers."""
         return reduce(or_, (weights == CODES.index(dtype) for dtype in self.groups), Const(0, 1))
 
     def _kept(self, entry: Any) -> Value:
-        """Whether what stays is keys or values in a format that the array makes operands of: it has no groups."""
-        codes = (entry.weights == CODES.index(dtype) for dtype in self.cached)
-        return reduce(or_, codes, Const(0, 1)) & (entry.group == UNGROUPED)
+        """Whether what stays is keys or values in a format that the array makes operands of."""
+        both = (*self.cached, *self.scaled)
+        codes = reduce(or_, (entry.weights == CODES.index(dtype) for dtype in both), Const(0, 1))
+        found = codes & (entry.group == UNGROUPED)
+        if self.scaled:
+            scaled = reduce(or_, (entry.weights == CODES.index(dtype) for dtype in self.scaled))
+            found = found | (scaled & (entry.group == BY_ROWS))
+        return found
 
     def odd(self, entry: Any, address: Value) -> list[Value]:
         """Bits of the address of packed weights that are none where they begin as they must."""
         if not self.powers:
             return []
         # keys and values of a format begin where weights in groups of it do
-        units = {CODES.index(dtype): granule(self.array, dtype) for dtype in self.formats}
-        return [Mux(entry.weights == code, address[: log2(unit)], 0) for code, unit in units.items()]
+        odd, kept = list[Value](), self._kept(entry)
+        for dtype in self.formats:
+            within = address[: log2(granule(self.array, dtype))]
+            if dtype in self.scaled:
+                scaled = address[: log2(begin_unit(self.array, Packing(dtype, 0)))]
+                within = Mux(kept, scaled, within) if dtype in self.weights else scaled
+            odd.append(Mux(entry.weights == CODES.index(dtype), within, 0))
+        return odd
 
     def begin(self, m: Module, taken: Value, entry: Any) -> None:
         """The issue of an instruction: it begins with a header."""
-        most = max(self.lines.values(), default=0)
+        most = max([*self.lines.values(), *([1] if self.scaled else [])], default=0)
         self.kind, self.heads = Signal(CODE_BITS, name="load_kind"), Signal(range(most + 1), name="load_heads")
         self.group, self.left = (Signal(1 << GROUP_BITS, name=f"load_group_{name}") for name in ("beats", "left"))
         beats = Signal(1 << GROUP_BITS, name="load_group")
-        m.d.comb += beats.eq((1 << entry.group) >> log2(self.array.load_rows))
-        self.kept: Value = Signal(name="load_kept") if self.cached else Const(0, 1)
+        self.kept: Value = Signal(name="load_kept") if self.cached or self.scaled else Const(0, 1)
         kept, lines = self._kept(entry), self._lines(entry.weights)
-        if self.cached:
-            lines = Mux(kept, 0, lines)
+        if self.cached or self.scaled:
+            lines = Mux(kept, self._scales(entry.weights), lines)
             with m.If(taken):
                 m.d.sync += self.kept.eq(kept)
+        whole: Value = (1 << entry.group) >> log2(self.array.load_rows)
+        if self.scaled:
+            whole = Mux(kept, self.array.cols, whole)
+            self.by_rows = Signal(name="load_by_rows")
+            with m.If(taken):
+                m.d.sync += self.by_rows.eq(entry.group == BY_ROWS)
+        m.d.comb += beats.eq(whole)
         with m.If(taken):
             m.d.sync += [self.kind.eq(entry.weights), self.heads.eq(lines), self.group.eq(beats), self.left.eq(beats)]
+
+    def _scales(self, kind: Value) -> Value:
+        """Whether keys and values of a code have scales, and so a header of one line."""
+        return reduce(or_, (kind == CODES.index(dtype) for dtype in self.scaled), Const(0, 1))
 
     def _lines(self, kind: Value) -> Value:
         """Reads that bring a header; none of weights without groups."""
@@ -106,13 +139,14 @@ class PackedReads:
         room = {dtype: header_room(self.array, dtype) // lines for dtype, lines in self.lines.items()}
         size = {dtype: header_bytes(self.array, dtype) // lines for dtype, lines in self.lines.items()}
         codes = self._by_kind(beats, self.line)
-        return LoadRead(
-            head,
-            self._kind(head),
-            Mux(head, self._by_kind(size, 0), codes),
-            Mux(head, self._by_kind(room, self.line), codes),
-            self._by_kind({dtype: granule(self.array, dtype) for dtype in self.formats}, self.line),
-        )
+        bytes_, step = self._by_kind(size, 0), self._by_kind(room, self.line)
+        unit = self._by_kind({dtype: granule(self.array, dtype) for dtype in self.formats}, self.line)
+        if self.scaled:  # headers of keys and values are all alike
+            own, whole = group_rows(self.array), begin_unit(self.array, Packing(self.scaled[0], 0))
+            bytes_, step, unit = (
+                Mux(self.kept, its, other) for its, other in ((own, bytes_), (own, step), (whole, unit))
+            )
+        return LoadRead(head, self._kind(head), Mux(head, bytes_, codes), Mux(head, step, codes), unit)
 
     def _kind(self, head: Value) -> Value:
         """What a beat is: values of weights without groups are operands."""
@@ -122,18 +156,27 @@ class PackedReads:
             found = Mux(self.kind == CODES.index(dtype), its, found)
         for dtype in self.cached:
             found = Mux(self.kept & (self.kind == CODES.index(dtype)), cache_kind(dtype), found)
+        for dtype in self.scaled:
+            keys, values = scaled_kinds(dtype)
+            its = Mux(head, BeatKind.CACHE_SCALES, Mux(self.by_rows, values, keys))
+            found = Mux(self.kept & (self.kind == CODES.index(dtype)), its, found)
         return found
 
     def advance(self, m: Module, reads: Value, reading: LoadRead, panel_ends: Value) -> Value:
         """Count a read; whether the group ends with it."""
         ends = Signal(name="load_group_ends")
-        m.d.comb += ends.eq(~reading.head & self._grouped(self.kind) & ~self.kept & ((self.left == 1) | panel_ends))
+        grouped = self._grouped(self.kind) & ~self.kept
+        again = self._lines(self.kind)
+        if self.scaled:
+            scaled = self.kept & self._scales(self.kind)
+            grouped, again = grouped | scaled, Mux(self.kept, self._scales(self.kind), again)
+        m.d.comb += ends.eq(~reading.head & grouped & ((self.left == 1) | panel_ends))
         with m.If(reads & reading.head):
             m.d.sync += self.heads.eq(self.heads - 1)
         with m.Elif(reads):
             m.d.sync += self.left.eq(self.left - 1)
             with m.If(ends):
-                m.d.sync += [self.heads.eq(self._lines(self.kind)), self.left.eq(self.group)]
+                m.d.sync += [self.heads.eq(again), self.left.eq(self.group)]
         return ends
 
     def next(self, m: Module, address: Value, reading: LoadRead, ends: Value) -> Value:

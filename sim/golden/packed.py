@@ -1,4 +1,4 @@
-"""Packed weights of a matmul as the numbers they stand for: `arch.packing.unpacked`, at the speed of a model's run."""
+"""Packed weights, and keys and values, as the numbers they stand for: `arch.packing.unpacked`, but faster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from siliconloom.arch.datatype import INTEGER_CODES, DataType, Packing, scale_bi
 from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.floats import Words, narrowed, widened
 from siliconloom.arch.kernels import kernel
-from siliconloom.arch.layout import panel_rows, unpacked
+from siliconloom.arch.layout import padded, panel_rows, unpacked
+from siliconloom.arch.scaled import group_rows, is_scaled, numbers_of
 
 Bytes = NDArray[np.uint8]
 
@@ -32,6 +33,8 @@ def weights_of(array: SystolicArray, packing: Packing, held: Bytes, n: int, k: i
     """
     dtype = array.circuit_format
     assert dtype is not None
+    if is_scaled(array, packing):
+        return widened(narrowed(numbers_of(*taken(array, packing, held, n, k), packing.dtype), dtype), dtype)
     if not packing.group:
         own = packing.dtype
         values = np.ascontiguousarray(held).view(f"<u{own.bits // 8}")
@@ -53,6 +56,55 @@ def weights_of(array: SystolicArray, packing: Packing, held: Bytes, n: int, k: i
         round_to_bf16(words.reshape(-1))
         return words
     return widened(narrowed(words, dtype), dtype)
+
+
+def taken(array: SystolicArray, packing: Packing, held: Bytes, n: int, k: int) -> tuple[NDArray[np.int8], Bytes]:
+    """Codes of keys or values (k x columns of whole panels), and the scale of each (`arch.scaled`)."""
+    cols, group, four = array.cols, group_rows(array), packing.dtype is DataType.INT4
+    lines = np.ascontiguousarray(held).reshape(-(-n // cols), -1)
+    height, at = panel_rows(array, k), 0
+    codes, scales = np.empty((height, len(lines), cols), np.int8), np.empty((height, len(lines), cols), np.uint8)
+    for start in range(0, height, group):
+        rows, body = min(group, height - start), at + group
+        head, size = lines[:, at:body], rows * cols * packing.dtype.bits // 8
+        values: NDArray[Any] = lines[:, body : body + size]
+        if four:
+            parts = np.stack([values << 4, values & 0xF0], axis=-1).view(np.int8) >> 4
+            if packing.by_rows:
+                values = parts.reshape(len(lines), rows, cols)
+            else:
+                values = parts.reshape(len(lines), rows // 2, cols, 2).swapaxes(2, 3)
+        codes[start : start + rows] = values.reshape(len(lines), rows, cols).swapaxes(0, 1).view(np.int8)
+        if packing.by_rows:
+            scales[start : start + rows] = head.T[:rows, :, None]
+        else:
+            blocks = head.reshape(len(lines), -1, cols).swapaxes(0, 1)
+            scales[start : start + rows] = np.repeat(blocks, cols, axis=0)[:rows]
+        at = body + padded(size, layout.begin_unit(array, packing))
+    return codes.reshape(height, -1)[:k], scales.reshape(height, -1)[:k]
+
+
+def held_bytes(array: SystolicArray, packing: Packing, codes: NDArray[np.int8], scales: Bytes) -> Bytes:
+    """The opposite of `taken`: bytes of codes of k rows, whose scales are those of each."""
+    k, n = codes.shape
+    cols, group, panels, height = array.cols, group_rows(array), -(-n // array.cols), panel_rows(array, k)
+    wide, own = np.zeros((height, panels * cols), np.uint8), np.zeros((height, panels * cols), np.uint8)
+    wide[:k, :n], own[:k, :n] = codes.view(np.uint8), scales
+    found, at = np.zeros((panels, int(layout.panel_bytes(array, packing, k))), np.uint8), 0
+    for start in range(0, height, group):
+        rows, body = min(group, height - start), at + group
+        values: NDArray[Any] = wide[start : start + rows].reshape(rows, panels, cols).swapaxes(0, 1)
+        part = own[start : start + rows].reshape(rows, panels, cols).swapaxes(0, 1)
+        head = part[:, :, 0] if packing.by_rows else part[:, ::cols].reshape(panels, -1)
+        found[:, at : at + head.shape[1]] = head
+        if packing.dtype is DataType.INT4:
+            along = 2 if packing.by_rows else 1
+            low, high = (values.take(range(first, values.shape[along], 2), along) for first in (0, 1))
+            values = (low & 15) | high << 4
+        values = values.reshape(panels, -1)
+        found[:, body : body + values.shape[1]] = values
+        at = body + padded(values.shape[1], layout.begin_unit(array, packing))
+    return found.reshape(-1)
 
 
 @cache
@@ -122,4 +174,4 @@ def round_to_bf16(words: Any) -> None:
             words[place] = (word + 0x7FFF + (word >> 16 & 1)) & 0xFFFF0000
 
 
-__all__ = ["weights_of"]
+__all__ = ["held_bytes", "taken", "weights_of"]

@@ -38,6 +38,14 @@ def edge(sides, load_rows, wide, cache):
     return load_chip("npu-edge", [(key, str(value)) for key, value in sets.items()])
 
 
+def scaled_sides(sides, load_rows, kept):
+    """Sides of an array that may keep keys and values with scales, where they are kept so."""
+    if not kept.startswith("int"):
+        return sides, load_rows
+    rows, cols, lanes = (16, 16, 16) if sides[0] == 12 else sides
+    return (rows, min(cols, lanes), lanes), max(load_rows, 2) if kept == "int4" else load_rows
+
+
 def run_of(folder, chip, config, sets, seed=0):
     mapped = mapped_to(chip, graph_of(folder, config, sets))
     tokens = np.random.default_rng(seed).integers(0, VOCABULARY, lengths(mapped.graph)[:2])
@@ -49,7 +57,7 @@ def run_of(folder, chip, config, sets, seed=0):
     sides=st.sampled_from(SIDES),
     load_rows=st.sampled_from([1, 2, 4]),
     wide=st.booleans(),
-    kept=st.sampled_from(["bf16", "fp8_e4m3", "fp8_e5m2"]),
+    kept=st.sampled_from(["bf16", "fp8_e4m3", "fp8_e5m2", "int8", "int4"]),
     family=st.sampled_from(["gpt2", "llama"]),
     dim=st.sampled_from([4, 8, 12, 24]),
     decode=st.booleans(),
@@ -62,6 +70,7 @@ def test_a_golden_run_is_the_exact_reading(
 ):
     if not wide and kept == "bf16":
         kept = "fp8_e5m2"
+    sides, load_rows = scaled_sides(sides, load_rows, kept)
     sets = [("batch", str(batch)), ("cache_precision", kept), ("phase", "decode" if decode else "prefill")]
     sets.append(("context" if decode else "sequence", str(length)))
     config = config_of(family, 4, 2, dim, 2)

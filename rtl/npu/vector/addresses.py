@@ -11,7 +11,7 @@ from msgspec import Struct
 from siliconloom.arch.vector import COLUMN_LINES, column_lines
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, log2
 from siliconloom.rtl.npu.vector.conditions import VectorConditions
-from siliconloom.rtl.npu.vector.kept import shorter
+from siliconloom.rtl.npu.vector.kept import shorter, turned_steps
 from siliconloom.rtl.npu.vector.phases import BlockPlace, VectorPhase
 from siliconloom.rtl.npu.vector.sums import ask_sums
 from siliconloom.rtl.npu.vector.unit import VectorUnitCircuit
@@ -60,6 +60,12 @@ def addresses_of(
     entry, cols, wide = what.entry, unit.geometry.vector_line, unit.wide
     turns, transposes, weighs = what.turns, what.is_["transpose"], what.weighs
     pitch, result_pitch, weight_pitch = Signal(LOCAL_BITS), Signal(LOCAL_BITS), Signal(LOCAL_BITS)
+    turned_row, turned_block = turned_steps(
+        unit,
+        what,
+        shorter(m, unit, Mux(transposes, unit.geometry.element * unit.geometry.transpose_rows, pitch)),
+        shorter(m, unit, Mux(transposes, result_pitch << wide, cols)),
+    )
     steps = {
         "source": (entry.a, pitch, cols),
         "operand": (
@@ -67,11 +73,7 @@ def addresses_of(
             Mux(turns, pitch << 1, Mux(weighs, weight_pitch, pitch)),
             Mux(turns, 2 * cols, Mux(weighs, 0, cols)),
         ),
-        "target": (
-            entry.c,
-            shorter(m, unit, Mux(transposes, unit.geometry.element * unit.geometry.transpose_rows, pitch)),
-            shorter(m, unit, Mux(transposes, result_pitch << wide, cols)),
-        ),
+        "target": (entry.c, turned_row, turned_block),
         # of a block's first panel of sums, whose rows are told by their number
         "line": (entry.a >> log2(unit.geometry.part), 0, Cat(Const(0, unit.geometry.part_bits), place.panels)),
     }

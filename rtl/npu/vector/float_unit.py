@@ -29,6 +29,7 @@ from siliconloom.rtl.npu.vector.lines import write_line, write_results
 from siliconloom.rtl.npu.vector.parameters import Arriving, arriving_parameters
 from siliconloom.rtl.npu.vector.phases import BlockPlace, VectorPhase
 from siliconloom.rtl.npu.vector.rows import Rows, peaks_of, row_memory
+from siliconloom.rtl.npu.vector.scales import shared_exponents
 from siliconloom.rtl.npu.vector.slots import LAST_STAGE, Slot, choice_of, kept_columns
 from siliconloom.rtl.npu.vector.sums import sums_of
 from siliconloom.rtl.npu.vector.turned import turned_elements
@@ -106,6 +107,9 @@ class FloatVectorUnit(VectorUnitCircuit):
         cache = self.geometry.array.cache
         count, kind = self.geometry.lanes, self.library.make(FloatLane, self.geometry.dtype, cache)
         kept = {"kept": Cat(*self.kept.values())} if cache else {}
+        shared = shared_exponents(m, self, what, slots) if self.geometry.array.cache_scaled else []
+        self.scales = [Signal(len(each), name=f"scale_{lane}") for lane, each in enumerate(shared)]
+        m.d.sync += [later.eq(each) for later, each in zip(self.scales, shared, strict=True)]
         bits = self.geometry.dtype.bits
         ways = Mux(phase.selecting, 0, Cat(*(what.is_[name] for name in what.ways)))
         transposes, sums = what.is_["transpose"], sums_of(m, self, place)
@@ -146,6 +150,7 @@ class FloatVectorUnit(VectorUnitCircuit):
                 keep_7=keep[7][lane],
                 keep_9=keep[9][lane],
                 **kept,
+                **({"scale_9": shared[lane]} if shared else {}),
             )
             for lane in range(count)
         ]

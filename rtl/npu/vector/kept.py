@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 from amaranth import Cat, Const, Module, Mux
 from amaranth.hdl import Value
 
-from siliconloom.arch.datatype import DataType
+from siliconloom.arch.datatype import CACHE_SCALED, DataType
 from siliconloom.arch.isa import CODES
 from siliconloom.rtl.npu.decoding import any_of
 from siliconloom.rtl.npu.geometry import log2
 from siliconloom.rtl.npu.narrow import begins_within, enables, repeated
+from siliconloom.rtl.npu.scaled import with_scales
 from siliconloom.rtl.npu.vector.conditions import VectorConditions
 from siliconloom.rtl.npu.vector.turned import turned_bytes
 
@@ -27,23 +28,46 @@ if TYPE_CHECKING:
     from siliconloom.rtl.npu.vector.unit import VectorUnitCircuit
 
 
-def parts(unit: VectorUnitCircuit, dtype: DataType) -> int:
-    """Values of a format in as many bytes as an element has."""
-    return unit.geometry.dtype.bits // dtype.bits
-
-
 def tell_kept(m: Module, unit: VectorUnitCircuit, what: VectorConditions) -> None:
     """Drive the signals of the formats."""
     for dtype, holds in unit.kept.items():
         m.d.comb += holds.eq(what.entry.weights == CODES.index(dtype))
+    if DataType.INT4 in unit.kept:
+        m.d.comb += unit.pairs.eq(unit.kept[DataType.INT4] & what.is_["transpose"])
+
+
+def sizes(unit: VectorUnitCircuit) -> list[tuple[Value, int]]:
+    """Bytes of a result in each format, with its scale where it has one, and whether it is in that."""
+    found: list[tuple[Value, int]] = []
+    for dtype, holds in unit.kept.items():
+        found.append((holds, own_bytes(dtype)))
+        if dtype is DataType.INT4:
+            found.append((unit.pairs, 2))
+    return found
+
+
+def own_bytes(dtype: DataType) -> int:
+    """Bytes of a result: of int8 with its scale, of int4 in neighbours' pairs one for both."""
+    return {DataType.INT8: 2, DataType.INT4: 1}.get(dtype, dtype.bits // 8)
 
 
 def shorter(m: Module, unit: VectorUnitCircuit, size: Value | int) -> Value | int:
     """Bytes of so many of elements, of the results as they are kept."""
     found = size
-    for dtype, holds in unit.kept.items():
-        found = Mux(holds, size >> log2(parts(unit, dtype)), found)
+    for holds, count in sizes(unit):
+        found = Mux(holds, size >> log2(unit.geometry.element // count), found)
     return found
+
+
+def turned_steps(unit: VectorUnitCircuit, what: VectorConditions, row: Value | int, block: Value) -> tuple[Any, Any]:
+    """Bytes from row to row, and from block to block, of results; where they are transposed and have scales their own.
+
+    A position is one byte in the lines of its columns there, and pairs of these are half as many lines.
+    """
+    if not unit.geometry.array.cache_scaled:
+        return row, block
+    scaled = reduce(or_, (unit.kept[dtype] for dtype in unit.geometry.array.cache_scaled)) & what.is_["transpose"]
+    return Mux(scaled, unit.geometry.transpose_rows, row), Mux(unit.pairs, block >> 1, block)
 
 
 def refuses_kept(m: Module, unit: VectorUnitCircuit, what: VectorConditions) -> Value:
@@ -53,14 +77,23 @@ def refuses_kept(m: Module, unit: VectorUnitCircuit, what: VectorConditions) -> 
     if not known:
         return new.weights != 0
     able = any_of(what.built(lambda spec: spec.keeps), new)
-    return (new.weights != 0) & ~(able & reduce(or_, known))
+    refused = (new.weights != 0) & ~(able & reduce(or_, known))
+    scaled = [new.weights == CODES.index(dtype) for dtype in unit.geometry.array.cache_scaled]
+    if scaled:
+        transposes = any_of(what.built(lambda spec: spec.transposes), new)
+        refused = refused | (reduce(or_, scaled) & transposes & (new.m > unit.geometry.lanes))
+        refused = refused | ((new.weights == CODES.index(DataType.INT4)) & new.n[0])
+    return refused
 
 
-def within_kept(m: Module, unit: VectorUnitCircuit, new: Any, mask: Value, elements: Value) -> Value:
+def within_kept(m: Module, unit: VectorUnitCircuit, what: VectorConditions, mask: Value, elements: Value) -> Value:
     """Whether the results of the instruction that is offered begin within a line; ``elements``: of elements."""
-    found = elements
+    found, new = elements, what.new
     for dtype in unit.kept:
-        own = begins_within(new.c, mask, dtype.bits // 8)
+        own = begins_within(new.c, mask, own_bytes(dtype))
+        if dtype is DataType.INT4:
+            transposes = any_of(what.built(lambda spec: spec.transposes), new)
+            own = Mux(transposes, begins_within(new.c, mask, 2), own)
         found = Mux(new.weights == CODES.index(dtype), own, found)
     return found
 
@@ -68,8 +101,12 @@ def within_kept(m: Module, unit: VectorUnitCircuit, new: Any, mask: Value, eleme
 def line_of(m: Module, unit: VectorUnitCircuit, values: list[Value], line: Value) -> Value:
     """The line that is written: one of elements, or as often as it has room what is kept of them, in their low bits."""
     for dtype, holds in unit.kept.items():
-        short = Cat(*repeated([value[: dtype.bits] for value in values], unit.line_mask))
-        line = Mux(holds, Cat(*[short] * parts(unit, dtype)), line)
+        if dtype in CACHE_SCALED:
+            short = with_scales(m, unit, dtype, values)
+        else:
+            one = Cat(*repeated([value[: dtype.bits] for value in values], unit.line_mask))
+            short = Cat(*[one] * (unit.geometry.dtype.bits // dtype.bits))
+        line = Mux(holds, short, line)
     return line
 
 
@@ -77,8 +114,9 @@ def written_bytes(m: Module, unit: VectorUnitCircuit, target: Value, elements: V
     """Which bytes of a line are those of the results that begin at an address; ``elements``: those of elements."""
     found = elements
     for dtype, holds in unit.kept.items():
-        mask = Cat(unit.line_mask, Const(0, log2(parts(unit, dtype))))
-        found = Mux(holds, enables(target, mask, dtype.bits // 8), found)
+        size = own_bytes(dtype)
+        mask = Cat(unit.line_mask, Const(0, log2(unit.geometry.element // size)))
+        found = Mux(holds, enables(target, mask, size), found)
     return found
 
 
@@ -87,11 +125,23 @@ def written_one(m: Module, unit: VectorUnitCircuit, target: Value, taken: Value,
     several = unit.geometry.transpose_rows > 1
     found = turned_bytes(unit, target, taken, unit.geometry.element) if several else element
     for dtype, holds in unit.kept.items():
-        size = dtype.bits // 8
+        size = max(dtype.bits // 8, 1)
         within = target[log2(size) : log2(unit.geometry.vector_line)]
         one = Const((1 << size) - 1, size) << (within << log2(size))
-        found = Mux(holds, turned_bytes(unit, target, taken, size) if several else one, found)
+        one = turned_bytes(unit, target, taken, size) if several else one
+        if dtype in CACHE_SCALED:  # and scales behind the line
+            one = one | (one << unit.line_mask + 1)[: unit.geometry.vector_line]
+        found = Mux(holds, one, found)
     return found
 
 
-__all__ = ["line_of", "parts", "refuses_kept", "shorter", "tell_kept", "within_kept", "written_bytes", "written_one"]
+__all__ = [
+    "line_of",
+    "refuses_kept",
+    "shorter",
+    "tell_kept",
+    "turned_steps",
+    "within_kept",
+    "written_bytes",
+    "written_one",
+]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from amaranth import Const, Module, Mux, Signal
 from amaranth.hdl import Value
 
+from siliconloom.arch.datatype import DataType
 from siliconloom.arch.vector import COLUMN_LINES, INDEX_BYTES, Parameters
 from siliconloom.rtl.npu.decoding import one_of
 from siliconloom.rtl.npu.geometry import log2
@@ -40,8 +41,9 @@ def begin(
     chooses = Signal(name="new_chooses")
     m.d.comb += chooses.eq(one_of(built(lambda spec: spec.chooses), new) & (new.k < new.n))
     indexes = one_of(built(lambda spec: spec.indexes), new)
-    # of rows that are transposed together several values of a line are written at once
-    turned = one_of(built(lambda spec: spec.transposes), new) if unit.geometry.transpose_rows > 1 else 0
+    # of rows that are transposed together, and where they have scales, several values of a line are written at once
+    several = unit.geometry.transpose_rows > 1 or unit.geometry.array.cache_scaled
+    turned = one_of(built(lambda spec: spec.transposes), new) if several else 0
     with m.If(unit.taken):
         m.d.sync += [
             what.entry.eq(new),
@@ -94,11 +96,11 @@ def advance(
     if together > 1:
         still |= place.reads
         rows = Mux(what.is_["transpose"], together, 1)
+    onward = shorter(m, unit, addresses.result_pitch)
+    if DataType.INT4 in unit.kept:  # two columns of a pair go to one line
+        onward = Mux(unit.pairs & ~place.turned[0], 0, onward)
     with m.If(phase.slots):
-        m.d.sync += [
-            beat.eq(Mux(beat_last, 0, beat + 1)),
-            skip.eq(Mux(still, 0, skip + shorter(m, unit, addresses.result_pitch))),
-        ]
+        m.d.sync += [beat.eq(Mux(beat_last, 0, beat + 1)), skip.eq(Mux(still, 0, skip + onward))]
         with m.If(beat_last):
             with m.If(phase.reducing):
                 m.d.sync += [column.eq(Mux(place.block_last, 0, column + cols)), row.eq(row + place.block_last)]

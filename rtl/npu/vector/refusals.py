@@ -51,7 +51,7 @@ def refuse(m: Module, unit: VectorUnitCircuit, what: VectorConditions, lines: Li
     inside = Cat(
         Mux(any_of(what.from_sums, new), within, begins_within(new.a, columns, element)),
         Mux(one_of(masks, new), 0, begins_within(new.b, held["b"], element)),
-        within_kept(m, unit, new, held["c"], begins_within(new.c, held["c"], element)),
+        within_kept(m, unit, what, held["c"], begins_within(new.c, held["c"], element)),
         begins_within(new.d, held["d"], element),
     )
     m.d.comb += unit.misaligned.eq(unit.taken & inside.any())

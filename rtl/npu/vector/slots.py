@@ -7,6 +7,7 @@ from typing import NamedTuple
 from amaranth import Cat, Const, Module, Mux, Signal, signed
 from amaranth.hdl import Value
 
+from siliconloom.arch.datatype import DataType
 from siliconloom.arch.vector import ROW_LIMIT
 from siliconloom.rtl.library import Placed
 from siliconloom.rtl.npu.choice import Choice
@@ -67,10 +68,13 @@ def slots_of(
         m.d.comb += limit.eq(seen)
     opens, last_of_block = Signal(), Signal()
     m.d.comb += [opens.eq(place.column == 0), last_of_block.eq(place.block_last)]
+    byte = slots & what.is_["transpose"] & (place.turned < used) & (~place.reads if together else 1)
+    if DataType.INT4 in unit.kept:  # of a pair of columns the second one is written, with the first
+        byte = byte & (~unit.pairs | place.turned[0])
     stages = [
         Slot(
             result=slots & place.beat_last & ~phase.reducing & ~what.is_["transpose"],
-            byte=slots & what.is_["transpose"] & (place.turned < used) & (~place.reads if together else 1),
+            byte=byte,
             reduce=slots & phase.reducing,
             opens=opens,
             closes=slots & phase.reducing & last_of_block,

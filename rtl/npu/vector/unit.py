@@ -20,6 +20,7 @@ indexes has one round, and a pass over the four bytes of what was found.
 from __future__ import annotations
 
 from amaranth import Signal
+from amaranth.hdl import Value
 from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out
 
@@ -78,6 +79,10 @@ class VectorUnitCircuit(Circuit):
         self.sums_parts = Signal(geometry.lines_of_block * geometry.part_bits, name="sums_parts")
         self.line_mask = Signal(self.wide, name="line_mask")
         self.kept = {dtype: Signal(name=f"kept_{dtype.value}") for dtype in geometry.array.cache}
+        self.scales: list[Value] = []
+        """Of each lane the scale of its result, in the stage in which that is written."""
+        self.pairs = Signal(name="pairs")
+        """Columns that are transposed are written two by two."""
 
     @property
     def wide(self) -> int:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from siliconloom.arch.datatype import DataType
+from siliconloom.arch.description import NpuTile
 from siliconloom.arch.errors import LoomError, NotSupported
-from siliconloom.arch.floats import narrowed
+from siliconloom.arch.floats import Words, flushed, narrowed
 from siliconloom.arch.isa import Instruction
-from siliconloom.arch.layout import padded, row_values
+from siliconloom.arch.layout import line_values, padded, row_values
 from siliconloom.arch.opcodes import Opcode
+from siliconloom.arch.scaled import keeps_scales, scaled_codes
 from siliconloom.arch.units.vector import result_bytes
 from siliconloom.arch.vector import ROW_LIMIT
 from siliconloom.sim.golden.floating import FLOAT_GOLDEN, MOVES, FloatOperands
@@ -55,6 +59,9 @@ def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Non
     _check_rows(i)
     target, size, operands = i.c.at(indices), tile.element_bytes, machine.operands(i, indices)
     cols = spec.result_cols(i.n, dtype)
+    if keeps_scales(i.packing):
+        _with_scales(machine, i, FloatOperands(operands).first, target)
+        return
     if i.packing is not None:
         dtype, size = i.packing.dtype, result_bytes(i, tile)
         found = narrowed(FloatOperands(operands).first, dtype)[:, :cols]
@@ -78,6 +85,38 @@ def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Non
     result[:, :cols] = found
     rows = window(machine.scratchpad, target, size * i.m * pitch).reshape(i.m, size * pitch)
     rows[:, : size * width] = result.view(np.uint8)
+
+
+def _with_scales(machine: GoldenMachine, i: Instruction, words: Words, target: int) -> None:
+    """Results as whole numbers with their scales behind them, line by line (`arch.scaled`)."""
+    assert i.packing is not None
+    dtype, cols, four = i.packing.dtype, machine.array.cols, i.packing.dtype is DataType.INT4
+    codes, scales = scaled_codes(flushed(words[:, : i.n]), dtype, cols)
+    each = np.repeat(scales, cols, axis=1)
+    held: NDArray[Any]
+    wide: NDArray[Any]
+    if i.function.spec.transposes:
+        pitch, line = (values(machine.tile, i.m, i.narrow) for values in (row_values, _line))
+        held, each = codes.view(np.uint8), each[:, : i.n]
+        if four:
+            held, each = (held[:, 0::2] & 15) | held[:, 1::2] << 4, each[:, 0::2]
+        for column in range(held.shape[1]):  # the rows are those of one line
+            place = window(machine.scratchpad, target + 2 * column * pitch, 2 * line)
+            place[: i.m], place[line : line + i.m] = held[:, column], each[:, column]
+        return
+    pitch, line = (values(machine.tile, i.n, i.narrow) for values in (row_values, _line))
+    width = min(padded(i.n, machine.lanes), pitch)
+    wide, own = np.zeros((i.m, width), np.uint8), np.zeros((i.m, width), np.uint8)
+    wide[:, : i.n], own[:, : each.shape[1]] = codes.view(np.uint8), each[:, :width]
+    if four:
+        wide, own, pitch, line = (wide[:, 0::2] & 15) | wide[:, 1::2] << 4, own[:, 0::2], pitch // 2, line // 2
+    rows = window(machine.scratchpad, target, i.m * 2 * pitch).reshape(i.m, 2 * pitch)
+    both = np.stack([part.reshape(i.m, -1, line) for part in (wide, own)], axis=2)
+    rows[:, : 2 * wide.shape[1]] = both.reshape(i.m, -1)
+
+
+def _line(tile: NpuTile, values: int, narrow: int) -> int:
+    return line_values(values, tile.vector.lanes, narrow)
 
 
 def _check_rows(i: Instruction) -> None:

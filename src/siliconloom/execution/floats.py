@@ -16,11 +16,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from siliconloom.arch.datatype import DataType
+from siliconloom.arch.datatype import CACHE_SCALED, DataType
 from siliconloom.arch.description import NpuTile
-from siliconloom.arch.floats import SIGN, Words, float_product, float_sum, narrowed, patterns_of, values_of, widened
+from siliconloom.arch.floats import (
+    SIGN,
+    Words,
+    float_product,
+    float_sum,
+    flushed,
+    narrowed,
+    patterns_of,
+    values_of,
+    widened,
+)
 from siliconloom.arch.layout import summing_order
 from siliconloom.arch.packing import quantised, unpacked
+from siliconloom.arch.scaled import numbers_of, scaled_codes
 from siliconloom.arch.shared import MOST, shared_product
 from siliconloom.arch.vector import RISE_LIMIT, VectorFunction
 from siliconloom.execution.integers import CarriedRows
@@ -280,7 +291,17 @@ class FloatReading(Reading):
     def as_kept(self, operator: Attention, x: Elements) -> Elements:
         if operator.cached is None:
             return x
+        if operator.kept in CACHE_SCALED:
+            return self._narrow(self._shared(operator, self._wide(x)))
         return self._narrow(widened(narrowed(self._wide(x), operator.kept), operator.kept))
+
+    def _shared(self, operator: Attention, words: Words) -> Words:
+        """Numbers of heads side by side as they come from a cache with scales."""
+        together, dtype, width = self.array.cols, operator.kept, operator.head_dim
+        flat = flushed(words).reshape(-1, width)
+        codes, scales = scaled_codes(flat, dtype, together)
+        found = numbers_of(codes, np.repeat(scales, together, axis=1)[:, :width], dtype)
+        return found.reshape(words.shape)
 
     def attend(self, at: At, operator: Attention, queries: Elements, past: Past) -> Elements:
         dim, group, made = operator.head_dim, operator.heads // operator.kv_heads, np.empty_like(queries)

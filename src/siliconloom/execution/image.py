@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.description import TILE_FORMATS, NpuTile
 from siliconloom.arch.errors import NotSupported
-from siliconloom.arch.floats import narrowed, widened
+from siliconloom.arch.floats import flushed, narrowed, widened
 from siliconloom.arch.isa import WORD_BYTES, Opcode
 from siliconloom.arch.layout import INDEX_BYTES, blocks_of, packed, padded, unpacked
-from siliconloom.arch.packing import Packed, packed_weights
+from siliconloom.arch.packing import Packed, packed_weights, panel_bytes
+from siliconloom.arch.scaled import numbers_of, scaled_codes
 from siliconloom.arch.vector import VectorFunction, built_in
 from siliconloom.execution.encoding import encoding_of
 from siliconloom.execution.quantize import Quantized
@@ -34,6 +35,7 @@ from siliconloom.mapper.chip.tasks import Task, gemm_shape
 from siliconloom.mapper.chip.tiling import GemmTiling
 from siliconloom.mapper.chip.vector_cost import VectorTiling
 from siliconloom.mapper.chip.vector_shape import VectorLayout, vector_shape
+from siliconloom.sim.golden.packed import held_bytes, taken
 from siliconloom.workloads import Attention, Gemm, Operator, Vector
 
 Bytes = NDArray[np.uint8]
@@ -339,6 +341,9 @@ def fill_cache(room: Bytes, layout: AttentionLayout, past: Past, keys: bool) -> 
     shape, cols = layout.shape, layout.array.cols
     source = past.keys if keys else past.values
     heads = source.reshape(*source.shape[:2], shape.kv_heads, -1).astype(encoding_of(layout.tile).element)
+    if layout.scaled:
+        _fill_scaled(room, layout, heads, keys)
+        return
     if shape.cached is not None:
         heads = narrowed(widened(heads, shape.precision), shape.kept)
     for sequence in range(shape.batch):
@@ -354,7 +359,7 @@ def fill_cache(room: Bytes, layout: AttentionLayout, past: Past, keys: bool) -> 
                     room[place : place + len(held)] = held
                 continue
             for panel, start in enumerate(range(0, own.shape[1], cols)):
-                place = number * layout.value_plane + panel * layout.positions * layout.value_line
+                place = number * layout.value_plane + panel * layout.value_pitch
                 lines = room[place : place + len(own) * layout.value_line].reshape(len(own), layout.value_line)
                 part = np.ascontiguousarray(own[:, start : start + cols])
                 lines[:, : part.itemsize * part.shape[1]] = part.view(np.uint8)
@@ -363,6 +368,8 @@ def fill_cache(room: Bytes, layout: AttentionLayout, past: Past, keys: bool) -> 
 def read_cache(room: Bytes, layout: AttentionLayout, count: int, keys: bool) -> Integers:
     """The opposite of `fill_cache`: the first ``count`` positions, shape (batch, count, heads x width)."""
     shape, cols = layout.shape, layout.array.cols
+    if layout.scaled:
+        return _read_scaled(room, layout, count, keys)
     width, element = shape.head_dim if keys else shape.v_head_dim, encoding_of(layout.tile).element
     if shape.cached is not None:
         element = np.dtype(f"<u{shape.kept.bits // 8}")
@@ -382,12 +389,63 @@ def read_cache(room: Bytes, layout: AttentionLayout, count: int, keys: bool) -> 
                 made[sequence, :, head] = np.concatenate(blocks)[:count]
                 continue
             for panel, start in enumerate(range(0, width, cols)):
-                place = number * layout.value_plane + panel * layout.positions * layout.value_line
+                place = number * layout.value_plane + panel * layout.value_pitch
                 lines = room[place : place + count * layout.value_line].reshape(count, layout.value_line)
                 part = min(cols, width - start)
                 made[sequence, :, head, start : start + part] = lines[:, : element.itemsize * part].view(element)
     if shape.cached is not None:
         made = narrowed(widened(made.astype(element), shape.kept), shape.precision).astype(np.int64)
+    return made.reshape(shape.batch, count, -1)
+
+
+def _scaled_parts(layout: AttentionLayout, count: int, keys: bool) -> Iterator[tuple[tuple[int, int], slice, int, int]]:
+    """What of a cache with scales lies together: sequence and head, positions or columns, where it begins, its bytes.
+
+    Keys lie block by block, a panel of so many positions each; values panel by panel, each of all positions.
+    """
+    shape, cols, packing = layout.shape, layout.array.cols, layout.value_packing
+    assert packing is not None
+    for sequence in range(shape.batch):
+        for head in range(shape.kv_heads):
+            number = sequence * shape.kv_heads + head
+            if keys:
+                for block, start in enumerate(range(0, count, cols)):
+                    place = number * layout.key_plane + block * layout.key_block
+                    yield (sequence, head), slice(start, min(start + cols, count)), place, layout.key_block
+                continue
+            for panel, start in enumerate(range(0, shape.v_head_dim, cols)):
+                place = number * layout.value_plane + panel * layout.value_pitch
+                size = int(panel_bytes(layout.array, packing, count))
+                yield (sequence, head), slice(start, min(start + cols, shape.v_head_dim)), place, size
+
+
+def _fill_scaled(room: Bytes, layout: AttentionLayout, heads: NDArray[Any], keys: bool) -> None:
+    """As `fill_cache`, of keys and values (batch, positions, heads, width) that are kept with scales."""
+    packing, cols = layout.packing if keys else layout.value_packing, layout.array.cols
+    assert packing is not None
+    words = flushed(widened(heads, layout.shape.precision))
+    for (sequence, head), part, place, _ in _scaled_parts(layout, heads.shape[1], keys):
+        own = words[sequence, part, head] if keys else words[sequence, :, head, part]
+        codes, scales = scaled_codes(own, packing.dtype, cols)
+        each = np.repeat(scales, cols, axis=1)[:, : own.shape[1]]
+        held = held_bytes(layout.array, packing, *((codes.T, each.T) if keys else (codes, each)))
+        room[place : place + len(held)] = held
+
+
+def _read_scaled(room: Bytes, layout: AttentionLayout, count: int, keys: bool) -> Integers:
+    """As `read_cache`, of keys and values that are kept with scales."""
+    shape, packing, array = layout.shape, layout.packing if keys else layout.value_packing, layout.array
+    assert packing is not None
+    width = shape.head_dim if keys else shape.v_head_dim
+    made = np.zeros((shape.batch, count, shape.kv_heads, width), np.int64)
+    for (sequence, head), part, place, size in _scaled_parts(layout, count, keys):
+        n, k = (part.stop - part.start, width) if keys else (part.stop - part.start, count)
+        codes, scales = taken(array, packing, room[place : place + size], n, k)
+        found = narrowed(numbers_of(codes, scales, packing.dtype), shape.precision)[:, :n]
+        if keys:
+            made[sequence, part, head] = found.T
+        else:
+            made[sequence, :, head, part] = found
     return made.reshape(shape.batch, count, -1)
 
 

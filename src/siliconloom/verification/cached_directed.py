@@ -6,20 +6,23 @@ too few, shows it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from siliconloom.arch import Chip
-from siliconloom.arch.datatype import CACHE_CODES, DataType, Packing
-from siliconloom.arch.description import NpuTile
+from siliconloom.arch.datatype import CACHE_CODES, CACHE_SCALED, DataType, Packing
+from siliconloom.arch.description import NpuTile, SystolicArray
 from siliconloom.arch.floats import patterns_of, values_of
 from siliconloom.arch.isa import Address, Opcode
 from siliconloom.arch.layout import line_values, row_unit, row_values
 from siliconloom.arch.packing import weight_bytes
+from siliconloom.arch.scaled import NO_NUMBER, group_rows, result_bytes
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.sim.golden.npu import LoadedProgram
 from siliconloom.verification.chain import Image
 from siliconloom.verification.float_directed import FloatRows, packed_product
-from siliconloom.verification.programs import random_image
+from siliconloom.verification.programs import RESULTS, random_image
 
 ROUND = (0.0, 2.0**-130, 2.0**-20, 1.0, 0.984375, 240.0, 448.0, 464.0, 480.0, 57344.0, 61440.0, 65504.0, 3e38, np.inf)
 """Sizes at which formats end, or their halves lie, and numbers that are none of theirs."""
@@ -29,7 +32,11 @@ def cache_programs(chip: Chip) -> list[tuple[str, LoadedProgram]]:
     """Programs for every format that a tile keeps keys and values in; none where it keeps elements alone."""
     formats = chip.tile.array.cache if isinstance(chip.tile, NpuTile) else ()
     made = [(f"kept in {dtype.value}", kept_results(chip, dtype)) for dtype in formats]
-    return made + ([("keys and values", kept_operands(chip))] if formats else [])
+    plain = tuple(dtype for dtype in formats if dtype not in CACHE_SCALED)
+    made += [("keys and values", kept_operands(chip, plain))] if plain else []
+    return made + [
+        (f"keys and values in {dtype.value}", kept_operands(chip, (dtype,))) for dtype in formats if dtype not in plain
+    ]
 
 
 def drawn_elements(rows: FloatRows, count: int) -> Image:
@@ -45,22 +52,27 @@ def drawn_elements(rows: FloatRows, count: int) -> Image:
 def kept_results(chip: Chip, dtype: DataType) -> LoadedProgram:
     """Rows and columns of whole lines and of parts of them, in narrow lines and in others, at every place of a line."""
     rows = FloatRows(chip, np.random.default_rng(47))
-    tile, lanes, unit, size = rows.tile, rows.lanes, row_unit(rows.tile), dtype.bits // 8
+    tile, lanes, unit, scaled = rows.tile, rows.lanes, row_unit(rows.tile), dtype in CACHE_SCALED
     region = 4 * unit
     """Rows of elements that are there before."""
     limit = min(rows.places.bank, region * rows.size * unit)
-    shapes = [(1, 1), (2, lanes), (unit, lanes + 1), (3, max(lanes // 4, 1)), (max(unit // 4, 1), unit), (unit + 1, 2)]
+    shapes = [(2, 3 * lanes)] if scaled else []
+    shapes += [(1, 1), (2, lanes), (unit, lanes + 1), (3, max(lanes // 4, 1)), (max(unit // 4, 1), unit), (unit + 1, 2)]
     for number, (m, n) in enumerate(shapes):
         for function in (VectorFunction.KV_APPEND, VectorFunction.TRANSPOSE):
-            narrow = number % 2
-            outer, inner = (n, m) if function.spec.transposes else (m, n)
+            narrow, transposes = number % 2, function.spec.transposes
+            packing = Packing(dtype, 0, by_rows=scaled and not transposes)
+            n = n + n % 2 if dtype is DataType.INT4 else n
+            if scaled and transposes:
+                m = min(m, lanes)
+            size = result_bytes(packing) if scaled else dtype.bits // 8
+            outer, inner = (n, m) if transposes else (m, n)
             pitch, line = row_values(tile, inner, narrow), line_values(inner, lanes, narrow)
             if rows.size * m * row_values(tile, n, narrow) > limit or size * (outer * pitch + line) > limit:
                 continue
             rows.put(drawn_elements(rows, limit // rows.size), rows.first)
             rows.compute(VectorFunction.COPY, limit // (rows.size * unit), unit, keep=False)
             place = size * line * (1 if size * line * 2 <= limit else 0)
-            packing = Packing(dtype, 0)
             c = Address(base=rows.out + place)
             rows.compute(function, m, n, keep=False, c=c, packing=packing, narrow=narrow)
             _store(rows, limit)
@@ -74,23 +86,38 @@ def _store(rows: FloatRows, count: int) -> None:
     rows.target += rows.places.aligned(count)
 
 
-def kept_operands(chip: Chip) -> LoadedProgram:
-    """Products by keys and values in every format, of any size or all of them small.
+def kept_operands(chip: Chip, formats: Sequence[DataType]) -> LoadedProgram:
+    """Products by keys and values in these formats, of any size or all of them small.
 
     Folds end anywhere, in one panel or in several.
     """
     rows = FloatRows(chip, np.random.default_rng(53))
     array = rows.tile.array
-    for dtype in array.cache:
-        for number, (cols, k) in enumerate(((1, 1), (array.cols + 1, array.rows + 1), (array.cols, 2 * array.rows))):
-            packing = Packing(dtype, 0)
-            count = int(weight_bytes(array, packing, cols, k))
-            packed_product(rows, packing, cols, k, drawn_codes(rows, dtype, count, small=number == 1))
+    for dtype in formats:
+        sizes = [(1, 1), (array.cols + 1, array.rows + 1), (array.cols, 2 * array.rows)]
+        if dtype in array.cache_scaled:  # a group and a bit more, and half of one
+            sizes[-1:] = [(array.cols, group_rows(array) + 1), (2 * array.cols, max(group_rows(array) // 2, 1))]
+        for number, (cols, k) in enumerate(sizes):
+            for packing in cache_packings(array, dtype):
+                count = int(weight_bytes(array, packing, cols, k))
+                held = drawn_codes(rows, dtype, count, small=number == 1)
+                if dtype in array.cache_scaled and not number:
+                    held[0] = NO_NUMBER
+                if count <= min(rows.places.bank, RESULTS // 12):
+                    packed_product(rows, packing, cols, k, held)
     return rows.program()
+
+
+def cache_packings(array: SystolicArray, dtype: DataType) -> list[Packing]:
+    """How keys, and values where that is another way, lie in a format."""
+    return [Packing(dtype, 0)] + ([Packing(dtype, 0, by_rows=True)] if dtype in array.cache_scaled else [])
 
 
 def drawn_codes(rows: FloatRows, dtype: DataType, count: int, *, small: bool) -> Image:
     """Numbers as they are kept: in eight bits any finite ones, or ``small`` ones, subnormal numbers among them."""
+    if dtype in CACHE_SCALED:  # any codes; scales among them are any numbers, or those whose products are not lost
+        held = rows.numbers.integers(0, 256, count).astype(np.uint8)
+        return held if not small else np.where(held < 8, held, held % 24 + 116).astype(np.uint8)
     if dtype not in CACHE_CODES:
         return random_image(rows.numbers, dtype, count, odd=0)
     fraction = dtype.layout.fraction_bits

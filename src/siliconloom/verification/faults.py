@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from siliconloom.arch import Chip
-from siliconloom.arch.datatype import DataType, Packing, scale_bits
+from siliconloom.arch.datatype import CACHE_SCALED, DataType, Packing, scale_bits
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.faults import Cause
 from siliconloom.arch.isa import (
@@ -26,6 +26,7 @@ from siliconloom.arch.isa import (
 )
 from siliconloom.arch.layout import is_power, row_unit, sums_pitch, sums_room
 from siliconloom.arch.opcodes import OPCODE_BITS, UNIT_BITS, Unit, built_units
+from siliconloom.arch.scaled import result_bytes
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.rtl.bench.programs import EACH, ProgramCase
 from siliconloom.rtl.npu.geometry import geometry_of
@@ -236,7 +237,16 @@ def _kept(faults: _Faults, append: Instruction) -> None:
     for code in others if own else others[:1]:
         faults.add(f"results kept in {code.value}", [replace(append, packing=Packing(code, 0))], illegal, 0)
     for code in own:
-        kept, size = replace(append, packing=Packing(code, 0)), code.bits // 8
+        scaled = code in CACHE_SCALED
+        packing = Packing(code, 0, by_rows=scaled)
+        size = result_bytes(packing) if scaled else code.bits // 8
+        kept = replace(append, packing=packing, n=2 if scaled else append.n)
+        if scaled:
+            turned = replace(kept, function=VectorFunction.TRANSPOSE, packing=Packing(code, 0))
+            long = replace(turned, m=lanes + 1)
+            faults.add(f"more rows than lanes transposed in {code.value}", [long], illegal, 0)
+            odd = replace(kept, n=lanes + 1)
+            faults.add(f"odd columns kept in {code.value}", [odd], *((illegal, 0) if code.bits < 8 else (Cause.NONE,)))
         added = replace(kept, function=VectorFunction.ADD, k=2)
         faults.add(f"results of a sum kept in {code.value}", [added], illegal, 0)
         within, next_line = Address(base=lanes * size // 2), Address(base=lanes * size)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from siliconloom.arch import Chip
 from siliconloom.arch.assembler import SECOND_OPERAND
-from siliconloom.arch.datatype import CACHE_CODES, DataType, Packing
+from siliconloom.arch.datatype import CACHE_CODES, CACHE_SCALED, DataType, Packing
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.floats import Words, patterns_of
 from siliconloom.arch.isa import WORD_BYTES, Address, Unit
@@ -34,6 +34,7 @@ from siliconloom.arch.layout import (
     window_of,
 )
 from siliconloom.arch.packing import has_groups, weight_bytes
+from siliconloom.arch.scaled import keeps_scales, result_bytes
 from siliconloom.arch.vector import (
     FROM_SUMS,
     ROW_LIMIT,
@@ -93,6 +94,8 @@ def random_npu(
     if elements is not None and wide and is_power(load_rows) and load_rows * cols % 2 == 0 and seed % 3:
         weights = {"formats": ["int4"], "minima": seed % 3 == 1}
     cache = random_cache(seed, dtype, load_rows, wide) if able else []
+    if cache and lanes % cols == 0 and is_power(lanes) and cols % load_rows == 0 and cols > 1:
+        cache += random_scaled(seed, load_rows)
     add_stages = random.Random(f"{seed} adders").choice([0, 0, 1, 2, 3]) if dataflow != "output_stationary" else 0
     gigabytes = bus * chance.choice([1.0, 1.0, 0.8, 0.55, 0.3])
     return Chip.model_validate(
@@ -173,6 +176,13 @@ def random_cache(seed: int, dtype: DataType, load_rows: int, wide: bool) -> list
     return chance.sample(formats, chance.randint(1, len(formats)))
 
 
+def random_scaled(seed: int, load_rows: int) -> list[str]:
+    """Formats with scales for an array that keeps keys and values in others, and may have these."""
+    chance = random.Random(f"{seed} scales")
+    able = [dtype.value for dtype in CACHE_SCALED if dtype is not DataType.INT4 or load_rows % 2 == 0]
+    return chance.sample(able, chance.randint(0, len(able)))
+
+
 def product_sizes(tile: NpuTile, m: int, n: int, k: int, narrow: int = 0) -> tuple[int, int, int, int, int]:
     """Bytes of both operands of a product, lines of its sums, rows and columns of what these are."""
     shape = (n, m) if tile.array.dataflow == "input_stationary" else (m, n)
@@ -244,7 +254,8 @@ class Writer:
         formats = self.tile.array.cache
         if not formats or not function.spec.keeps or self.keeps.random() < 0.2:
             return None
-        return Packing(self.keeps.choice(formats), 0)
+        dtype = self.keeps.choice(formats)
+        return Packing(dtype, 0, by_rows=dtype in CACHE_SCALED and not function.spec.transposes)
 
     def packing(self) -> Packing | None:
         """How a product's weights are packed, if they are."""
@@ -253,7 +264,7 @@ class Writer:
             return None
         dtype = self.chance.choice(self.tile.stationary_formats)
         if not has_groups(array, dtype) or (dtype in array.cache and self.chance.random() < 0.5):
-            return Packing(dtype, 0)
+            return Packing(dtype, 0, by_rows=dtype in array.cache_scaled and self.keeps.random() < 0.5)
         powers = [1 << power for power in range(7) if 1 << power >= array.load_rows]
         return Packing(dtype, self.chance.choice(powers))
 
@@ -406,6 +417,8 @@ class Writer:
                 width += width % 2
             if transposes and rows > unit:
                 rows = row_values(self.tile, rows)
+            if keeps_scales(kept):
+                rows, width = min(rows, lanes) if transposes else rows, width + width % 2
             if spec.chooses:  # all of a row now and then
                 inputs = self.chance.choice([1, 2, self.size(width + 2)])
             elif spec.weighs:
@@ -464,7 +477,9 @@ class Writer:
             out.written()
             step = self.aligned(2 * out_bytes)
             where = affine(self.result(step * loop.count), (loop, step))
-            if kept is not None:
+            if kept is not None and keeps_scales(kept):
+                self.put_scaled(kept, rows, width, where, transposes)
+            elif kept is not None:
                 self.put_kept(kept.dtype, *((width, rows) if transposes else (rows, width)), where, transposes)
             elif transposes and element * rows < self.row_bytes(rows):  # the rest of a row has never been written
                 self.columns(width, element * rows, where)
@@ -578,8 +593,33 @@ class Writer:
         pitch = size * row_values(self.tile, cols, self.builder.narrow)
         self.columns(rows, size * (cols if transposes else padded(cols, self.line(cols))), address, pitch)
 
-    def columns(self, rows: int, width: int, address: Address, pitch: int = 0) -> None:
-        """Empty a slot of the results ring by columns, as what lies between its rows has never been written."""
+    def put_scaled(self, kept: Packing, rows: int, cols: int, address: Address, transposes: bool) -> None:
+        """As `put_kept`, with scales behind the codes of each line; nothing else of what is transposed is written."""
+        narrow = self.builder.narrow
+        if not transposes:
+            size = result_bytes(kept)
+            width, pitch = size * padded(cols, self.line(cols)), size * row_values(self.tile, cols, narrow)
+            self.columns(rows, width, address, pitch)
+            return
+        lines, pitch = cols // 2 if kept.dtype is DataType.INT4 else cols, 2 * row_values(self.tile, rows, narrow)
+        self.columns(lines, rows, address, pitch, closes=False)
+        self.columns(lines, rows, address, pitch, begin=self.line(rows), opens=False)
+
+    def columns(
+        self,
+        rows: int,
+        width: int,
+        address: Address,
+        pitch: int = 0,
+        *,
+        begin: int = 0,
+        opens: bool = True,
+        closes: bool = True,
+    ) -> None:
+        """Empty a slot of the results ring by columns, as what lies between its rows has never been written.
+
+        ``begin`` is the first of them; it ``opens`` the slot and ``closes`` it.
+        """
         bus, pitch = self.tile.dma.bytes_per_cycle, pitch or self.row_bytes(width // self.tile.element_bytes)
         part = min(width if width < pitch and width <= bus else width & -width, bus)
         for at in range(0, width, part):
@@ -588,10 +628,10 @@ class Writer:
                 rows,
                 part,
                 pitch,
-                replace(address, base=address.base + at),
-                opens=at == 0,
-                closes=at + part >= width,
-                offset=at,
+                replace(address, base=address.base + begin + at),
+                opens=opens and at == 0,
+                closes=closes and at + part >= width,
+                offset=begin + at,
                 local_pitch=pitch,
             )
 

@@ -10,12 +10,16 @@ from numpy.typing import NDArray
 from siliconloom.arch import Chip, System
 from siliconloom.arch.assembler import violations
 from siliconloom.arch.budget import require_memory
+from siliconloom.arch.datatype import CACHE_SCALED
 from siliconloom.arch.description import NpuTile, SystolicTile
 from siliconloom.arch.errors import NotSupported
+from siliconloom.arch.floats import patterns_of
 from siliconloom.arch.layout import INDEX_BYTES, line_values, padded
 from siliconloom.arch.vector import Parameters, VectorFunction
 from siliconloom.arch.verified import VerifiedNpu
-from siliconloom.execution.image import room_of
+from siliconloom.execution.image import fill_cache, room_of
+from siliconloom.execution.walk import Past
+from siliconloom.mapper.chip.attention_layout import AttentionLayout
 from siliconloom.mapper.chip.gather import table_rows
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, padded_lines
 from siliconloom.mapper.chip.lowering import segments
@@ -134,6 +138,11 @@ def filled(mapped: MappedWorkload, seed: int) -> LoadedProgram:
         attention = mapped.graph.dataflow[item.operator] if item.role in ("keys", "values") else None
         if isinstance(attention, Attention) and attention.cached is not None:
             cache = np.random.default_rng([seed, address])  # whoever has none draws the others as ever
+            if attention.kept in CACHE_SCALED:
+                for unit in range(item.units):
+                    room = memory[address + unit * item.unit_bytes :][: item.unit_bytes]
+                    _fill_scaled(cache, room, mapped, attention, item.role == "keys")
+                continue
             memory[address : address + item.size] = random_image(cache, attention.kept, item.size, odd)
         elif item.role == "indices":
             operator = tasks[item.operator].task.operator
@@ -149,6 +158,18 @@ def filled(mapped: MappedWorkload, seed: int) -> LoadedProgram:
                     memory[place : place + len(part)] = part
                     place += len(part)
     return LoadedProgram(mapped.program, memory, base)
+
+
+def _fill_scaled(
+    chance: np.random.Generator, room: Bytes, mapped: MappedWorkload, attention: Attention, keys: bool
+) -> None:
+    """Earlier keys or values of one execution as codes with scales; headers of any bytes would leave few numbers."""
+    tile = mapped.chip.tile
+    assert isinstance(tile, NpuTile)
+    shape = attention.batch, attention.past, attention.kv_heads * attention.head_dim
+    drawn = patterns_of(chance.standard_normal(shape), tile.circuit_format).astype(np.int64)
+    if attention.past:
+        fill_cache(room, AttentionLayout(tile, mapped.chip.nearest, attention), Past(drawn, drawn), keys)
 
 
 def _parameters(mapped: MappedTask, role: str, tile: NpuTile, chance: np.random.Generator) -> Iterator[Bytes]:

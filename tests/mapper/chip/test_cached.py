@@ -97,6 +97,9 @@ def test_half_of_the_bytes_are_read_in_bf16_and_a_quarter_in_fp8():
     assert all(bound <= taken for bound, taken in zip(bounds, cycles, strict=True))
 
 
+FLOATS = {"tile.array.cache": "[bf16, fp8_e4m3]"}
+
+
 CONFIG = {
     "model_type": "llama",
     "vocab_size": 40,
@@ -110,7 +113,7 @@ CONFIG = {
     sides=st.sampled_from([(4, 4, 4), (8, 8, 8), (16, 16, 16), (8, 16, 16), (16, 8, 8), (12, 20, 16)]),
     load_rows=st.sampled_from([1, 2, 4]),
     wide=st.booleans(),
-    kept=st.sampled_from(["bf16", "fp8_e4m3", "fp8_e5m2"]),
+    kept=st.sampled_from(["bf16", "fp8_e4m3", "fp8_e5m2", "int8", "int4"]),
     dim=st.sampled_from([4, 8, 12, 16, 24, 32]),
     heads=st.sampled_from([(1, 1), (2, 2), (4, 2), (4, 1)]),
     decode=st.booleans(),
@@ -124,6 +127,9 @@ def test_any_small_model_is_legal_and_not_below_its_bound(
 ):
     if not wide and kept == "bf16":
         kept = "fp8_e4m3"
+    if kept.startswith("int"):  # lines of the vector unit are whole rows of the array, and of these pairs
+        sides = (16, 16, 16) if sides[0] == 12 else (sides[0], min(sides[1], sides[2]), sides[2])
+        load_rows = max(load_rows, 2)
     chip = edge(
         **{
             "tile.array.rows": sides[0],
@@ -162,8 +168,11 @@ def test_any_small_model_is_legal_and_not_below_its_bound(
     [
         ("npu-edge-int8", {}, "bf16", None),
         ("npu-edge-int8", {}, "fp8", "fp8_e4m3 on npu-edge-int8, which keeps them in int8 as it computes (workload"),
-        ("npu-edge", {}, "int8", "int8 on npu-edge, which keeps them in fp32 as it computes, or in bf16 or fp8_e4m3"),
-        ("npu-edge", {}, "int4", "int4 on npu-edge, which keeps them in fp32"),
+        ("npu-edge", FLOATS, "int8", "int8 on npu-edge, which keeps them in fp32 as it computes, or in bf16 or fp8_e4"),
+        ("npu-edge", FLOATS, "int4", "int4 on npu-edge, which keeps them in fp32"),
+        ("npu-edge-w8a8", {}, "int8", "int8 on npu-edge-w8a8, which keeps them in fp32 as it computes (workload"),
+        ("neupims-device", {}, "int4", "int4 on neupims-device"),
+        ("tpu-v4", {}, "int8", "int8 on tpu-v4"),
         ("npu-edge", {}, "fp8_e5m2", "fp8_e5m2 on npu-edge, which keeps them in fp32 as it computes, or in bf16"),
         ("npu-edge-w8a8", {}, "bf16", "bf16 on npu-edge-w8a8, which keeps them in fp32 as it computes (workload"),
         ("neupims-device", {}, "fp8", "fp8_e4m3 on neupims-device"),
@@ -185,8 +194,20 @@ def test_a_latent_cache_is_refused_by_name():
 @pytest.mark.parametrize(
     ("sets", "message"),
     [
-        ({"tile.array.cache": "[int8]"}, "tile.array.cache: must be among bf16, fp8_e4m3, fp8_e5m2 .got 'int8'"),
+        ({"tile.array.cache": "[int16]"}, "tile.array.cache: must be among bf16, fp8_e4m3, fp8_e5m2, int8, int4 .got"),
         ({"tile.array.cache": "[fp16]"}, "must be among bf16, fp8_e4m3, fp8_e5m2"),
+        (
+            {"tile.array.cache": "[int8]", "tile.vector.lanes": 8},
+            "tile.vector.lanes: a line of the vector unit is whole rows of the array",
+        ),
+        (
+            {"tile.array.cache": "[int4]", "tile.array.load_rows": 1},
+            "tile.array.load_rows: must be even where keys are kept in int4",
+        ),
+        (
+            {"tile.array.cache": "[int8]", "tile.array.cols": 4, "tile.array.load_rows": 8},
+            "tile.array.cols: columns that share a scale are whole",
+        ),
         ({"tile.array.cache": "[bf16, bf16]"}, "must not say a format twice"),
         ({"tile.vector.format": "null"}, "the operands' own format are for wider elements"),
         ({"tile.array.operands": "[int8]", "tile.array.weights": "null"}, "made to operands in bf16 or fp16"),
@@ -208,3 +229,55 @@ def test_descriptions_without_a_circuit_are_refused(sets, message):
 def test_a_bare_array_keeps_nothing():
     with pytest.raises(LoomError, match=r"tile.array.cache: keys and values are those of an npu tile"):
         load_chip("systolic-ws-8", [("tile.array.operands", "[bf16]"), ("tile.array.cache", "[fp8_e4m3]")])
+
+
+def test_scales_are_a_byte_to_a_row_of_the_array():
+    """A 16th more than codes on npu-edge, in memory and on the way; a byte for 128 elements on npu-datacenter."""
+    chip = edge()
+    kept = {name: simulate(chip, llama(cache_precision=name)).result() for name in ("fp8", "int8", "int4")}
+    read = {
+        name: next(row for row in each["operators"] if row["name"] == "layer.attention")["read_bytes"] - 3 * 16384
+        for name, each in kept.items()
+    }
+    assert 1.05 < read["int8"] / read["fp8"] < 1.07
+    assert 1.87 < read["int8"] / read["int4"] < 1.93  # 8.5 bits and 4.5
+    graphs = [
+        fit_precision(each, llama(cache_precision="int8"))[0]
+        for each in (chip, load_chip("npu-datacenter", [("tile.array.cache", "[int8]")]))
+    ]
+    assert [attention_of(graph).cached.scale_bytes for graph in graphs] == [8, 1]
+    tokens = 500 * 2 * 8
+    assert [graph.kv_bytes for graph in graphs] == [tokens * 136, tokens * 129]
+    assert llama(cache_precision="int8").kv_bytes == tokens * 132  # a scale and an offset of 16 bits, on a GPU
+
+
+def test_instructions_say_whose_the_scales_are():
+    program = map_workload(edge(), llama(cache_precision="int4"), Stopwatch(edge()), search=False).program
+    keys, values = Packing(DataType.INT4, 0), Packing(DataType.INT4, 0, by_rows=True)
+    found = [(i.opcode, i.function, i.packing) for i in program.instructions if i.packing in (keys, values)]
+    appends = {(function, packing) for opcode, function, packing in found if opcode is Opcode.VECTOR}
+    assert appends == {(VectorFunction.TRANSPOSE, keys), (VectorFunction.KV_APPEND, values)}
+    assert {packing for opcode, _, packing in found if opcode is Opcode.MATMUL} == {keys, values}
+
+
+def test_odd_heads_have_no_pairs():
+    model = CONFIG | {"model_type": "gpt2", "n_embd": 10, "n_head": 2, "n_layer": 1, "n_positions": 64}
+    model = {key: value for key, value in model.items() if key in ("model_type", "vocab_size") or key[:2] == "n_"}
+    sets = [("phase", "decode"), ("context", "9"), ("cache_precision", "int4")]
+    graph = read_workload(Document({"kind": "transformer", "model": model}, {}, "model.yaml"), "model", sets)
+    with pytest.raises(NotSupported, match="int4 of heads of 5 columns on npu-edge, which keeps pairs"):
+        fit_precision(edge(), graph)
+
+
+@pytest.mark.parametrize(
+    ("sets", "kept"),
+    [
+        ({}, ["bf16", "fp8_e4m3", "int8", "int4"]),
+        ({"tile.array.cache": "scaled"}, ["int8", "int4"]),
+        ({"tile.array.cols": 32}, ["bf16", "fp8_e4m3"]),
+        ({"tile.array.rows": 5}, ["bf16", "fp8_e4m3", "int8"]),
+        ({"tile.vector.lanes": 64}, ["bf16", "fp8_e4m3", "int8", "int4"]),
+    ],
+)
+def test_scaled_are_the_formats_whose_scales_the_vector_unit_can_find(sets, kept):
+    assert [dtype.value for dtype in edge(**sets).tile.array.cache] == kept
