@@ -183,7 +183,7 @@ def choose_layouts(
     pools: dict[tuple[str, tuple[str, ...]], _Pool] = {}
     alike: dict[_Shape, _Pool] = {}
     shapes = [
-        (part, task, (_nameless(task), part.levels[task.operator.name], tiles.get(task.operator.name)))
+        (part, task, (nameless(task), part.levels[task.operator.name], tiles.get(task.operator.name)))
         for part in parts
         for task in part.tasks
     ]
@@ -325,7 +325,7 @@ def _sizes(chosen: Chosen) -> tuple[int, ...]:
     return id(chosen.share), tiling.m, tiling.n, tiling.k, tiling.cycles
 
 
-def _nameless(task: Task) -> Task:
+def nameless(task: Task) -> Task:
     """What a task computes, whatever it is called."""
     every = (task.operator, *task.fused)
     operator, *fused = (replace(each, name="", block="", repeat=1, place=NOWHERE) for each in every)
@@ -580,4 +580,5 @@ __all__ = [
     "choose_layouts",
     "executions",
     "finalists",
+    "nameless",
 ]

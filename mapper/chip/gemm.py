@@ -71,12 +71,13 @@ class GemmLowering:
             self.a_base = context.operand(name, "input", found, rows * all_of.a_row, all_of.a_row)
         if shape.packed:
             self.b_bytes = self.panels.room(shape.n, shape.k)
-            second = whole.batch * PanelLayout(context.chip, all_of).room(whole.n, whole.k)
+            second = PanelLayout(context.chip, all_of).room(whole.n, whole.k)
         else:
             self.b_bytes = shape.k * layout.b_row
-            second = whole.batch * whole.k * all_of.b_row
+            second = whole.k * all_of.b_row
+        second *= (whole.stored or whole.batch) if shape.weight else whole.batch
         if shape.weight:
-            self.b_base = memory.take(name, "parameters", max(second, whole.weight_bytes), whole.repeat)
+            self.b_base = memory.take(name, "parameters", second, whole.repeat)
         else:
             self.b_base = memory.take(name, "operand 1", second)
         self.column_bytes, self.scale_bytes = layout.scales(shape.stored_n), whole.batch * all_of.scales(columns)

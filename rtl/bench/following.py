@@ -52,8 +52,10 @@ def cycles_in(path: Path) -> int | None:
 
 @contextmanager
 def followed(path: Path, told: Callable[[int, float], None]) -> Iterator[None]:
-    """Have ``told`` hear of every new report in the file, the last one after the end: cycles, and seconds since the
-    beginning."""
+    """Have ``told`` hear of every new report in the file: cycles, and seconds since this began.
+
+    The file is looked at once more when this ends.
+    """
     path.unlink(missing_ok=True)
     ended, began = threading.Event(), time.monotonic()
 

@@ -16,6 +16,7 @@ from siliconloom.evaluate.placement import placed_summary, placement_rows
 from siliconloom.mapper.chip.bounds import mean_bound
 from siliconloom.mapper.chip.budget import Budget
 from siliconloom.mapper.chip.choice import Effort
+from siliconloom.mapper.chip.composition import composed_cycles
 from siliconloom.mapper.chip.described import refuse_joined
 from siliconloom.mapper.chip.program import MappedTask, MappedWorkload
 from siliconloom.mapper.chip.sharing import CUT_DIMENSIONS
@@ -102,7 +103,7 @@ def plan_summary(plan: MappedWorkload) -> dict[str, Any]:
         "cycles": outcome.cycles,
         "lower_bound": bound,
         "gap": _gap(outcome.cycles, bound),
-        "estimated_cycles": plan.estimated_cycles,
+        "estimated_cycles": composed_cycles(plan, Stopwatch(plan.chip)),
         "bound": {
             "compute_cycles": plan.bound.compute_cycles,
             "memory_cycles": plan.bound.memory_cycles,

@@ -171,7 +171,7 @@ def test_a_model_that_fits_no_tier_is_refused_with_every_capacity():
     with pytest.raises(LoomError) as error:
         map_workload(chip(hbm=NEAR, ddr={**FAR, "capacity": "32 MiB"}), gpt2())
     text = str(error.value)
-    assert "needs 175 MiB" in text
+    assert "needs 174.9 MiB" in text
     assert "memory.hbm, which has 64 MiB (memory.hbm.capacity)" in text
     assert "memory.ddr, which has 32 MiB (memory.ddr.capacity)" in text
     assert "\n" not in text
