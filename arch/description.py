@@ -229,8 +229,9 @@ class SystolicArray(Description):
         other = next((d for d in self.cache if d not in built), None)
         if other is not None:
             raise rule_at("cache", f"must be among {', '.join(d.value for d in built)}", other.value)
-        if len(set(self.cache)) < len(self.cache):
-            raise rule_at("cache", "must not say a format twice", self.cache[0].value)
+        twice = next((d for d in self.cache if self.cache.count(d) > 1), None)
+        if twice is not None:
+            raise rule_at("cache", "must not say a format twice", twice.value)
         if self.load_rows & self.load_rows - 1:
             rule = "must be a power of two where keys and values have formats of their own"
             raise rule_at("load_rows", rule, str(self.load_rows))
@@ -444,7 +445,9 @@ class NpuTile(Description):
                 made = [dtype for dtype in CACHE_SCALED if misfit_of_scales(plain, lanes, dtype) is None]
             except ValidationError:
                 made = []
-            array = array | {"cache": [*(each for each in cache if each != SCALED), *(d.value for d in made)]}
+            array = array | {
+                "cache": [*(each for each in cache if each != SCALED), *(d.value for d in made * cache.count(SCALED))]
+            }
         return data | {"array": array}
 
     @model_validator(mode="after")

@@ -55,28 +55,27 @@ def program_of(chip: Chip, graph: Graph, layout: Layout, tasks: Sequence[Placed]
 def composed_cycles(plan: MappedWorkload, cycles: Callable[[Program], int]) -> int:
     """Estimated cycles of a mapped workload; ``cycles`` says what a program takes.
 
-    On a bare array it is the sum of the mapper's estimates. Neighbours whose objects lie in different memory levels are
-    counted as if they did not overlap, and those that stream from a level that they fill by the estimate.
+    On a bare array, whose products wait for nobody, that is the program's own time.
     """
     mapping = plan.mapping
     if mapping is None:
-        return plan.estimated_cycles
-    known = dict[tuple[Placed, ...], int]()
+        return cycles(plan.program)
+    known = dict[tuple[object, ...], int]()
+    one_level = len(plan.chip.memory) == 1
 
     def taken(*places: Place) -> int:
         some = [_chosen(mapping, place) for place in places]
-        alike = tuple((nameless(task), chosen, levels) for task, chosen, levels in some)
+        # where there are several levels it counts what lies where
+        alike = tuple((nameless(task), chosen) for task, chosen in some) if one_level else places
         if alike not in known:
-            program = _program(plan, mapping, some)
-            known[alike] = sum(chosen.cost for _, chosen, _ in some) if program is None else cycles(program)
+            known[alike] = cycles(_program(plan, mapping, places))
         return known[alike]
 
     total = 0
     for number, part in enumerate(mapping.parts):
         total += part.count * sum(taken((number, n)) for n in range(len(part.tasks)))
     for (first, second), count in _neighbours(mapping).items():
-        if len({level for place in (first, second) for level in _chosen(mapping, place)[2]}) == 1:
-            total -= count * (taken(first) + taken(second) - taken(first, second))
+        total -= count * (taken(first) + taken(second) - taken(first, second))
     return total
 
 
@@ -94,18 +93,32 @@ def _neighbours(mapping: Mapping) -> Counter[tuple[Place, Place]]:
     return found
 
 
-def _chosen(mapping: Mapping, place: Place) -> Placed:
+def _chosen(mapping: Mapping, place: Place) -> tuple[Task, Chosen]:
     number, n = place
-    part, tilings = mapping.parts[number], mapping.choice[1]
-    task = part.tasks[n]
-    return task, tilings[number][task.operator.name], part.levels[task.operator.name]
+    task = mapping.parts[number].tasks[n]
+    return task, mapping.choice[1][number][task.operator.name]
 
 
-def _program(plan: MappedWorkload, mapping: Mapping, some: Sequence[Placed]) -> Program | None:
-    """One task, or two in a row; one with itself is repeated."""
-    different = {each[0].operator.name: each for each in some}
-    times = len(some) // len(different)
-    return program_of(plan.chip, plan.graph, mapping.choice[0], list(different.values()), times)
+class _Beside(MemoryMap):
+    """Where a whole workload's objects lie; what a task reads that another one made begins where memory does."""
+
+    def take(self, operator: str, role: str, unit_bytes: int, units: int = 1) -> int:
+        if self.homes is not None and (operator, role) not in self.homes:
+            return self.chip.level_bases[0]
+        return super().take(operator, role, unit_bytes, units)
+
+
+def _program(plan: MappedWorkload, mapping: Mapping, places: Sequence[Place]) -> Program:
+    """One task, or two in a row, in the first repetition of their parts."""
+    parts, chosen = list[Part](), list[dict[str, Chosen]]()
+    for place in places:
+        whole, (task, its) = mapping.parts[place[0]], _chosen(mapping, place)
+        name = task.operator.name
+        parts.append(Part(whole.first, 1, (task,), {name: whole.levels[name]}))
+        chosen.append({name: its})
+    memory = _Beside(plan.chip, None if plan.placement is None else plan.placement.homes)
+    choice = mapping.choice[0], chosen
+    return lower_tasks(plan.chip, plan.graph, parts, choice, memory, draft=True, written=plan.written).program
 
 
 __all__ = ["composed_cycles", "program_of"]

@@ -119,6 +119,8 @@ class MappedWorkload(Struct, frozen=True):
     """What the search minimised, see `objective.OBJECTIVES`."""
     searched: SearchEffort | None = None
     """How the mapping was looked for; nothing where it was given."""
+    written: int = MOST_WRITTEN
+    """Tiles of attention that are written out at most, see `lower_tasks`."""
     placed: PlacementChoice | None = None
     """Which placements were looked at, where it was not the heuristic's alone."""
 
@@ -141,6 +143,8 @@ class Drafted(Struct, frozen=True):
     results: NamedValues[str, Stored]
     apart: NamedValues[str, str]
     timed: bool = False
+    written: int = MOST_WRITTEN
+    """Tiles of attention that are written out at most, see `lower_tasks`."""
 
 
 class Lowered(NamedTuple):
@@ -217,7 +221,7 @@ def _draft(
     lowered = lower_tasks(chip, graph, mapping.parts, mapping.choice, memory, draft=True, known=known, written=written)
     timed = known is not None
     tasks = () if timed else lowered.tasks()
-    return Drafted(mapping, lowered.program, tasks, memory, lowered.results, lowered.apart, timed)
+    return Drafted(mapping, lowered.program, tasks, memory, lowered.results, lowered.apart, timed, written)
 
 
 def checked(
@@ -249,6 +253,7 @@ def checked(
         memory,
         drafted.results,
         drafted.apart,
+        written=drafted.written,
     )
 
 

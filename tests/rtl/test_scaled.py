@@ -37,6 +37,7 @@ BOTH = {"tile.array.cache": "[int8, int4]"}
 SHAPES = [
     {},
     {"tile.vector.lanes": 8, "tile.vector.transpose_rows": 4, "tile.vector.format": "null"},
+    {"tile.array.rows": 2},  # a group is several folds, of which one waits
     {"tile.array.operands": "[fp16]", "tile.array.load_rows": 4, "tile.vector.lanes": 16, "tile.vector.format": "null"},
 ]
 

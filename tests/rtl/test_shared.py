@@ -129,7 +129,7 @@ def test_a_planted_fault_is_found(module, old, new, monkeypatch):
 
 
 def test_words_say_that_codes_have_no_groups():
-    for packing in (Packing(DataType.INT8, 0), Packing(DataType.INT8, 1), Packing(DataType.INT8, 1 << 14)):
+    for packing in (Packing(DataType.INT8, 0), Packing(DataType.INT8, 1), Packing(DataType.INT8, 1 << 13)):
         made = product(packing=packing).instructions[0]
         assert decode(encode(made)) == made
 

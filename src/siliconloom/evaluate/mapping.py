@@ -166,7 +166,7 @@ def _task(plan: MappedWorkload, mapped: MappedTask, taken: int) -> dict[str, Any
         "lower_bound": bound.lower_bound_cycles,
         "gap": _gap(cycles, bound.lower_bound_cycles),
         "binding": _binding(plan, mapped),
-        "estimated_cycles": mapped.estimated_cycles,
+        "estimated_cycles": None if tiling is None else mapped.estimated_cycles,
         "bound": bound.as_dict(),
         "candidates": effort.candidates,
         "simulated": effort.simulated,

@@ -15,7 +15,7 @@ from siliconloom.arch.datatype import CACHE_CODES, CACHE_SCALED, DataType, Packi
 from siliconloom.arch.description import NpuTile, SystolicArray
 from siliconloom.arch.floats import patterns_of, values_of
 from siliconloom.arch.isa import Address, Opcode
-from siliconloom.arch.layout import line_values, row_unit, row_values
+from siliconloom.arch.layout import line_values, product_values, row_unit, row_values
 from siliconloom.arch.packing import weight_bytes
 from siliconloom.arch.scaled import NO_NUMBER, group_rows, result_bytes
 from siliconloom.arch.vector import VectorFunction
@@ -26,6 +26,8 @@ from siliconloom.verification.programs import RESULTS, random_image
 
 ROUND = (0.0, 2.0**-130, 2.0**-20, 1.0, 0.984375, 240.0, 448.0, 464.0, 480.0, 57344.0, 61440.0, 65504.0, 3e38, np.inf)
 """Sizes at which formats end, or their halves lie, and numbers that are none of theirs."""
+WAITED = 8
+"""Rows that move past values."""
 
 
 def cache_programs(chip: Chip) -> list[tuple[str, LoadedProgram]]:
@@ -49,6 +51,22 @@ def drawn_elements(rows: FloatRows, count: int) -> Image:
     return np.choose(kind, [any_, ends, even.astype(any_.dtype)]).astype(any_.dtype).view(np.uint8)
 
 
+def hard_lines(rows: FloatRows, drawn: Image) -> Image:
+    """The same, beginning with lines that share a scale: of zeros, of the smallest, and of halves of a code and a bit.
+
+    The last ones are behind a one: the smallest number beyond half of a code of int8, and of int4, by a bit in fp32.
+    """
+    cols, size = rows.tile.array.cols, rows.size
+    bit = 2.0**-23
+    begin = np.zeros((3, cols))
+    begin[0, 1::2] = -0.0
+    begin[1] = 2.0**-140
+    begin[2] = np.resize([2.0**-7 * (1 + bit), 2.0**-3 * (1 + bit), 3 * 2.0**-7, -(2.0**-7) * (1 + 2 * bit)], cols)
+    begin[2, 0] = 1.0
+    patterns = patterns_of(begin.ravel(), rows.dtype).astype(f"<u{size}").view(np.uint8)
+    return np.concatenate([patterns, drawn[len(patterns) :]])[: len(drawn)]
+
+
 def kept_results(chip: Chip, dtype: DataType) -> LoadedProgram:
     """Rows and columns of whole lines and of parts of them, in narrow lines and in others, at every place of a line."""
     rows = FloatRows(chip, np.random.default_rng(47))
@@ -70,7 +88,8 @@ def kept_results(chip: Chip, dtype: DataType) -> LoadedProgram:
             pitch, line = row_values(tile, inner, narrow), line_values(inner, lanes, narrow)
             if rows.size * m * row_values(tile, n, narrow) > limit or size * (outer * pitch + line) > limit:
                 continue
-            rows.put(drawn_elements(rows, limit // rows.size), rows.first)
+            drawn = drawn_elements(rows, limit // rows.size)
+            rows.put(hard_lines(rows, drawn) if scaled and not number else drawn, rows.first)
             rows.compute(VectorFunction.COPY, limit // (rows.size * unit), unit, keep=False)
             place = size * line * (1 if size * line * 2 <= limit else 0)
             c = Address(base=rows.out + place)
@@ -104,7 +123,10 @@ def kept_operands(chip: Chip, formats: Sequence[DataType]) -> LoadedProgram:
                 if dtype in array.cache_scaled and not number:
                     held[0] = NO_NUMBER
                 if count <= min(rows.places.bank, RESULTS // 12):
-                    packed_product(rows, packing, cols, k, held)
+                    # where a group is several folds, more rows than a fold's load takes make one wait within it
+                    room = rows.size * product_values(rows.tile, WAITED, cols, k).a
+                    waits = packing.by_rows and room <= rows.places.bank
+                    packed_product(rows, packing, cols, k, held, m=WAITED if waits else 2)
     return rows.program()
 
 

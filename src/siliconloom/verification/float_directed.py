@@ -424,16 +424,18 @@ def block_before_codes(chip: Chip, block: DataType, codes: Sequence[DataType]) -
     return rows.program()
 
 
-def packed_product(rows: FloatRows, packing: Packing, cols: int, k: int, held: Image | None = None) -> None:
-    """A product of two rows by such weights, and what is stored of it; ``held`` is how they lie, or they are random."""
+def packed_product(
+    rows: FloatRows, packing: Packing, cols: int, k: int, held: Image | None = None, *, m: int = 2
+) -> None:
+    """A product of ``m`` rows by such weights, and what is stored of it; ``held`` is how they lie, or random."""
     if held is None:
         held = _random_weights(rows, packing, cols, k)
     rows.put(held, rows.weights)
-    rows.anything(rows.size * product_values(rows.tile, 2, cols, k).a, rows.moving)
+    rows.anything(rows.size * product_values(rows.tile, m, cols, k).a, rows.moving)
     ends = Address(base=rows.moving), Address(base=rows.weights)
-    rows.chain.add(Opcode.MATMUL, m=2, n=cols, k=k, a=ends[0], b=ends[1], c=Address(), packing=packing)
+    rows.chain.add(Opcode.MATMUL, m=m, n=cols, k=k, a=ends[0], b=ends[1], c=Address(), packing=packing)
     rows.columns(rows.drawn(cols, 2.0**-4), rows.drawn(cols, 2.0**-4))
-    rows.compute(VectorFunction.REQUANTIZE, 2, cols, a=Address())
+    rows.compute(VectorFunction.REQUANTIZE, m, cols, a=Address())
 
 
 def _random_weights(rows: FloatRows, packing: Packing, cols: int, k: int) -> Image:

@@ -17,6 +17,9 @@ CASES = [
     ("tpu-v4", "resnet50-conv", []),
     ("tpu-v4", "gpt2-block-gemms", []),
     ("npu-edge-int8", "gpt2", [("workload.sequence", "100")]),
+    ("csd-flash", "t5-base", []),  # keys and values are appended in a memory with large pages
+    ("systolic-ws-32", "gpt2-block-gemms", []),
+    ("npu-datacenter", "gpt2", [("workload.sequence", "300"), ("tile.sequencer.program_words", "320")]),
 ]
 """Without overlap of neighbours the first is 6.5 % off, the others up to 16 %."""
 
