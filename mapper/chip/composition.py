@@ -14,42 +14,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from msgspec.structs import replace
-
-from siliconloom.arch.description import Chip
 from siliconloom.arch.isa import Program
 from siliconloom.mapper.chip.choice import Chosen, Part, nameless
-from siliconloom.mapper.chip.layout import Layout
 from siliconloom.mapper.chip.memory import MemoryMap
 from siliconloom.mapper.chip.program import MappedWorkload, Mapping, lower_tasks
 from siliconloom.mapper.chip.tasks import Task
-from siliconloom.workloads import Graph
 
 Place = tuple[int, int]
 """A task: the number of its part, and its own in that."""
-Placed = tuple[Task, Chosen, tuple[str, ...]]
-"""A task, what is chosen for it, and the memory levels of its objects (`choice.Part.levels`)."""
-
-
-def program_of(chip: Chip, graph: Graph, layout: Layout, tasks: Sequence[Placed], times: int = 1) -> Program | None:
-    """These tasks in a row, so many times.
-
-    ``None`` where their objects do not fit the levels: they stream from one that they fill.
-    """
-    once, chosen, levels = list[Task](), dict[str, Chosen](), dict[str, tuple[str, ...]]()
-    for task, one, its in tasks:
-        cached = task.cached
-        if cached is not None:
-            cached = cached.of(repeat=times)
-        once.append(replace(task, operator=replace(task.operator, repeat=times), cached=cached))
-        chosen[task.operator.name], levels[task.operator.name] = one, its
-    part = Part(0, times, tuple(once), levels)
-    within = tuple(dict.fromkeys(level for its in levels.values() for level in its))
-    memory = MemoryMap(chip, levels=tasks[0][2] if len(tasks) == 1 else within)
-    program = lower_tasks(chip, graph, [part], (layout, [chosen]), memory, draft=True).program
-    if len(chip.memory) > 1 and memory.used > min(chip.memory[level].total_capacity for level in within):
-        return None
-    return program
 
 
 def composed_cycles(plan: MappedWorkload, cycles: Callable[[Program], int]) -> int:
@@ -121,4 +93,4 @@ def _program(plan: MappedWorkload, mapping: Mapping, places: Sequence[Place]) ->
     return lower_tasks(plan.chip, plan.graph, parts, choice, memory, draft=True, written=plan.written).program
 
 
-__all__ = ["composed_cycles", "program_of"]
+__all__ = ["composed_cycles"]

@@ -29,7 +29,6 @@ from siliconloom.mapper.chip.choice import (
     executions,
     finalists,
 )
-from siliconloom.mapper.chip.composition import program_of
 from siliconloom.mapper.chip.known import KnownTasks
 from siliconloom.mapper.chip.layout import Layout
 from siliconloom.mapper.chip.memory import Kept, MemoryMap
@@ -488,9 +487,16 @@ def _alone(
     One among several has neighbours that it overlaps with: it is run a few times in a row then, and is its own one.
     """
     times = 1 if graph_tasks == 1 else IN_A_ROW
-    program = program_of(chip, graph, layout, [(task, chosen, levels)], times)
-    if program is None:
-        return chosen.cost  # the estimate has to do
+    cached = task.cached
+    if cached is not None:
+        cached = cached.of(repeat=times)
+    once = replace(task, operator=replace(task.operator, repeat=times), cached=cached)
+    name = task.operator.name
+    part = Part(0, times, (once,), {name: levels})
+    memory = MemoryMap(chip, levels=levels)
+    program = lower_tasks(chip, graph, [part], (layout, [{name: chosen}]), memory, draft=True).program
+    if len(chip.memory) > 1 and memory.used > min(chip.memory[level].total_capacity for level in levels):
+        return chosen.cost  # it streams from a level that its objects fill: the estimate has to do
     return -(-objective.measure(program) // times)
 
 
