@@ -126,7 +126,7 @@ class MappedWorkload(Struct, frozen=True):
 
     @property
     def estimated_cycles(self) -> int:
-        """The sum of its tasks' estimates, by which they were chosen; `composition` counts what neighbours save, too."""
+        """The sum of its tasks' estimates, by which they were chosen; `composition` counts overlaps, too."""
         return sum(count * tiling.cycles for task in self.tasks for count, tiling in task.runs)
 
 
