@@ -266,8 +266,11 @@ class _Costs:
         if not self.layout.blocks:
             return self.cached(self.layout.value_tile(keys))
         parts = pieces(self.tile.dma.bytes_per_cycle, *self.layout.value_rows(keys), 0)
-        one, memory = (parts[0].fields["m"], parts[0].fields["n"]), self.chip.nearest  # they have one shape
-        return len(parts) * moved_bytes(memory, *one), len(parts) * access_cycles(self.chip, memory, *one)
+        shapes, memory = [(part.fields["m"], part.fields["n"]) for part in parts], self.chip.nearest
+        return (
+            sum(moved_bytes(memory, *one) for one in shapes),
+            sum(access_cycles(self.chip, memory, *one) for one in shapes),
+        )
 
     def _moved(self, keys: int) -> int:
         """Bytes moved of a tile of keys and one of values."""

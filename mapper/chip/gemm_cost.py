@@ -304,7 +304,8 @@ class _Transfers:
         width, local = -(-cols * self.bits // 8), self.local(cols)
         apart = (rows > 1) & ((width != self.pitch) | (width != local))
         bus = self.chip.tile.dma.bytes_per_cycle  # type: ignore[union-attr]
-        lines = moved_rows(bus, rows, width, np.asarray(self.pitch), local, self.places, fills=self.fills).rows
+        made = moved_rows(bus, rows, width, np.asarray(self.pitch), local, self.places, fills=self.fills)
+        lines = made.rows + made.rest_rows
         return np.where(apart, np.maximum(lines // np.maximum(rows, 1), 1), 1)
 
     def total(self, row_parts: Parts, col_parts: Parts) -> tuple[Int, Int]:
@@ -332,7 +333,14 @@ class _Transfers:
         """Rows that adjoin are one row, as the builder makes them."""
         bus = self.chip.tile.dma.bytes_per_cycle  # type: ignore[union-attr]
         made = moved_rows(bus, rows, width, pitch, local, places, fills=self.fills)
-        return moved_bytes(self.memory, *made), access_cycles(self.chip, self.memory, *made)
+        moved, held = self._priced(made.rows, made.width)
+        if not made.rest_rows.any():
+            return moved, held
+        more, longer = self._priced(made.rest_rows, made.rest)
+        return moved + more, held + longer
+
+    def _priced(self, rows: Int, width: Int) -> tuple[Int, Int]:
+        return moved_bytes(self.memory, rows, width), access_cycles(self.chip, self.memory, rows, width)
 
 
 class _Tiles(_Transfers):

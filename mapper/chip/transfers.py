@@ -7,6 +7,7 @@ are multiples of.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -32,10 +33,12 @@ class TransferPiece(Struct, frozen=True):
 
 
 class MovedRows(NamedTuple):
-    """Rows of all transfers that an operand takes, and bytes of each."""
+    """Rows of all transfers that an operand takes, and bytes of each; and those that take the rest, where it is cut."""
 
     rows: Int
     width: Int
+    rest_rows: Int
+    rest: Int
 
 
 @lru_cache(maxsize=1 << 14)
@@ -76,15 +79,26 @@ def pieces(
     if rows > 1 and not (places | pitch | local_pitch) & window_of(bus, width) - 1:
         return (as_it_is,)
     if adjoin:
-        part = min(lowest(places | total), bus)
+        part = min(lowest(places), bus)
         if total // part <= LONGEST_ROW:
-            return (TransferPiece(0, _fields(total // part, part, part, part)),)
-    part = min(lowest(places | width | (pitch | local_pitch if rows > 1 else 0)), bus)
+            return tuple(_cut(total, part))
+    part = min(lowest(places | (pitch | local_pitch if rows > 1 else 0)), bus)
     if fills and joins and width < pitch == local_pitch and rows > 1:
         filled = pieces(bus, rows, pitch, pitch, pitch, places)
-        if sum(piece.fields["m"] for piece in filled) < rows * width // part:
+        if sum(piece.fields["m"] for piece in filled) < rows * -(-width // part):
             return filled
-    return tuple(TransferPiece(at, _fields(rows, part, pitch, local_pitch)) for at in range(0, width, part))
+    return tuple(
+        TransferPiece(at, _fields(rows, min(part, width - at), pitch, local_pitch)) for at in range(0, width, part)
+    )
+
+
+def _cut(total: int, part: int) -> Iterator[TransferPiece]:
+    """Bytes that adjoin, in rows of ``part`` and one of the rest."""
+    whole, rest = divmod(total, part)
+    if whole:
+        yield TransferPiece(0, _fields(whole, part, part, part))
+    if rest:
+        yield TransferPiece(whole * part, _fields(1, rest, 0, 0))
 
 
 def moved_rows(
@@ -93,21 +107,30 @@ def moved_rows(
     """What the transfers of `pieces` move in all, of many operands at once; for what transfers cost."""
     adjoin = (rows == 1) | ((pitch == width) & (width == local_pitch))
     total = rows * width
+    none = np.zeros_like(total)
     if bus & bus - 1:
-        return MovedRows(np.where(adjoin, 1, rows), np.where(adjoin, total, width))
+        return MovedRows(np.where(adjoin, 1, rows), np.where(adjoin, total, width), none, none)
     several = np.where(rows > 1, pitch | local_pitch, 0)
     whole = adjoin & (places & _units(bus, total) - 1 == 0)
     by_row = (rows > 1) & ((places | several) & _units(bus, width) - 1 == 0)
-    joined_part = np.minimum(_lowest(places | total), bus)
-    column = np.minimum(_lowest(places | width | several), bus)
-    part = np.where(adjoin, joined_part, column)
-    lines = np.where(whole, 1, np.where(by_row, rows, total // np.maximum(part, 1)))
-    moved = MovedRows(lines, np.where(whole, total, np.where(by_row, width, part)))
+    # what is cut: where all adjoins, in rows of `part`, else every row in columns of it, and one of the rest
+    part = np.minimum(_lowest(places | np.where(adjoin, 0, several)), bus)
+    long, lines = np.where(adjoin, total, width), np.where(adjoin, 1, rows)
+    parts, rest = np.divmod(long, part)
+    is_cut = ~(whole | by_row)
+    rest_rows = np.where(is_cut & (rest > 0), lines, 0)
+    moved = MovedRows(
+        np.where(whole, 1, np.where(by_row, rows, lines * parts)),
+        np.where(whole, total, np.where(by_row, width, part)),
+        rest_rows,
+        np.where(rest_rows > 0, rest, 0),
+    )
     if not fills:
         return moved
     full = moved_rows(bus, rows, pitch, pitch, pitch, places)
-    filled = (width < pitch) & (pitch == local_pitch) & (rows > 1) & ~by_row & (full.rows < moved.rows)
-    return MovedRows(np.where(filled, full.rows, moved.rows), np.where(filled, full.width, moved.width))
+    fewer = full.rows + full.rest_rows < moved.rows + moved.rest_rows
+    filled = (width < pitch) & (pitch == local_pitch) & (rows > 1) & ~by_row & fewer
+    return MovedRows(*(np.where(filled, *both) for both in zip(full, moved, strict=True)))
 
 
 def lowest(places: int) -> int:

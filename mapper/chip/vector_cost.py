@@ -133,10 +133,9 @@ def _cost(chip: Chip, made: VectorLayout, rows: int, cols: int) -> VectorTiling:
 
     def transfer(lines: int, width: int, pitch: int, local: int, places: int) -> tuple[int, int]:
         made = pieces(tile.dma.bytes_per_cycle, lines, width, pitch, local, places)
-        if not made:
-            return 0, 0
-        one = made[0].fields["m"], made[0].fields["n"]  # the pieces of an operand have one shape
-        return len(made) * moved_bytes(memory, *one), len(made) * access_cycles(chip, memory, *one)
+        shapes = [(piece.fields["m"], piece.fields["n"]) for piece in made]
+        held = sum(access_cycles(chip, memory, *one) for one in shapes)
+        return sum(moved_bytes(memory, *one) for one in shapes), held
 
     read = written = port = vector = tiles = 0
     stores = shape.outputs

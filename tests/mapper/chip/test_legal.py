@@ -1,5 +1,7 @@
 """Mapped programs are legal by construction: what the search proposes, the tile runs."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, reject, settings
@@ -188,9 +190,27 @@ def test_transfers_cover_every_byte_once_and_begin_where_they_must(bus, rows, wi
     for fills in (False, True):
         made = pieces(bus, rows, width, pitch, local, places, fills=fills)
         arrays = (np.array([value]) for value in (rows, width, pitch, local, places))
-        lines, size = moved_rows(bus, *arrays, fills=fills)
-        assert sum(p.fields["m"] for p in made) == lines[0]
-        assert made[0].fields["n"] == size[0]
+        told = moved_rows(bus, *arrays, fills=fills)
+        rows_of: Counter[int] = Counter()
+        for piece in made:
+            rows_of[piece.fields["n"]] += piece.fields["m"]
+        assert rows_of == +Counter({int(told.rest[0]): int(told.rest_rows[0]), int(told.width[0]): int(told.rows[0])})
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    bus=st.sampled_from([4, 16, 64, 256]),
+    rows=st.integers(1, 20),
+    width=st.integers(1, 3000),
+    pads=st.tuples(st.sampled_from([0, 0, 1, 16, 64]), st.sampled_from([0, 0, 16])),
+    places=st.one_of(st.just(0), st.integers(0, 200).map(lambda n: 16 * n)),
+)
+def test_a_wider_bus_never_takes_more_beats(bus, rows, width, pads, places):
+    def beats(bus):
+        made = pieces(bus, rows, width, width + pads[0], width + pads[1], places)
+        return sum(piece.fields["m"] * -(-piece.fields["n"] // bus) for piece in made)
+
+    assert beats(2 * bus) <= beats(bus)
 
 
 @settings(max_examples=300, deadline=None)
