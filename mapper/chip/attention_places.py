@@ -64,10 +64,14 @@ def whole_places(shape: Attention, parts: Sequence[AttentionPart], queries: int,
 
 def as_one(shape: Attention, parts: Sequence[AttentionPart], keys: int) -> list[Sequence[AttentionPart]]:
     """Parts of the queries that are in one pipeline: all of them where all keys are one tile, or each by itself."""
-    alike = len({part.queries for part in parts}) == 1 and not shape.values_in_keys
-    if alike and all(part.keys <= keys for part in parts):
+    if are_alike(shape, parts) and all(part.keys <= keys for part in parts):
         return [parts]
     return [[part] for part in parts]
+
+
+def are_alike(shape: Attention, parts: Sequence[AttentionPart]) -> bool:
+    """Whether parts of the queries may be in one pipeline: they are of one size."""
+    return len({part.queries for part in parts}) == 1 and not shape.values_in_keys
 
 
 def kept_from(outer: int, *, parts: bool = False) -> int:
@@ -104,6 +108,7 @@ __all__ = [
     "CAUSAL_SEGMENTS",
     "PARTS",
     "AttentionPart",
+    "are_alike",
     "as_one",
     "is_masked",
     "kept_from",
