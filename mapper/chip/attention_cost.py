@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import lcm
 
 import numpy as np
@@ -26,6 +26,8 @@ from siliconloom.mapper.chip.layout import Layout
 from siliconloom.mapper.chip.objective import ESTIMATED, Objective
 from siliconloom.mapper.chip.operands import packing_of
 from siliconloom.workloads import Attention
+
+Int = NDArray[np.int64]
 
 KEPT = 3
 """Candidates of each layout that are looked at again."""
@@ -59,38 +61,56 @@ def choose_attention_tilings(
         if queries * heads <= ROW_LIMIT
         for resident in ((False, True) if costs.may_stay(queries, keys, heads) else (False,))
     ]
-    sizes = {keys: _cached_tiles(made, keys, most_keys) for _, keys, *_ in tilings}
-    rooms: dict[bool, NDArray[np.int64]] = {}
-    names: dict[bool, list[str]] = {}
+    found: list[list[AttentionTiling]] = [[] for _ in layouts]
     for apart in {layout.values > 0 for layout in layouts}:
-        needs = [
-            _needs(made, queries * heads, most_keys if whole else keys, *sizes[keys], apart=apart)
-            for queries, keys, heads, whole, _ in tilings
-        ]
-        rings = list(needs[0]) if needs else []
-        rooms[apart] = np.array([[*need.values()] for need in needs], np.int64).reshape(len(needs), -1)
-        names[apart] = rings
-    fits = {
-        layout: (rooms[layout.values > 0] <= [getattr(layout, ring) for ring in names[layout.values > 0]]).all(axis=1)
-        for layout in layouts
-    }
-    known: dict[bool, dict[int, AttentionTiling]] = {}
-    for apart in rooms:
-        some = np.flatnonzero(np.any([fits[layout] for layout in layouts if (layout.values > 0) == apart], axis=0))
-        numbers = some.tolist()
-        known[apart] = dict(zip(numbers, costs.of([tilings[n] for n in numbers], apart=apart), strict=True))
-    found: list[list[AttentionTiling]] = []
-    for layout in layouts:
-        fitting = [known[layout.values > 0][number] for number in np.flatnonzero(fits[layout]).tolist()]
-        cost = objective.of_tiling
-        limit = objective.slack * min(map(cost, fitting), default=0)
-        fast = [tiling for tiling in fitting if cost(tiling) <= limit]
-        frugal = min(fast, key=lambda t: (t.read_bytes + t.write_bytes, t.cycles), default=None)
-        others = sorted((t for t in fitting if t != frugal), key=cost)
-        kept = [frugal, *others[: KEPT - 1]] if frugal else []
-        firsts = {(t.keys, t.whole, t.resident): t for t in reversed(others) if cost(t) <= NEAR * limit}
-        found.append(list(dict.fromkeys([*kept, *sorted(firsts.values(), key=cost)])))
+        places = [place for place, layout in enumerate(layouts) if (layout.values > 0) == apart]
+        some = [layouts[place] for place in places]
+        fits = _fits(made, tilings, most_keys, some, apart=apart)
+        numbers = np.flatnonzero(fits.any(axis=0)).tolist()
+        known = dict(zip(numbers, costs.of([tilings[number] for number in numbers], apart=apart), strict=True))
+        cost = {number: objective.of_tiling(tiling) for number, tiling in known.items()}
+        cheapest = sorted(numbers, key=cost.__getitem__)
+        alike: dict[bytes, list[AttentionTiling]] = {}
+        for place, fit in zip(places, fits, strict=True):
+            under = fit.tobytes()
+            if under not in alike:
+                inside = fit.tolist()
+                order = [number for number in cheapest if inside[number]]
+                alike[under] = [known[number] for number in _picked(order, known, cost, objective)]
+            found[place] = alike[under]
     return found
+
+
+def _fits(
+    made: AttentionLayout, tilings: Sequence[TilingSizes], most_keys: int, layouts: Sequence[Layout], *, apart: bool
+) -> NDArray[np.bool_]:
+    """Which tilings fit each of the layouts: a row for each of these."""
+    sizes = {keys: _cached_tiles(made, keys, most_keys) for keys in {each.keys for each in tilings}}
+    columns = [(e.queries * e.heads, most_keys if e.whole else e.keys, *sizes[e.keys]) for e in tilings]
+    needs = _needs(made, *np.array(columns, np.int64).T, apart=apart)
+    rooms = np.array([[getattr(layout, ring) for ring in needs] for layout in layouts], np.int64)
+    return np.asarray((rooms[:, None] >= np.array(list(needs.values())).T).all(axis=2))
+
+
+def _picked(
+    order: Sequence[int], known: Mapping[int, AttentionTiling], cost: Mapping[int, float], objective: Objective
+) -> list[int]:
+    """Of tilings, the cheapest first: of those that cost nearly the least that which moves fewest bytes, and others.
+
+    These are the `KEPT` cheapest, and the cheapest of each kind that is `NEAR`.
+    """
+    if not order:
+        return []
+    limit = objective.slack * cost[order[0]]
+    fast = (number for number in order if cost[number] <= limit)
+    frugal = min(fast, key=lambda n: (known[n].read_bytes + known[n].write_bytes, known[n].cycles))
+    others = [number for number in order if number != frugal]
+    firsts = {
+        ((t := known[number]).keys, t.whole, t.resident): number
+        for number in reversed(others)
+        if cost[number] <= NEAR * limit
+    }
+    return list(dict.fromkeys([frugal, *others[: KEPT - 1], *sorted(firsts.values(), key=cost.__getitem__)]))
 
 
 def attention_needs(
@@ -101,10 +121,10 @@ def attention_needs(
     ``most_keys`` are those that some part of the queries reads. Values have a ring of their own where they lie
     ``apart``.
     """
-    made = AttentionLayout.of(chip, shape)
-    return _needs(
-        made, queries * heads, most_keys if whole else keys, *_cached_tiles(made, keys, most_keys), apart=apart
-    )
+    made, row = AttentionLayout.of(chip, shape), most_keys if whole else keys
+    tiles = _cached_tiles(made, keys, most_keys)
+    needs = _needs(made, *(np.array([each], np.int64) for each in (queries * heads, row, *tiles)), apart=apart)
+    return {ring: int(need[0]) for ring, need in needs.items()}
 
 
 def _cached_tiles(made: AttentionLayout, keys: int, most_keys: int) -> tuple[int, int]:
@@ -114,25 +134,30 @@ def _cached_tiles(made: AttentionLayout, keys: int, most_keys: int) -> tuple[int
     return made.key_tile(keys) * (SLOTS if keys < most_keys else 1), 0
 
 
-def _needs(made: AttentionLayout, rows: int, row: int, keys: int, values: int, *, apart: bool) -> dict[str, int]:
+def _needs(made: AttentionLayout, rows: Int, row: Int, keys: Int, values: Int, *, apart: bool) -> dict[str, Int]:
     """As `attention_needs`: ``row`` is that of sums, and of probabilities; ``keys`` and ``values`` a tile of them."""
-    tile, shape, size = made.tile, made.shape, made.shape.precision.size
-    scores, context = (first_values(tile, rows, depth, narrow=1) for depth in (shape.head_dim, row))
+    tile, shape = made.tile, made.shape
+
+    def size(elements: Int) -> Int:
+        return -(-elements * shape.precision.bits // 8)
+
+    depth = np.full_like(rows, shape.head_dim)
+    scores, context = (size(first_values(tile, rows, each, narrow=1)) for each in (depth, row))
     queries, powers = rows * made.q_local(), rows * size(row_values(tile, row, narrow=1))
     needs = {
-        "weights": keys if apart else max(keys, values),
-        "moving": max(size(scores), queries),
+        "weights": keys if apart else np.maximum(keys, values),
+        "moving": np.maximum(scores, queries),
         "partial": made.sums(rows, row),
-        "probabilities": max(size(context), powers),
-        "context": made.sums(rows, shape.v_head_dim),
+        "probabilities": np.maximum(context, powers),
+        "context": made.sums(rows, np.full_like(rows, shape.v_head_dim)),
         "results": rows * made.o_local(),
-        "constants": made.constants,
+        "constants": np.full_like(rows, made.constants),
     }
-    if apart and values:
+    if apart and not shape.values_in_keys:
         needs["values"] = values
     if made.turned:
         del needs["moving"]
-        needs |= {"vector": queries, "queries": made.turned_bytes(rows, shape.head_dim)}
+        needs |= {"vector": queries, "queries": made.turned_bytes(rows, depth)}
         needs |= {"powers": powers, "probabilities": made.turned_bytes(rows, row)}
     return needs
 

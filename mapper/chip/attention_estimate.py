@@ -189,7 +189,8 @@ class AttentionCosts:
         taken_keys = _sum(each.tiles * each.keys for each in row)
         taken_values = _sum(each.tiles * each.values for each in row)
         taken_moved = _sum(each.tiles * each.moved for each in row)
-        of_keys, of_values, of_both = (np.where(stays > 0, 0, each) for each in (taken_keys, taken_values, taken_moved))
+        moves = stays == 0
+        of_keys, of_values, of_both = moves * taken_keys, moves * taken_values, moves * taken_moved
         fill = np.zeros(work.paced.shape)
         last_scores, last_context = np.zeros_like(work.array), np.zeros_like(work.array)
         for count, queries, heads in self._query_tiles(sizes):

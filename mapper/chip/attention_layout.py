@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from math import gcd, lcm, prod
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from siliconloom.arch.description import TILE_FORMATS, Chip, Memory, NpuTile
 from siliconloom.arch.layout import (
     filled_values,
@@ -23,7 +26,7 @@ from siliconloom.arch.layout import (
 from siliconloom.arch.packing import panel_bytes, weight_bytes
 from siliconloom.arch.scaled import group_rows, is_scaled
 from siliconloom.arch.timing import QUEUE_POP, TRANSFER_START
-from siliconloom.arch.vector import VectorFunction
+from siliconloom.arch.vector import Count, VectorFunction
 from siliconloom.mapper.chip.attention_places import (
     PARTS,
     AttentionPart,
@@ -185,10 +188,14 @@ class AttentionLayout:
         """From column to column of so many rows that are transposed; nothing where none are."""
         return self.shape.precision.size(row_values(self.tile, rows, narrow=1)) if self.turned else 0
 
-    def turned_bytes(self, rows: int, cols: int) -> int:
+    def turned_bytes(self, rows: NDArray[np.int64], cols: NDArray[np.int64]) -> NDArray[np.int64]:
         """So many rows that are transposed: whole blocks of them are read, the last ones beyond the last column."""
-        pitch, whole = self.turned_pitch(rows), self.shape.precision.size(filled_values(rows, self.array.rows))
-        return (cols - 1) * pitch + max(pitch, whole)
+        bits = self.shape.precision.bits
+        pitch, whole = (
+            -(-values * bits // 8)
+            for values in (row_values(self.tile, rows, narrow=1), filled_values(rows, self.array.rows))
+        )
+        return (cols - 1) * pitch + np.maximum(pitch, whole)
 
     def key_tile(self, keys: int) -> int:
         """A tile of keys as the array takes it."""
@@ -234,13 +241,13 @@ class AttentionLayout:
             parts.append(KeyPart(whole * self.key_block, rows, width, pitch, self.key_line(keys)))
         return parts
 
-    def split(self, cols: int) -> int:
+    def split(self, cols: Count) -> Count:
         """How lines of sums of so many columns are split."""
-        return int(sums_split(self.array, cols))
+        return sums_split(self.array, cols)
 
-    def sums(self, rows: int, cols: int) -> int:
+    def sums(self, rows: Count, cols: Count) -> Count:
         """Local addresses of so many rows of sums."""
-        return int(sums_bytes(self.array, cols, rows, self.split(cols)))
+        return sums_bytes(self.array, cols, rows, self.split(cols))
 
     def value_tile(self, keys: int) -> int:
         """A tile of values as the array takes it."""

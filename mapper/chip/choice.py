@@ -18,7 +18,7 @@ from siliconloom.arch.datatype import Packing
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.errors import NotSupported
 from siliconloom.mapper.chip.attention_cost import AttentionTiling, choose_attention_tilings
-from siliconloom.mapper.chip.bounds import least_bytes, operator_bound
+from siliconloom.mapper.chip.bounds import Bound, least_bytes, operator_bound
 from siliconloom.mapper.chip.divisions import divisions_of
 from siliconloom.mapper.chip.gemm_cost import GemmMemories
 from siliconloom.mapper.chip.layout import Layout, banks_of
@@ -179,7 +179,8 @@ def choose_layouts(
     """
     search = SearchEffort() if searched is None else searched
     tasks = [task for part in parts for task in part.tasks]
-    divisions = divisions_of(chip, tile, tasks, frugal=objective.name != "time", simulated=measure is not None)
+    bounds = [operator_bound(chip, task.operator, task.fused) for task in tasks]
+    divisions = divisions_of(chip, tile, tasks, bounds, frugal=objective.name != "time", simulated=measure is not None)
     pools: dict[tuple[str, tuple[str, ...]], _Pool] = {}
     alike: dict[_Shape, _Pool] = {}
     shapes = [
@@ -189,9 +190,9 @@ def choose_layouts(
     ]
     simulated = FEW_MEASURED if executions(parts) <= FEW else MEASURED
     most = max(simulated // len({shape for _, _, shape in shapes}), LEAST_MEASURED)
-    for part, task, shape in shapes:
+    for (part, task, shape), bound in zip(shapes, bounds, strict=True):
         if shape not in alike:
-            alike[shape] = _pool(chip, divisions, task, shape[1], measure, most, shape[2], objective, search)
+            alike[shape] = _pool(chip, divisions, task, bound, shape[1], measure, most, shape[2], objective, search)
         alike[shape].count += part.count
         pools[task.operator.name, shape[1]] = alike[shape]
     fitting = [number for number in range(len(divisions)) if all(pool.under[number] for pool in alike.values())]
@@ -509,6 +510,7 @@ def _pool(
     chip: Chip,
     candidates: Sequence[Layout],
     task: Task,
+    bound: Bound,
     levels: tuple[str, ...],
     measure: Measure | None,
     most: int,
@@ -521,7 +523,6 @@ def _pool(
     Shares are tried from the one that could be the fastest on, while one could still be faster than what was found.
     """
     began = time.perf_counter()
-    bound = operator_bound(chip, task.operator, task.fused)
     floor = int(objective.of(bound.lower_bound_cycles, least_bytes(chip, bound)))
     measured = None if measure is None else partial(measure, task, levels)
     pool = _Pool(floor, measured, candidates, most, objective, search)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.mapper.chip.attention_cost import attention_needs
-from siliconloom.mapper.chip.bounds import operator_bound
+from siliconloom.mapper.chip.bounds import Bound
 from siliconloom.mapper.chip.gemm_layout import GemmLayout
 from siliconloom.mapper.chip.layout import CONTEXT_SHARES, FRUGAL_SHARES, SHARES, Layout, grain_of, layouts
 from siliconloom.mapper.chip.orientation import oriented
@@ -36,16 +36,23 @@ is a ring of values, too."""
 
 
 def divisions_of(
-    chip: Chip, tile: NpuTile, tasks: Sequence[Task], *, frugal: bool = False, simulated: bool = True
+    chip: Chip,
+    tile: NpuTile,
+    tasks: Sequence[Task],
+    bounds: Sequence[Bound],
+    *,
+    frugal: bool = False,
+    simulated: bool = True,
 ) -> list[Layout]:
-    """Ways to divide the buffers: with room for tiles for the whole array, for half of it and so on.
+    """Ways to divide the buffers for tasks that have these bounds.
 
+    They are those with room for tiles for the whole array, for half of it and so on.
     So an array of twice the size is tried with the divisions of this one, too. Where bytes count beside time those are
     tried as well that leave most of the scratchpad to one operand of products (`FRUGAL_SHARES`). Values have a ring of
     their own only where candidates are ``simulated``: what it saves hangs on when loads meet.
     """
     constants, found = set[int](), dict[Layout, None]()
-    paced, attended = _shares_of_work(tasks, chip)
+    paced, attended = _shares_of_work(tasks, bounds)
     has_ring = simulated and (paced >= PACED or attended >= ALONE)
     has_ring = has_ring and oriented(tile).array.dataflow != "output_stationary"
     values = {"values": tile.scratchpad.capacity // VALUES_SHARE // grain_of(tile) * grain_of(tile)}
@@ -58,11 +65,10 @@ def divisions_of(
     return list(found)
 
 
-def _shares_of_work(tasks: Sequence[Task], chip: Chip) -> tuple[float, float]:
+def _shares_of_work(tasks: Sequence[Task], bounds: Sequence[Bound]) -> tuple[float, float]:
     """What part of all work, by lower bounds, waits for the memory in products and attention; and attention's part."""
     paced = attended = total = 0
-    for task in tasks:
-        bound = operator_bound(chip, task.operator, task.fused)
+    for task, bound in zip(tasks, bounds, strict=True):
         cycles = task.operator.repeat * bound.lower_bound_cycles
         total += cycles
         attended += cycles if isinstance(task.operator, Attention) else 0

@@ -7,6 +7,7 @@ wins.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from math import gcd, lcm
 from typing import Any
 
@@ -229,6 +230,7 @@ def is_part(tile: NpuTile, shape: GemmShape, key: str, size: int) -> bool:
     return key == "m" or size % max(array.load_rows, shape.packing.group if shape.packing else 1) == 0
 
 
+@lru_cache(maxsize=1 << 12)
 def candidates(tile: NpuTile, shape: GemmShape, *, parts: bool = True) -> tuple[Int, Int, Int]:
     """Sizes of tiles to try along m, n and k; with ``parts`` also those that use a part of the array only."""
     m, n, k = grains(tile, shape)

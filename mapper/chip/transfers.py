@@ -101,30 +101,31 @@ def _cut(total: int, part: int) -> Iterator[TransferPiece]:
         yield TransferPiece(whole * part, _fields(1, rest, 0, 0))
 
 
+_NONE = np.zeros(1, np.int64)
+
+
 def moved_rows(
     bus: int, rows: Int, width: Int, pitch: Int, local_pitch: Int, places: Int, *, fills: bool = False
 ) -> MovedRows:
     """What the transfers of `pieces` move in all, of many operands at once; for what transfers cost."""
     adjoin = (rows == 1) | ((pitch == width) & (width == local_pitch))
     total = rows * width
-    none = np.zeros_like(total)
     if bus & bus - 1:
-        return MovedRows(np.where(adjoin, 1, rows), np.where(adjoin, total, width), none, none)
-    several = np.where(rows > 1, pitch | local_pitch, 0)
-    whole = adjoin & (places & _units(bus, total) - 1 == 0)
-    by_row = (rows > 1) & ((places | several) & _units(bus, width) - 1 == 0)
-    # what is cut: where all adjoins, in rows of `part`, else every row in columns of it, and one of the rest
-    part = np.minimum(_lowest(places | np.where(adjoin, 0, several)), bus)
-    long, lines = np.where(adjoin, total, width), np.where(adjoin, 1, rows)
-    parts, rest = np.divmod(long, part)
-    is_cut = ~(whole | by_row)
-    rest_rows = np.where(is_cut & (rest > 0), lines, 0)
-    moved = MovedRows(
-        np.where(whole, 1, np.where(by_row, rows, lines * parts)),
-        np.where(whole, total, np.where(by_row, width, part)),
-        rest_rows,
-        np.where(rest_rows > 0, rest, 0),
-    )
+        return MovedRows(np.where(adjoin, 1, rows), np.where(adjoin, total, width), _NONE, _NONE)
+    # a row of so many bytes may begin where all is a multiple of a power of two that is no smaller, or of the bus
+    joined, parted = places | bus, places | bus | np.where(rows > 1, pitch | local_pitch, 0)
+    joined, parted = joined & -joined, parted & -parted
+    whole = adjoin & (joined >= np.minimum(total, bus))
+    by_row = (rows > 1) & (parted >= np.minimum(width, bus))
+    long, lines = np.where(whole, total, width), np.where(whole, 1, rows)
+    if (whole | by_row).all():
+        return MovedRows(lines, long, _NONE, _NONE)
+    # what is cut: where all adjoins, in rows of a part, else every row in columns of one; and what is left over
+    kept, part = whole | by_row, np.where(adjoin, joined, parted)
+    parts, rest = np.divmod(np.where(adjoin, total, width), part)
+    each = np.where(adjoin, 1, rows)
+    rest_rows = np.where(~kept & (rest > 0), each, 0)
+    moved = MovedRows(np.where(kept, lines, each * parts), np.where(kept, long, part), rest_rows, rest)
     if not fills:
         return moved
     full = moved_rows(bus, rows, pitch, pitch, pitch, places)
@@ -140,17 +141,6 @@ def lowest(places: int) -> int:
 
 def _fields(rows: int, width: int, pitch: int, local_pitch: int) -> dict[str, int]:
     return {"m": rows, "n": width, "pitch": pitch if rows > 1 else 0, "local_pitch": local_pitch if rows > 1 else 0}
-
-
-def _units(bus: int, width: Int) -> Int:
-    """`window_of` the bus, of many widths."""
-    powers = 1 << np.arange(bus.bit_length(), dtype=np.int64)
-    return np.asarray(powers[np.minimum(np.searchsorted(powers, width), len(powers) - 1)])
-
-
-def _lowest(places: Int) -> Int:
-    low = places & -places
-    return np.where(low == 0, ANYWHERE, low)
 
 
 __all__ = ["LONGEST_ROW", "TransferPiece", "MovedRows", "lowest", "moved_rows", "pieces"]
