@@ -511,11 +511,11 @@ class ProgramBuilder:
         """One instruction a piece; the first has what ``begins`` the whole transfer, the last what ``ends`` it."""
         for piece in made:
             local = slot()
-            local.base += offset + piece.offset
+            local.base += offset + piece.local
             self._add(
                 opcode=opcode,
                 **piece.fields,
-                memory=replace(memory, base=memory.base + piece.offset) if piece.offset else memory,
+                memory=replace(memory, base=memory.base + piece.memory) if piece.memory else memory,
                 a=local,
                 **({} if compression is None else {"compression": compression}),
                 **(begins if piece is made[0] else {}),

@@ -90,7 +90,7 @@ def _program(plan: MappedWorkload, mapping: Mapping, places: Sequence[Place]) ->
         chosen.append({name: its})
     memory = _Beside(plan.chip, None if plan.placement is None else plan.placement.homes)
     choice = mapping.choice[0], chosen
-    return lower_tasks(plan.chip, plan.graph, parts, choice, memory, draft=True, written=plan.written).program
+    return lower_tasks(plan.chip, plan.graph, parts, choice, memory, draft=True, short=plan.short).program
 
 
 __all__ = ["composed_cycles"]

@@ -305,8 +305,9 @@ class _Transfers:
         apart = (rows > 1) & ((width != self.pitch) | (width != local))
         bus = self.chip.tile.dma.bytes_per_cycle  # type: ignore[union-attr]
         made = moved_rows(bus, rows, width, np.asarray(self.pitch), local, self.places, fills=self.fills)
-        lines = made.rows + made.rest_rows
-        return np.where(apart, np.maximum(lines // np.maximum(rows, 1), 1), 1)
+        by_columns = (made.rows + made.rest_rows) // np.maximum(rows, 1)
+        by_rows = rows * (1 + (made.rest_rows > 0))
+        return np.where(apart, np.maximum(np.minimum(by_columns, by_rows), 1), 1)
 
     def total(self, row_parts: Parts, col_parts: Parts) -> tuple[Int, Int]:
         """Bytes and port cycles of all tiles."""

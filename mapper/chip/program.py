@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping as NamedValues
 from collections.abc import Sequence
 from functools import partial
@@ -119,8 +120,8 @@ class MappedWorkload(Struct, frozen=True):
     """What the search minimised, see `objective.OBJECTIVES`."""
     searched: SearchEffort | None = None
     """How the mapping was looked for; nothing where it was given."""
-    written: int = MOST_WRITTEN
-    """Tiles of attention that are written out at most, see `lower_tasks`."""
+    short: frozenset[str] = frozenset()
+    """Tasks of attention whose pipelines are as short as can be, see `lower_tasks`."""
     placed: PlacementChoice | None = None
     """Which placements were looked at, where it was not the heuristic's alone."""
 
@@ -143,8 +144,8 @@ class Drafted(Struct, frozen=True):
     results: NamedValues[str, Stored]
     apart: NamedValues[str, str]
     timed: bool = False
-    written: int = MOST_WRITTEN
-    """Tiles of attention that are written out at most, see `lower_tasks`."""
+    short: frozenset[str] = frozenset()
+    """Tasks of attention whose pipelines are as short as can be, see `lower_tasks`."""
 
 
 class Lowered(NamedTuple):
@@ -202,26 +203,45 @@ def draft(
 ) -> Drafted:
     """The same without checks, for what is only timed; with tasks that are ``known`` it is good for nothing else.
 
-    Where a program would be longer than the memory of the sequencer, pipelines of attention are as short as can be.
+    Where a program would be longer than the memory of the sequencer, pipelines of attention are as short as can be: of
+    as few tasks as is enough, those first that save the most instructions.
     """
-    made = _draft(chip, graph, mapping, known, kept, MOST_WRITTEN)
     assert isinstance(chip.tile, NpuTile)
-    if len(made.program.instructions) <= chip.tile.sequencer.program_words:
+    room = chip.tile.sequencer.program_words
+    made = _draft(chip, graph, mapping, known, kept, frozenset())
+    if len(made.program.instructions) <= room:
         return made
-    return _draft(chip, graph, mapping, None, kept, 1)
+    attending = frozenset(o.name for o in graph.operators() if isinstance(o, Attention))
+    shortest = _draft(chip, graph, mapping, None, kept, attending)
+    saved = _lengths(made.program)
+    saved.subtract(_lengths(shortest.program))
+    length, short = len(made.program.instructions), set[str]()
+    for name, instructions in saved.most_common():
+        if length <= room:
+            break
+        length -= instructions
+        short.add(name)
+    return (
+        shortest if length > room or short >= attending else _draft(chip, graph, mapping, None, kept, frozenset(short))
+    )
+
+
+def _lengths(program: Program) -> Counter[str]:
+    """Instructions of each operator."""
+    return Counter(program.operators[each.operator] for each in program.instructions)
 
 
 def _draft(
-    chip: Chip, graph: Graph, mapping: Mapping, known: KnownTasks | None, kept: Kept | None, written: int
+    chip: Chip, graph: Graph, mapping: Mapping, known: KnownTasks | None, kept: Kept | None, short: frozenset[str]
 ) -> Drafted:
     placement = mapping.placement
     memory = MemoryMap(chip, None if placement is None else placement.homes)
     if kept is not None:
         memory.add(kept.taken)
-    lowered = lower_tasks(chip, graph, mapping.parts, mapping.choice, memory, draft=True, known=known, written=written)
+    lowered = lower_tasks(chip, graph, mapping.parts, mapping.choice, memory, draft=True, known=known, short=short)
     timed = known is not None
     tasks = () if timed else lowered.tasks()
-    return Drafted(mapping, lowered.program, tasks, memory, lowered.results, lowered.apart, timed, written)
+    return Drafted(mapping, lowered.program, tasks, memory, lowered.results, lowered.apart, timed, short)
 
 
 def checked(
@@ -253,7 +273,7 @@ def checked(
         memory,
         drafted.results,
         drafted.apart,
-        written=drafted.written,
+        short=drafted.short,
     )
 
 
@@ -266,11 +286,11 @@ def lower_tasks(
     *,
     draft: bool = False,
     known: KnownTasks | None = None,
-    written: int = MOST_WRITTEN,
+    short: frozenset[str] = frozenset(),
 ) -> Lowered:
     """The Program, and every task with what is chosen for it; a task of several parts stands in the tables once.
 
-    ``written`` is how many tiles of attention are written out at most for the sake of a long pipeline.
+    Tiles of attention are written out for the sake of a long pipeline, but for tasks that are to be ``short``.
     """
     layout, tilings = choice
     tile = chip.tile
@@ -288,7 +308,7 @@ def lower_tasks(
         memory.repetition = part.first
         with builder.loop(part.count) as layer:
             context = Context(
-                builder, chip, tile, layout, rings, memory, layer, stored, graph, in_place, outputs, apart, written
+                builder, chip, tile, layout, rings, memory, layer, stored, graph, in_place, outputs, apart
             )
             for task in part.tasks:
                 name = task.operator.name
@@ -296,6 +316,7 @@ def lower_tasks(
                     numbers[name] = len(numbers)
                     runs.append((task, []))
                 builder.operator = numbers[name]
+                context.written = 1 if name in short else MOST_WRITTEN
                 runs[builder.operator][1].append((part.count, tiled[name]))
                 emit = partial(_lower, context, task, tiled[name])
                 emit() if known is None else known.lower(context, tiled[name], emit)

@@ -26,9 +26,10 @@ ANYWHERE = 1 << 62
 
 
 class TransferPiece(Struct, frozen=True):
-    """One transfer of those that an operand takes: its shape, and where it begins."""
+    """One transfer of those that an operand takes: where it begins in main and in local memory, and its shape."""
 
-    offset: int
+    memory: int
+    local: int
     fields: dict[str, int]
 
 
@@ -71,11 +72,11 @@ def pieces(
     adjoin = rows == 1 or (joins and pitch == width == local_pitch)
     total = rows * width
     long = adjoin and total <= LONGEST_ROW
-    as_it_is = TransferPiece(0, _fields(rows, width, pitch, local_pitch))
+    as_it_is = TransferPiece(0, 0, _fields(rows, width, pitch, local_pitch))
     if bus is None or bus & bus - 1:
-        return (TransferPiece(0, _fields(1, total, 0, 0)) if long else as_it_is,)
+        return (TransferPiece(0, 0, _fields(1, total, 0, 0)) if long else as_it_is,)
     if long and not places & window_of(bus, total) - 1:
-        return (TransferPiece(0, _fields(1, total, 0, 0)),)
+        return (TransferPiece(0, 0, _fields(1, total, 0, 0)),)
     if rows > 1 and not (places | pitch | local_pitch) & window_of(bus, width) - 1:
         return (as_it_is,)
     if adjoin:
@@ -87,18 +88,29 @@ def pieces(
         filled = pieces(bus, rows, pitch, pitch, pitch, places)
         if sum(piece.fields["m"] for piece in filled) < rows * -(-width // part):
             return filled
+    if rows * len(_lengths(width, part)) < -(-width // part):
+        return tuple(
+            TransferPiece(row * pitch + piece.memory, row * local_pitch + piece.local, piece.fields)
+            for row in range(rows)
+            for piece in _cut(width, part)
+        )
     return tuple(
-        TransferPiece(at, _fields(rows, min(part, width - at), pitch, local_pitch)) for at in range(0, width, part)
+        TransferPiece(at, at, _fields(rows, min(part, width - at), pitch, local_pitch)) for at in range(0, width, part)
     )
 
 
 def _cut(total: int, part: int) -> Iterator[TransferPiece]:
     """Bytes that adjoin, in rows of ``part`` and one of the rest."""
+    at = 0
+    for rows, width in _lengths(total, part):
+        yield TransferPiece(at, at, _fields(rows, width, width, width))
+        at += rows * width
+
+
+def _lengths(total: int, part: int) -> list[tuple[int, int]]:
+    """Rows of ``part``, and one of the rest, that so many bytes are: number and width."""
     whole, rest = divmod(total, part)
-    if whole:
-        yield TransferPiece(0, _fields(whole, part, part, part))
-    if rest:
-        yield TransferPiece(whole * part, _fields(1, rest, 0, 0))
+    return [each for each in ((whole, part), (1, rest)) if each[0] and each[1]]
 
 
 _NONE = np.zeros(1, np.int64)

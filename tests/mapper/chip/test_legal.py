@@ -180,10 +180,10 @@ def test_transfers_cover_every_byte_once_and_begin_where_they_must(bus, rows, wi
     for piece in made:
         m, n = piece.fields["m"], piece.fields["n"]
         for row in range(m):
-            memory = piece.offset + row * piece.fields["pitch"]
-            inside = piece.offset + row * piece.fields["local_pitch"]
+            memory = piece.memory + row * piece.fields["pitch"]
+            inside = piece.local + row * piece.fields["local_pitch"]
             touched += [(memory + b, inside + b) for b in range(n)]
-        begins = [places, piece.offset, *((piece.fields["pitch"], piece.fields["local_pitch"]) if m > 1 else ())]
+        begins = [places, piece.memory, piece.local, *((piece.fields["pitch"], piece.fields["local_pitch"]) if m > 1 else ())]
         if bus & bus - 1 == 0:
             assert not [b for b in begins if b % window_of(bus, n)]
     assert sorted(touched) == sorted((r * pitch + b, r * local + b) for r in range(rows) for b in range(width))
@@ -231,8 +231,8 @@ def test_what_fills_rows_up_is_moved_where_that_takes_fewer_rows(bus, rows, widt
     for piece in filled:
         m, n, step = (piece.fields[name] for name in ("m", "n", "pitch"))
         assert step == piece.fields["local_pitch"]
-        assert not [at for at in (places, piece.offset, step if m > 1 else 0) if at % window_of(bus, n)]
-        moved |= {piece.offset + row * step + byte for row in range(m) for byte in range(n)}
+        assert not [at for at in (places, piece.memory, step if m > 1 else 0) if at % window_of(bus, n)]
+        moved |= {piece.memory + row * step + byte for row in range(m) for byte in range(n)}
     assert {row * pitch + byte for row in range(rows) for byte in range(width)} <= moved <= set(range(rows * pitch))
     if taken[1] == taken[0]:
         assert filled == plain
