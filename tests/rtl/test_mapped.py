@@ -22,6 +22,7 @@ from siliconloom.verification.machine import verify
 from siliconloom.verification.npu import check_programs
 from siliconloom.verification.workload import filled, refuse
 from siliconloom.workloads import Attention, load_workload
+from tests.in_turn import in_turn
 from tests.mapper.chip.tiled import tiled
 
 GPT2 = {"model_type": "gpt2", "n_embd": 32, "n_head": 2, "n_layer": 1, "n_positions": 64, "vocab_size": 40}
@@ -114,6 +115,28 @@ def test_mapped_workloads_agree_in_every_cycle_and_byte(chip, tmp_path):
         assert case.passed, case
         assert case.difference == 0
         assert case.bytes_compared > 1000
+
+
+CUT = {
+    "stored": ({"rows": 4, "cols": 3, "dataflow": "output_stationary"}, 8, 2, (18, 57, 55)),
+    "rows": ({"rows": 2, "cols": 3, "dataflow": "output_stationary"}, 16, 8, (21, 52, 45)),
+    "rest": ({"rows": 2, "cols": 8, "dataflow": "weight_stationary"}, 64, 4, (16, 42, 25)),
+}
+"""Arrays, buses, lanes and products whose tiles begin within a window of the bus: cut row by row, or with a rest."""
+
+
+@pytest.mark.parametrize("kind", in_turn(CUT, 3))
+def test_transfers_that_are_cut_agree_in_every_cycle_and_byte(kind, tmp_path):
+    array, bus, lanes, (m, n, k) = CUT[kind]
+    sets = {f"tile.array.{key}": value for key, value in array.items()} | {"tile.array.load_rows": 1}
+    sets |= {"tile.scratchpad.capacity": "16 KiB", "tile.accumulator.capacity": "2 KiB"}
+    tile = tile_of(sets | {"tile.vector.lanes": lanes, "tile.dma.bytes_per_cycle": bus})
+    work = map_workload(tile, graph(tmp_path, f"kind: gemms\ngemms: [{{name: a, m: {m}, n: {n}, k: {k}}}]\n"))
+    moved = [i for i in work.program.instructions if i.opcode in (Opcode.LOAD, Opcode.STORE)]
+    assert any(i.memory.base % bus or i.a.base % bus for i in moved)
+    record = verify(tile, workload=work)
+    assert record.passed
+    assert record.totals.bytes_compared > 500
 
 
 OTHERS = [

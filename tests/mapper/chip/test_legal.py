@@ -183,7 +183,12 @@ def test_transfers_cover_every_byte_once_and_begin_where_they_must(bus, rows, wi
             memory = piece.memory + row * piece.fields["pitch"]
             inside = piece.local + row * piece.fields["local_pitch"]
             touched += [(memory + b, inside + b) for b in range(n)]
-        begins = [places, piece.memory, piece.local, *((piece.fields["pitch"], piece.fields["local_pitch"]) if m > 1 else ())]
+        begins = [
+            places,
+            piece.memory,
+            piece.local,
+            *((piece.fields["pitch"], piece.fields["local_pitch"]) if m > 1 else ()),
+        ]
         if bus & bus - 1 == 0:
             assert not [b for b in begins if b % window_of(bus, n)]
     assert sorted(touched) == sorted((r * pitch + b, r * local + b) for r in range(rows) for b in range(width))
