@@ -302,7 +302,7 @@ def _slim(tile: NpuTile, shape: GemmShape, panel: int) -> list[int]:
     few = min(panel, next_power(shape.stored_n)) // 2 if shape.stored_n <= HALVES * panel else columns
     while columns > 1 and (
         columns > few
-        or SLOTS * shape.halves * layout.sums(rows, columns) > room
+        or SLOTS * shape.halves * layout.sums(rows, columns) >= room
         or SLOTS * LARGE * layout.b_tile(shape.halves * columns, shape.k) > tile.scratchpad.capacity
     ):
         columns //= 2
@@ -318,7 +318,7 @@ def _low(tile: NpuTile, shape: GemmShape, block: int) -> list[int]:
     """
     layout, found, rows, room = GemmLayout(tile, shape), list[int](), block, sums_room(tile)
     while rows % 2 == 0 and (
-        SLOTS * shape.halves * layout.sums(rows, shape.stored_n) > room
+        SLOTS * shape.halves * layout.sums(rows, shape.stored_n) >= room
         or SLOTS * LARGE * layout.needs(rows, shape.halves, shape.k)["moving"] > tile.scratchpad.capacity
     ):
         rows //= 2
