@@ -300,14 +300,11 @@ class _Transfers:
         return self._bytes_and_cycles(rows, cols)[1]
 
     def instructions(self, rows: Int, cols: Int) -> Int:
-        """Instructions that move one tile: several where it is cut into columns."""
+        """Instructions that move one tile: several where it is cut."""
         width, local = -(-cols * self.bits // 8), self.local(cols)
-        apart = (rows > 1) & ((width != self.pitch) | (width != local))
         bus = self.chip.tile.dma.bytes_per_cycle  # type: ignore[union-attr]
         made = moved_rows(bus, rows, width, np.asarray(self.pitch), local, self.places, fills=self.fills)
-        by_columns = (made.rows + made.rest_rows) // np.maximum(rows, 1)
-        by_rows = rows * (1 + (made.rest_rows > 0))
-        return np.where(apart, np.maximum(np.minimum(by_columns, by_rows), 1), 1)
+        return made.transfers + np.zeros_like(rows * cols)
 
     def total(self, row_parts: Parts, col_parts: Parts) -> tuple[Int, Int]:
         """Bytes and port cycles of all tiles."""

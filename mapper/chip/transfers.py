@@ -34,12 +34,16 @@ class TransferPiece(Struct, frozen=True):
 
 
 class MovedRows(NamedTuple):
-    """Rows of all transfers that an operand takes, and bytes of each; and those that take the rest, where it is cut."""
+    """Rows of all transfers that an operand takes, and bytes of each; and those that take the rest, where it is cut.
+
+    The last is the number of transfers.
+    """
 
     rows: Int
     width: Int
     rest_rows: Int
     rest: Int
+    transfers: Int
 
 
 @lru_cache(maxsize=1 << 14)
@@ -86,7 +90,7 @@ def pieces(
     part = min(lowest(places | (pitch | local_pitch if rows > 1 else 0)), bus)
     if fills and joins and width < pitch == local_pitch and rows > 1:
         filled = pieces(bus, rows, pitch, pitch, pitch, places)
-        if sum(piece.fields["m"] for piece in filled) < rows * -(-width // part):
+        if sum(piece.fields["m"] for piece in filled) <= rows * -(-width // part):
             return filled
     if rows * len(_lengths(width, part)) < -(-width // part):
         return tuple(
@@ -113,7 +117,7 @@ def _lengths(total: int, part: int) -> list[tuple[int, int]]:
     return [each for each in ((whole, part), (1, rest)) if each[0] and each[1]]
 
 
-_NONE = np.zeros(1, np.int64)
+_NONE, _ONE = np.zeros(1, np.int64), np.ones(1, np.int64)
 
 
 def moved_rows(
@@ -123,7 +127,7 @@ def moved_rows(
     adjoin = (rows == 1) | ((pitch == width) & (width == local_pitch))
     total = rows * width
     if bus & bus - 1:
-        return MovedRows(np.where(adjoin, 1, rows), np.where(adjoin, total, width), _NONE, _NONE)
+        return MovedRows(np.where(adjoin, 1, rows), np.where(adjoin, total, width), _NONE, _NONE, _ONE)
     # a row of so many bytes may begin where all is a multiple of a power of two that is no smaller, or of the bus
     joined, parted = places | bus, places | bus | np.where(rows > 1, pitch | local_pitch, 0)
     joined, parted = joined & -joined, parted & -parted
@@ -131,17 +135,18 @@ def moved_rows(
     by_row = (rows > 1) & (parted >= np.minimum(width, bus))
     long, lines = np.where(whole, total, width), np.where(whole, 1, rows)
     if (whole | by_row).all():
-        return MovedRows(lines, long, _NONE, _NONE)
+        return MovedRows(lines, long, _NONE, _NONE, _ONE)
     # what is cut: where all adjoins, in rows of a part, else every row in columns of one; and what is left over
     kept, part = whole | by_row, np.where(adjoin, joined, parted)
     parts, rest = np.divmod(np.where(adjoin, total, width), part)
-    each = np.where(adjoin, 1, rows)
-    rest_rows = np.where(~kept & (rest > 0), each, 0)
-    moved = MovedRows(np.where(kept, lines, each * parts), np.where(kept, long, part), rest_rows, rest)
+    each, ends = np.where(adjoin, 1, rows), rest > 0
+    transfers = np.where(kept, 1, np.where(adjoin, 1 + ends, np.minimum(parts + ends, rows * (1 + ends))))
+    rest_rows = np.where(~kept & ends, each, 0)
+    moved = MovedRows(np.where(kept, lines, each * parts), np.where(kept, long, part), rest_rows, rest, transfers)
     if not fills:
         return moved
     full = moved_rows(bus, rows, pitch, pitch, pitch, places)
-    fewer = full.rows + full.rest_rows < moved.rows + moved.rest_rows
+    fewer = full.rows + full.rest_rows <= moved.rows + moved.rest_rows
     filled = (width < pitch) & (pitch == local_pitch) & (rows > 1) & ~by_row & fewer
     return MovedRows(*(np.where(filled, *both) for both in zip(full, moved, strict=True)))
 

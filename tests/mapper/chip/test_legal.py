@@ -199,6 +199,7 @@ def test_transfers_cover_every_byte_once_and_begin_where_they_must(bus, rows, wi
         rows_of: Counter[int] = Counter()
         for piece in made:
             rows_of[piece.fields["n"]] += piece.fields["m"]
+        assert len(made) == told.transfers[0]
         assert rows_of == +Counter({int(told.rest[0]): int(told.rest_rows[0]), int(told.width[0]): int(told.rows[0])})
 
 
@@ -239,8 +240,7 @@ def test_what_fills_rows_up_is_moved_where_that_takes_fewer_rows(bus, rows, widt
         assert not [at for at in (places, piece.memory, step if m > 1 else 0) if at % window_of(bus, n)]
         moved |= {piece.memory + row * step + byte for row in range(m) for byte in range(n)}
     assert {row * pitch + byte for row in range(rows) for byte in range(width)} <= moved <= set(range(rows * pitch))
-    if taken[1] == taken[0]:
-        assert filled == plain
+    assert len(filled) <= len(plain)
 
 
 def test_what_is_gated_takes_two_halves_of_the_sums():
