@@ -302,10 +302,21 @@ def encode(instruction: Instruction) -> bytes:
     for name, read, low, high, offset in _reading(instruction.opcode.spec.format):
         value = read(instruction)
         if not low <= value <= high:
-            width = (high - low).bit_length()
-            raise LoomError(f"{instruction.opcode.name.lower()}: {name} = {value} does not fit {width} bits")
+            raise _too_wide(instruction, name, value, high - low)
         word |= (value & high - low) << offset
     return word.to_bytes(WORD_BITS // 8, "little")
+
+
+def _too_wide(instruction: Instruction, name: str, value: int, mask: int) -> LoomError:
+    width = mask.bit_length()
+    return LoomError(f"{instruction.opcode.name.lower()}: {name} = {value} does not fit {width} bits")
+
+
+def _check_fields(instruction: Instruction) -> None:
+    """Raise what `encode` would, without the word."""
+    for name, read, low, high, _ in _reading(instruction.opcode.spec.format):
+        if not low <= (value := read(instruction)) <= high:
+            raise _too_wide(instruction, name, value, high - low)
 
 
 def unread_bits(instruction: Instruction) -> int:
@@ -458,7 +469,7 @@ def check(program: Program) -> None:
                     )
         if i.operator >= len(program.operators):
             raise LoomError(f"{where}: operator {i.operator} is not declared")
-        encode(i)
+        _check_fields(i)
     if depth:
         raise LoomError(f"{depth} loop{'s are' if depth > 1 else ' is'} never closed")
     if not program.instructions or program.instructions[-1].opcode != Opcode.END:
