@@ -52,7 +52,7 @@ def divisions_of(
     their own only where candidates are ``simulated``: what it saves hangs on when loads meet.
     """
     constants, found = set[int](), dict[Layout, None]()
-    paced, attended = _shares_of_work(tasks, bounds)
+    paced, attended = _shares_of_work(chip, tasks, bounds)
     has_ring = simulated and (paced >= PACED or attended >= ALONE)
     has_ring = has_ring and oriented(tile).array.dataflow != "output_stationary"
     values = {"values": tile.scratchpad.capacity // VALUES_SHARE // grain_of(tile) * grain_of(tile)}
@@ -65,14 +65,20 @@ def divisions_of(
     return list(found)
 
 
-def _shares_of_work(tasks: Sequence[Task], bounds: Sequence[Bound]) -> tuple[float, float]:
-    """What part of all work, by lower bounds, waits for the memory in products and attention; and attention's part."""
+def _shares_of_work(chip: Chip, tasks: Sequence[Task], bounds: Sequence[Bound]) -> tuple[float, float]:
+    """What part of all work waits for the memory in products and attention; and attention's part.
+
+    Work is what bounds say, and the memory's latency once for the cache of every sequence and head.
+    """
     paced = attended = total = 0
+    latency = chip.cycles(chip.nearest.latency)
     for task, bound in zip(tasks, bounds, strict=True):
-        cycles = task.operator.repeat * bound.lower_bound_cycles
+        operator, cycles = task.operator, task.operator.repeat * bound.lower_bound_cycles
         total += cycles
-        attended += cycles if isinstance(task.operator, Attention) else 0
-        paced += cycles if bound.name == "memory" and isinstance(task.operator, Gemm | Attention) else 0
+        paced += cycles if bound.name == "memory" and isinstance(operator, Gemm | Attention) else 0
+        if isinstance(operator, Attention):
+            waits = operator.repeat * operator.batch * operator.kv_heads * latency
+            attended, paced, total = attended + cycles, paced + waits, total + waits
     return paced / max(total, 1), attended / max(total, 1)
 
 
