@@ -22,14 +22,20 @@ LLAMA = [
 
 
 @pytest.mark.parametrize(
-    ("name", "model", "sets"),
+    ("name", "operand", "model", "sets"),
     [
-        ("npu-edge-w8a8", "gpt2", [*GPT, ("sequence", "32")]),  # sums of a part of the last block of keys are kept
-        ("npu-edge-w8a8", "gpt2", [*GPT, ("phase", "decode"), ("context", "27")]),
-        ("npu-edge-w8a8", "llama3-8b", [*LLAMA, ("sequence", "13"), ("model.intermediate_size", "37")]),
+        # sums of a part of the last block of keys are kept
+        ("npu-edge-w8a8", "int8", "gpt2", [*GPT, ("sequence", "32")]),
+        ("npu-edge-w8a8", "int16", "gpt2", [*GPT, ("sequence", "32")]),
+        ("npu-edge-w8a8", "int8", "gpt2", [*GPT, ("phase", "decode"), ("context", "27")]),
+        ("npu-edge-w8a8", "int4", "gpt2", [*GPT, ("phase", "decode"), ("context", "27")]),
+        ("npu-edge-w8a8", "int8", "llama3-8b", [*LLAMA, ("sequence", "13"), ("model.intermediate_size", "37")]),
+        ("npu-edge-w8a8", "int4", "llama3-8b", [*LLAMA, ("sequence", "13"), ("model.intermediate_size", "37")]),
+        ("npu-edge-w8a8", "int16", "llama3-8b", [*LLAMA, ("sequence", "13"), ("model.intermediate_size", "37")]),
         # halves that end in the middle of a panel
         (
             "npu-edge-w4a8",
+            "int8",
             "llama3-8b",
             [
                 *LLAMA,
@@ -41,8 +47,9 @@ LLAMA = [
         ),
     ],
 )
-def test_a_golden_run_is_the_exact_reading(name, model, sets):
-    chip = load_chip(name, [("tile.vector.lanes", "4"), *((f"tile.array.{key}", str(v)) for key, v in TILE.items())])
+def test_a_golden_run_is_the_exact_reading(name, operand, model, sets):
+    array = TILE | {"operands": [operand]}
+    chip = load_chip(name, [("tile.vector.lanes", "4"), *((f"tile.array.{key}", str(v)) for key, v in array.items())])
     mapped = map_workload(chip, load_workload(model, sets), Stopwatch(chip), search=False)
     tokens = np.random.default_rng(0).integers(0, 200, lengths(mapped.graph)[:2])
     assert run_model(mapped, RandomWeights(mapped.graph, 0), tokens).differing == 0
