@@ -55,7 +55,7 @@ TILE_FORMATS = (*ARRAY_FORMATS, DataType.FP32)
 """Formats that a tile's elements may have; each tile has one, `NpuTile.circuit_format`."""
 SHARED_FORMATS = (DataType.INT4, DataType.INT8, DataType.INT16)
 """Whole numbers that elements in fp32 are made to, at the edge of an array of such operands (`arch.shared`)."""
-ROUNDED_FORMATS = (*SHARED_FORMATS, DataType.BF16, DataType.FP16)
+ROUNDED_FORMATS = (*SHARED_FORMATS, *(dtype for dtype in ARRAY_FORMATS if not dtype.is_integer))
 """Formats of an array's operands that wider elements are made to."""
 
 
@@ -309,7 +309,8 @@ class VectorUnit(Description):
     )
     format: DataType | None = Field(
         default=None,
-        description="of elements, fp32: wider than the operands (int4, int8, int16, bf16, fp16) that they are made to",
+        description="of elements, fp32: wider than the operands that they are made to (integers of 4, 8 and 16 bits, "
+        "bf16, fp16, fp8_e4m3, fp8_e5m2)",
     )
     transpose_rows: int = Field(
         default=1,
@@ -460,7 +461,7 @@ class NpuTile(Description):
                 rule = "elements wider than operands are for weight stationary arrays"
                 raise rule_at("vector.format", rule, self.array.dataflow)
             if self.array.circuit_format not in ROUNDED_FORMATS:
-                rule = "elements are made to operands in int4, int8, int16, bf16 or fp16"
+                rule = f"elements are made to operands in {', '.join(ROUNDED_FORMATS)}"
                 raise rule_at("vector.format", rule, self.array.operands[0].value)
             at_once = self.array.load_rows * self.array.cols
             if self.array.circuit_format is DataType.INT4 and at_once % 2:

@@ -53,12 +53,14 @@ MIXED = {
         ("npu-edge-w8a8", "w16a16"),
         ("npu-edge-w8a8", "w8a8"),
         ("npu-edge-w8a8", "w4a4"),
+        ("npu-edge-w8a8", "fp8_e4m3"),
+        ("npu-edge-w8a8", "fp8_e5m2"),
         ("npu-edge-w4a8", "w4a8"),
     )
 }
 MIXED |= {name: ("npu-edge", [("precision", "bf16"), ("cache_precision", dtype)]) for name, dtype in KEPT.items()}
 """Chips and precisions of arrays in short formats between elements in fp32, by what they are called."""
-OPERANDS = {"w16a16": "int16", "w4a4": "int4"}
+OPERANDS = {"w16a16": "int16", "w4a4": "int4", "fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2"}
 """Operands of the array of a chip that has others, by precision."""
 FORMATS = (*MIXED, *SHORT)
 PROMPTS = (

@@ -1,4 +1,7 @@
-"""Shared exponents in whole models: what shares one does not depend on what a mapping keeps of sums, or gates."""
+"""Arrays in short formats between elements in fp32, in whole models: golden runs are exact readings.
+
+What shares an exponent does not depend on what a mapping keeps of sums, or gates.
+"""
 
 import numpy as np
 import pytest
@@ -32,6 +35,8 @@ LLAMA = [
         ("npu-edge-w8a8", "int8", "llama3-8b", [*LLAMA, ("sequence", "13"), ("model.intermediate_size", "37")]),
         ("npu-edge-w8a8", "int4", "llama3-8b", [*LLAMA, ("sequence", "13"), ("model.intermediate_size", "37")]),
         ("npu-edge-w8a8", "int16", "llama3-8b", [*LLAMA, ("sequence", "13"), ("model.intermediate_size", "37")]),
+        ("npu-edge-w8a8", "fp8_e4m3", "gpt2", [*GPT, ("phase", "decode"), ("context", "27")]),
+        ("npu-edge-w8a8", "fp8_e5m2", "llama3-8b", [*LLAMA, ("sequence", "13"), ("model.intermediate_size", "37")]),
         # halves that end in the middle of a panel
         (
             "npu-edge-w4a8",

@@ -88,7 +88,9 @@ class FloatParameters(Reading):
     def product(self, at: At, operator: Gemm, x: Elements) -> Elements:
         weights, bias = self.real.weights.matrix(at, operator), self.real.weights.bias(at, operator)
         steps = np.ones(weights.shape[:-2] + weights.shape[-1:])
-        if self.dtype.bits == 8:
+        plain = operator.packing is not None and not operator.packing.group
+        stored = self.operand if plain else self.dtype
+        if stored.bits == 8 and not stored.is_integer:
             largest = np.maximum(np.abs(weights).max(-2), 2.0**-100).astype(np.float64)
             steps = 2.0 ** np.ceil(np.log2(largest / ONE_BYTE_LARGEST))
             weights = weights / steps[..., None, :]
@@ -96,11 +98,11 @@ class FloatParameters(Reading):
         columns = _columns(steps.reshape(-1), bias)
         if operator.packing is None:
             return self._made(at, len(x), bias.size, weights=patterns_of(weights, self.dtype), columns=columns)
-        if self.operand.is_integer and not operator.packing.group:
+        if self.operand.is_integer and plain:
             codes, worth = whole_numbers(weights, self.operand)
             columns = _columns(worth.reshape(-1), bias)
             return self._made(at, len(x), bias.size, weights=codes, columns=columns)
-        if not operator.packing.group:
+        if plain:
             elements = patterns_of(weights, self.operand)
             return self._made(at, len(x), bias.size, weights=elements, columns=columns)
         matrices = weights.reshape(-1, *weights.shape[-2:])
