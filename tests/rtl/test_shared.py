@@ -155,7 +155,7 @@ def test_a_planted_fault_is_found(module, old, new, changes, monkeypatch):
     assert old in bundle.files[name], bundle.files[name]
     bundle.files[name] = bundle.files[name].replace(old, new, 1)
     monkeypatch.setattr(verification, "bundle_of", lambda chip: bundle)
-    made = [*packed_programs(chip), ("any", random_program(chip, 1))]
+    made = [*packed_programs(chip), ("any", random_program(chip, 1)), *shared_programs(chip)]
     assert not all(parity.passed for parity in check_programs(chip, made, simulator="verilator"))
 
 
