@@ -172,6 +172,9 @@ def test_the_kernel_is_what_numpy_says(odd, form, seed):
     chance = np.random.default_rng(seed)
     a, b = numbers(seed, (6, 21), 9), numbers(seed + 1, (21, 19), 9)
     a[chance.random(a.shape) < 0.2], b[chance.random(b.shape) < 0.2] = 0, -0.0
+    for halves in (a[:, 8:16], b[8:16]):  # of the last place, beside numbers of size one
+        halves[:] = (2 * chance.integers(-form.most, form.most, halves.shape) + 1) / 2.0 ** (form.places + 1)
+        halves[chance.random(halves.shape) < 0.3] = 1.0
     b[3] = 0
     if odd:
         a[2, 17], b[9, 12] = np.inf, np.nan

@@ -42,7 +42,7 @@ SHARED = {"w4a4": "int4", "w8a8": "int8", "w16a16": "int16"}
 
 
 def chip_of(rows, cols, lanes, bus, load_rows=1, dataflow="weight_stationary", dtype="int8"):
-    """A tile in a format; a name of `SHARED` is that one between elements in fp32, which keeps weights whatever else."""
+    """A tile in a format; of `SHARED` it is between elements in fp32, which keeps weights whatever else."""
     shares = dtype in SHARED
     cols += dtype == "w4a4" and load_rows * cols % 2
     sets = {

@@ -58,3 +58,27 @@ def test_a_golden_run_is_the_exact_reading(name, operand, model, sets):
     mapped = map_workload(chip, load_workload(model, sets), Stopwatch(chip), search=False)
     tokens = np.random.default_rng(0).integers(0, 200, lengths(mapped.graph)[:2])
     assert run_model(mapped, RandomWeights(mapped.graph, 0), tokens).differing == 0
+
+
+class SmallWeights(RandomWeights):
+    """Weights that fp8 has no numbers for, as small as they are, and no biases beside them."""
+
+    def matrix(self, at, operator):
+        return super().matrix(at, operator) * np.float32(2.0**-14)
+
+    def bias(self, at, operator):
+        return 0 * super().bias(at, operator)
+
+
+@pytest.mark.parametrize("operand", ["int4", "int8", "int16", "fp8_e4m3", "fp8_e5m2"])
+def test_weights_of_any_size_have_a_scale_for_each_column(operand):
+    """Of small ones nothing would be left, and all of a product would be its error."""
+    chip = load_chip("npu-edge-w8a8", [("tile.array.operands", f"[{operand}]")])
+    graph = load_workload("gpt2", [*GPT, ("sequence", "8")])
+    mapped = map_workload(chip, graph, Stopwatch(chip), search=False)
+    tokens = np.random.default_rng(0).integers(0, 200, lengths(mapped.graph)[:2])
+    found = run_model(mapped, SmallWeights(mapped.graph, 0), tokens)
+    assert found.differing == 0
+    (error,) = (row.relative_rms for row in found.rows if row.name == "layer.qkv")
+    assert error is not None
+    assert error < 0.3
