@@ -53,6 +53,10 @@ ARRAY_FORMATS = (DataType.INT8, DataType.BF16, DataType.FP16, DataType.FP8_E4M3,
 """Formats that an array's circuit may take its operands in."""
 TILE_FORMATS = (*ARRAY_FORMATS, DataType.FP32)
 """Formats that a tile's elements may have; each tile has one, `NpuTile.circuit_format`."""
+SHARED_FORMATS = (DataType.INT4, DataType.INT8, DataType.INT16)
+"""Whole numbers that elements in fp32 are made to, at the edge of an array of such operands (`arch.shared`)."""
+ROUNDED_FORMATS = (*SHARED_FORMATS, *(dtype for dtype in ARRAY_FORMATS if not dtype.is_integer))
+"""Formats of an array's operands that wider elements are made to."""
 
 
 class WeightFormats(Description):
@@ -131,7 +135,8 @@ def _circuit_format(operands: tuple[DataType, ...]) -> DataType | None:
     first = operands[0]
     if not first.is_integer:
         return first if first in ARRAY_FORMATS else None
-    return max((d for d in operands if d.is_integer and d.bits <= 8), key=lambda d: d.bits, default=None)
+    short = [d for d in operands if d.is_integer and d.bits <= 8]
+    return max(short, key=lambda d: d.bits, default=DataType.INT16 if DataType.INT16 in operands else None)
 
 
 class SystolicArray(Description):
@@ -263,13 +268,11 @@ class SystolicArray(Description):
 
     @property
     def circuit_format(self) -> DataType | None:
-        """What the array's own circuit is built for: its first format, the widest of integers, or none."""
-        return _circuit_format(self.operands)
+        """What the array's own circuit is built for: its first format, of integers the widest to eight bits, or none.
 
-    @property
-    def bare_format(self) -> DataType | None:
-        """What the circuit of a bare array is built for: `circuit_format`, or int16, which no tile has around it."""
-        return self.circuit_format or (DataType.INT16 if DataType.INT16 in self.operands else None)
+        Of integers that are all longer it is int16.
+        """
+        return _circuit_format(self.operands)
 
     def accepts(self, dtype: DataType) -> bool:
         """Tell whether values of ``dtype`` can be operands: a listed format, or integers that fit in one."""
@@ -306,7 +309,8 @@ class VectorUnit(Description):
     )
     format: DataType | None = Field(
         default=None,
-        description="of elements, fp32: wider than the operands (int8, bf16, fp16) that they are rounded to",
+        description="of elements, fp32: wider than the operands that they are made to (integers of 4, 8 and 16 bits, "
+        "bf16, fp16, fp8_e4m3, fp8_e5m2)",
     )
     transpose_rows: int = Field(
         default=1,
@@ -456,9 +460,12 @@ class NpuTile(Description):
             if self.array.dataflow != "weight_stationary":
                 rule = "elements wider than operands are for weight stationary arrays"
                 raise rule_at("vector.format", rule, self.array.dataflow)
-            if self.array.circuit_format not in (DataType.INT8, DataType.BF16, DataType.FP16):
-                rule = "elements are made to operands in int8, bf16 or fp16"
+            if self.array.circuit_format not in ROUNDED_FORMATS:
+                rule = f"elements are made to operands in {', '.join(ROUNDED_FORMATS)}"
                 raise rule_at("vector.format", rule, self.array.operands[0].value)
+            at_once = self.array.load_rows * self.array.cols
+            if self.array.circuit_format is DataType.INT4 and at_once % 2:
+                raise rule_at("array.cols", "a beat of weights in int4 has an even number of values", str(at_once))
         elif self.array.weights is not None and self.array.circuit_format is DataType.INT8:
             rule = "packed weights before an array in int8 are for elements in fp32 (vector.format)"
             raise rule_at("array.weights", rule, self.array.operands[0].value)
@@ -478,7 +485,7 @@ class NpuTile(Description):
     @property
     def built(self) -> bool:
         """Whether there are circuits for its formats."""
-        return self.array.circuit_format in TILE_FORMATS
+        return self.shares or self.array.circuit_format in TILE_FORMATS
 
     @property
     def rounds(self) -> bool:
@@ -488,7 +495,7 @@ class NpuTile(Description):
     @property
     def shares(self) -> bool:
         """Whether elements in floating point enter the array as whole numbers that share an exponent."""
-        return self.rounds and self.array.circuit_format is DataType.INT8
+        return self.rounds and self.array.circuit_format in SHARED_FORMATS
 
     @property
     def weight_formats(self) -> tuple[DataType, ...]:

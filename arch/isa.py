@@ -51,9 +51,17 @@ SEMAPHORE_LIMIT = 4095
 Unit: type[UnitCode] = UnitCode
 """`arch.opcodes.Unit`, as a variable: for type checkers ``x = Unit[name]`` is a member then, and no name of a type."""
 DTYPES = tuple(DataType)
-CODES: tuple[DataType | None, ...] = (None, DataType.INT4, DataType.INT8, DataType.BF16, DataType.FP16, *MX_ELEMENTS)
+CODES: tuple[DataType | None, ...] = (
+    None,
+    DataType.INT4,
+    DataType.INT8,
+    DataType.BF16,
+    DataType.FP16,
+    *MX_ELEMENTS,
+    DataType.INT16,
+)
 """Formats of packed weights by their code in a word; the first: weights are as the other operand."""
-CODE_BITS = 3
+CODE_BITS = 4
 GROUP_BITS = 4
 """Bits of the power of two that the rows of a group of packed weights are."""
 UNGROUPED = (1 << GROUP_BITS) - 1

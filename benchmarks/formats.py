@@ -44,7 +44,10 @@ EDGES = (
     ("bf16, weights as elements", "npu-edge", {"tile.array.weights": "null"}),
     ("bf16, weights int4 or int8 in groups", "npu-edge", {}),
     ("bf16, weights in MX blocks, too", "npu-edge-mx", {}),
+    ("fp8_e4m3, elements rounded to it", "npu-edge-w8a8", {"tile.array.operands": "[fp8_e4m3]"}),
     ("int8, operands that share exponents (W8A8)", "npu-edge-w8a8", {}),
+    ("int4, the same (W4A4)", "npu-edge-w8a8", {"tile.array.operands": "[int4]"}),
+    ("int16, the same (W16A16)", "npu-edge-w8a8", {"tile.array.operands": "[int16]"}),
     ("int8, the same, weights int4 in groups (W4A8)", "npu-edge-w4a8", {}),
 )
 """What is multiplied and what the edge does; a chip of the library, and what of it is changed."""

@@ -235,18 +235,18 @@ def packed_chips() -> dict[str, Any]:
 
 
 def shared_stages(folder: Path, simulator: str | None) -> list[Stage]:
-    """Programs of tiles of 4x4 in int8 between elements in fp32, one with a row a beat and one with two."""
+    """Programs of tiles of 4x4 in whole numbers between elements in fp32: int8 by one and two rows a beat, int16."""
     return _tile_stages(shared_chips(), folder, simulator)
 
 
 def shared_chips() -> dict[str, Any]:
-    """Two tiles, by the rows of a beat."""
+    """Three tiles, by the format and the rows of a beat."""
     from siliconloom.arch.datatype import DataType
 
     narrow, made = npu_chips()["two-ports"], {}
-    for name, rows in SHARED:
+    for name, operand, rows in SHARED:
         parts = {
-            "array": narrow.tile.array.model_copy(update={"operands": (DataType.INT8,), "load_rows": rows}),
+            "array": narrow.tile.array.model_copy(update={"operands": (DataType(operand),), "load_rows": rows}),
             "vector": narrow.tile.vector.model_copy(update={"format": DataType.FP32}),
             "scratchpad": narrow.tile.scratchpad.model_copy(update={"capacity": 64 * 1024}),
         }
@@ -334,7 +334,7 @@ PACKED = (
 """Tiles with packed weights: format of operands, rows a beat, formats of weights, minima, format of elements."""
 CACHE = (("wide", "bf16", 2, "fp32"), ("blocks", "fp16", 1, None))
 """Tiles that keep keys and values in fewer bits: format of operands, rows a beat, format of elements."""
-SHARED = (("two-rows", 2), ("one-row", 1))
+SHARED = (("two-rows", "int8", 2), ("one-row", "int8", 1), ("int16", "int16", 2))
 """Tiles in int8 between elements in fp32, by the rows of a beat."""
 NARROW = (("weights-stay", "weight_stationary", 2), ("sums-stay", "output_stationary", 1))
 """Tiles with narrow lines: what stays in the array, and rows a beat."""
@@ -543,7 +543,7 @@ FOLDERS = {
     "link": ("short", "long"),
     "ring": ("int8", "int32"),
     "pim": tuple(CHANNELS),
-    "shared": tuple(name for name, _ in SHARED),
+    "shared": tuple(name for name, _, _ in SHARED),
     "cache": tuple(name for name, *_ in CACHE),
 }
 

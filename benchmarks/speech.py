@@ -50,12 +50,18 @@ MIXED = {
         ("npu-edge-mx", "mxfp8_e4m3"),
         ("npu-edge-mx", "mxfp8_e5m2"),
         ("npu-edge-mx", "mxfp4"),
+        ("npu-edge-w8a8", "w16a16"),
         ("npu-edge-w8a8", "w8a8"),
+        ("npu-edge-w8a8", "w4a4"),
+        ("npu-edge-w8a8", "fp8_e4m3"),
+        ("npu-edge-w8a8", "fp8_e5m2"),
         ("npu-edge-w4a8", "w4a8"),
     )
 }
 MIXED |= {name: ("npu-edge", [("precision", "bf16"), ("cache_precision", dtype)]) for name, dtype in KEPT.items()}
-"""Chips and precisions of an array in bf16, or int8, between elements in fp32, by what they are called."""
+"""Chips and precisions of arrays in short formats between elements in fp32, by what they are called."""
+OPERANDS = {"w16a16": "int16", "w4a4": "int4", "fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2"}
+"""Operands of the array of a chip that has others, by precision."""
 FORMATS = (*MIXED, *SHORT)
 PROMPTS = (
     "What is the capital of France?",
@@ -148,7 +154,9 @@ def main() -> int:
     for name in asked.format or FORMATS:
         began = time.perf_counter()
         if name in MIXED:
-            chip, stated = load_chip(MIXED[name][0]), MIXED[name][1]
+            library, stated = MIXED[name]
+            operand = OPERANDS.get(stated[0][1])
+            chip = load_chip(library, [("tile.array.operands", f"[{operand}]")] if operand else [])
         else:
             chip, stated = load_chip("npu-edge-int8", [("tile.array.operands", f"[{name}]")]), []
         tile, (fitted, _) = chip.tile, fit_precision(chip, load_workload(MODEL, [("sequence", "4"), *stated]))

@@ -35,11 +35,11 @@ class SparsityName(StrEnum):
 
 
 class PrecisionName(StrEnum):
-    """What ``precision`` may say: a format of all operands, or W8A8, W4A8, W8A16, W4A16 and MX weights.
+    """What ``precision`` may say: a format of all operands, or W4A4, W8A8, W16A16, W4A8, W8A16, W4A16 and MX weights.
 
-    W8A8 is int8, W4A8 int8 beside weights that are packed in int4. With W8A16 and W4A16 weights are packed in int8 and
-    int4, with MXFP4 and MXFP8 in MX blocks (OCP Microscaling Formats), and activations have the 16-bit format that the
-    model is stored in, or the chip's.
+    W4A4 is int4, W8A8 int8, W16A16 int16, and W4A8 int8 beside weights that are packed in int4. With W8A16 and W4A16
+    weights are packed in int8 and int4, with MXFP4 and MXFP8 in MX blocks (OCP Microscaling Formats), and activations
+    have the 16-bit format that the model is stored in, or the chip's.
     """
 
     INT4 = "int4"
@@ -51,7 +51,9 @@ class PrecisionName(StrEnum):
     BF16 = "bf16"
     FP16 = "fp16"
     FP32 = "fp32"
+    W4A4 = "w4a4"
     W8A8 = "w8a8"
+    W16A16 = "w16a16"
     W8A16 = "w8a16"
     W4A16 = "w4a16"
     W4A8 = "w4a8"
@@ -68,7 +70,7 @@ class PrecisionName(StrEnum):
         """Format of operands, where it is stated."""
         if self.weights is not None:
             return None
-        return DataType.INT8 if self is PrecisionName.W8A8 else DataType(self.value)
+        return _ALIKE.get(self) or DataType(self.value)
 
     @property
     def states_operands(self) -> bool:
@@ -92,6 +94,7 @@ class PrecisionName(StrEnum):
         return Packing(self.weights, MX_BLOCK if self.in_blocks else group)
 
 
+_ALIKE = {PrecisionName.W4A4: DataType.INT4, PrecisionName.W8A8: DataType.INT8, PrecisionName.W16A16: DataType.INT16}
 _WEIGHTS = {
     PrecisionName.W8A16: DataType.INT8,
     PrecisionName.W4A16: DataType.INT4,

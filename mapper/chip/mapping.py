@@ -415,7 +415,7 @@ def check_packing(chip: Chip, graph: Graph) -> None:
         if isinstance(tile, NpuTile) and packing.group and not has_groups(tile.array, packing.dtype):
             raise NotSupported(
                 f"weights in {packing.dtype.value} in groups; those of {chip.name} have a scale for each column "
-                "(workload.precision w8a8)"
+                f"(workload.precision {packing.dtype.value})"
             )
         if isinstance(tile, NpuTile) and packing.group % tile.array.load_rows:
             raise NotSupported(

@@ -238,12 +238,12 @@ def _registered(m: Module, en: Signal, name: str, values: Sequence[Value]) -> li
 
 
 def operand_type(array: SystolicArray) -> DataType:
-    """`SystolicArray.bare_format`; raises `NotSupported` where there is none."""
-    if array.bare_format is None:
+    """`SystolicArray.circuit_format`; raises `NotSupported` where there is none."""
+    if array.circuit_format is None:
         floats = ", ".join(d for d in ARRAY_FORMATS if not d.is_integer)
         named = ", ".join(array.operands)
         raise NotSupported(f"RTL for {named} operands; int4, int8 and int16, or one of {floats}, are built")
-    return array.bare_format
+    return array.circuit_format
 
 
 def arithmetic_of(array: SystolicArray) -> Arithmetic:

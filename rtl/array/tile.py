@@ -19,7 +19,7 @@ from siliconloom.arch.layout import fold_beats
 from siliconloom.rtl.array.arithmetic import arithmetic_of
 from siliconloom.rtl.array.element import stationary_controls
 from siliconloom.rtl.array.grid import GridFabric, grid_of
-from siliconloom.rtl.array.shared import LEVEL, MovingCodes, SharedSum, StayingCodes, shared_marks
+from siliconloom.rtl.array.shared import LEVEL, MovingCodes, SharedSum, StayingCodes, code_format, shared_marks
 from siliconloom.rtl.array.weights import BeatKind, WeightEdge, any_kind, header_kind, weight_marks
 from siliconloom.rtl.cells.floating import EXPONENT
 from siliconloom.rtl.cells.plumbing import RegisterSlice, delayed, reversed_lanes, skewed
@@ -43,13 +43,17 @@ class SystolicTileCircuit(Circuit):
     ) -> None:
         self.array, self.inputs, self.unmarked = array, inputs, unmarked
         self.arithmetic = arithmetic_of(array)
-        self.result_bits = array.cols * self.arithmetic.sum_bits
+        self.result_bits = array.cols * self.sum_bits()
         ports: dict[str, Any] = {name: In(stream.Signature(self.layout(name))) for name in inputs}
         ports |= {"output": Out(stream.Signature(beat(self.result_bits)))}
         self.inner = name is not None
         if self.inner:
             ports |= {"fold_ends": Out(1)} | ({} if unmarked else {"fold_begins": Out(1)})
         super().__init__(library, library.prefix if name is None else name, ports, reset=True)
+
+    def sum_bits(self) -> int:
+        """Width of a sum as it leaves."""
+        return self.arithmetic.sum_bits
 
     def marks(self) -> dict[str, int]:
         """What beats of an operand that stays say of themselves, with widths."""
@@ -89,7 +93,8 @@ class StationaryTile(SystolicTileCircuit):
     Parameters
     ----------
     elements
-        Format of what comes to the edge of an array in int8, where it is another one: fp32 (`rtl.array.shared`).
+        Format of what comes to the edge of an array in whole numbers, where it is another one: fp32
+        (`rtl.array.shared`).
 
     Members
     -------
@@ -100,7 +105,7 @@ class StationaryTile(SystolicTileCircuit):
     moving : In(stream of `beat`)
         R operands per beat, logical row 0 in the low bits; zero in unused rows.
     output : Out(stream of `beat`)
-        C sums per beat, of 32 bits (int16: 48), one per moving beat.
+        C sums per beat, of 32 bits (int16: 48, but for 32 as elements), one per moving beat.
     fold_begins, fold_ends
         Only inside an NPU tile. Pulses: a loaded tile becomes the active one; the last moving beat of a fold enters
         the array.
@@ -114,6 +119,9 @@ class StationaryTile(SystolicTileCircuit):
         super().__init__(
             library, array, name, {"stationary": array.load_rows * array.cols * bits, "moving": array.rows * bits}
         )
+
+    def sum_bits(self) -> int:
+        return super().sum_bits() if self.elements is None else self.elements.bits
 
     def marks(self) -> dict[str, int]:
         return shared_marks(self.array) if self.shares else super().marks()
@@ -142,7 +150,7 @@ class StationaryTile(SystolicTileCircuit):
         load_data = self._loaded(m, load, loaded, load_fires)
         if self.shares:
             load_data, tops = self._staying(m, load_data, loaded, load_fires, swap)
-            kind = self.library.make(MovingCodes, rows)
+            kind = self.library.make(MovingCodes, rows, code_format(array))
             made = self.place(m, kind, "moving_codes", data=moved.data, tops=tops)
             moving_data, level = made.o, Cat(made.level, made.odd)
         if self.inner:
@@ -166,7 +174,7 @@ class StationaryTile(SystolicTileCircuit):
         swaps = self._wave(m, "swap_wave", en, swap, rows)
 
         fabric = GridFabric(self.arithmetic, output_stationary=False)
-        sums: Signal = Const(0, self.result_bits)
+        sums: Signal = Const(0, cols * self.arithmetic.sum_bits)
         width = cols * bits
         for j in range(groups):
             row = skewed(self, m, f"load_skew_{j}", en, load_data[j * width : (j + 1) * width], cols, bits)
@@ -205,7 +213,7 @@ class StationaryTile(SystolicTileCircuit):
         kind = self.library.make(StayingCodes, array)
         coded = loaded.coded if array.weights is None else loaded.kind == BeatKind.INT8
         marks = {name: loaded[name] for name in self.marks() if name in ("rows", "columns")}
-        codes = loaded.data[: 8 * array.load_rows * array.cols]
+        codes = loaded.data[: self.arithmetic.bits * array.load_rows * array.cols]
         made = self.place(m, kind, "staying_codes", data=elements, codes=codes, coded=coded, **marks)
         beats = fold_beats(array, array.rows)
         place = Signal(range(max(beats, 2)), name="load_place")
@@ -224,7 +232,8 @@ class StationaryTile(SystolicTileCircuit):
 
     def _shared_sums(self, m: Module, results: Value, level: Value) -> Value:
         """Sums in fp32 of those of codes, whose row had this exponent."""
-        kind, bits = self.library.make(SharedSum), self.arithmetic.sum_bits
+        bits = self.arithmetic.sum_bits
+        kind = self.library.make(SharedSum, bits, code_format(self.array))
         lanes = (results[at : at + bits] for at in range(0, len(results), bits))
         return Cat(
             *(

@@ -218,7 +218,8 @@ def geometry_of(chip: Chip) -> Geometry:
     dtype = tile.circuit_format
     if not tile.built:
         raise NotSupported(
-            f"RTL of an npu tile for {', '.join(array.operands)} operands; the first may be {', '.join(ARRAY_FORMATS)}"
+            f"RTL of an npu tile for {', '.join(array.operands)} operands; the first may be "
+            f"{', '.join(ARRAY_FORMATS)}, or int4 or int16 between elements in fp32 (tile.vector.format)"
         )
     powers = {
         "tile.vector.lanes": tile.vector.lanes,

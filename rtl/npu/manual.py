@@ -50,7 +50,7 @@ FIELDS = {
     "accumulate": "a matmul always adds to its sums",
     "overwrite": "loop levels in whose first rounds a matmul puts its sums in the place of what was there",
     "rescale": "what a matmul adds to is first divided, row by row, see below",
-    "weights": "of a matmul: how B lies, 0 as A's elements, 1 packed in int4, 2 in int8, 3 bf16, 4 fp16",
+    "weights": "of a matmul: how B lies, 0 as A's elements, 1 in int4, 2 int8, 3 bf16, 4 fp16, 5 to 7 MX's, 8 int16",
     "group": "of packed weights: the power of two that the rows of a group are",
     "narrow": "what takes half of a line or less lies in lines of the next power of two, see below",
     "split": "lines of the last panel's sums are a whole one over 2 to this power, see below",

@@ -50,7 +50,7 @@ def weights_of(array: SystolicArray, packing: Packing, held: Bytes, n: int, k: i
     places = np.array([packing.group, height, room, unit, array.cols, code, minima, scale], np.int64)
     unpack_panels(lines, _scales(packing.dtype), _codes(packing.dtype, minima), places, found)
     words = found.view(np.uint32)
-    if dtype is DataType.INT8:  # whose operands are made of elements
+    if dtype.is_integer:  # whose operands are made of elements
         return words
     if dtype is DataType.BF16:
         round_to_bf16(words.reshape(-1))

@@ -37,11 +37,16 @@ DATAFLOWS = ("weight_stationary", "input_stationary", "output_stationary")
 """Which operand, or whether the sums, stay in the array."""
 
 
+SHARED = {"w4a4": "int4", "w8a8": "int8", "w16a16": "int16"}
+"""Operands of arrays between elements in fp32, by what weights and activations are called."""
+
+
 def chip_of(rows, cols, lanes, bus, load_rows=1, dataflow="weight_stationary", dtype="int8"):
-    """A tile in a format; ``w8a8`` is int8 between elements in fp32, which keeps weights whatever else is asked for."""
-    shares = dtype == "w8a8"
+    """A tile in a format; of `SHARED` it is between elements in fp32, which keeps weights whatever else."""
+    shares = dtype in SHARED
+    cols += dtype == "w4a4" and load_rows * cols % 2
     sets = {
-        "tile.array.operands": "[int8]" if shares else f"[{dtype}]",
+        "tile.array.operands": f"[{SHARED.get(dtype, dtype)}]",
         "tile.array.dataflow": "weight_stationary" if shares else dataflow,
         "tile.array.rows": rows,
         "tile.array.cols": cols,

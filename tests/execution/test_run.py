@@ -23,13 +23,13 @@ from siliconloom.sim.chip.engine import duration
 from siliconloom.verification.layers import LayerWeights
 from siliconloom.workloads import Attention
 from siliconloom.workloads.roles import Role
-from tests.execution.models import DATAFLOWS, SHAPES, VOCABULARY, chip_of, config_of, graph_of
+from tests.execution.models import DATAFLOWS, SHAPES, SHARED, VOCABULARY, chip_of, config_of, graph_of
 from tests.in_turn import in_turn
 from tests.mapper.chip.tiled import tiled
 
 NEAR = 0.3
 """Relative error that a result in int8 keeps below; one scale that is wrong by a factor of two makes it 0.5 or more."""
-FLOATS = {"bf16": 0.03, "fp16": 0.01, "w8a8": 0.08, "fp8_e4m3": None, "fp8_e5m2": None}
+FLOATS = {"bf16": 0.03, "fp16": 0.01, "w4a4": None, "w8a8": 0.08, "w16a16": 0.001, "fp8_e4m3": None, "fp8_e5m2": None}
 """The same of others, which round to 8 and 11 bits; in one byte small results are nothing, as nothing is scaled."""
 
 
@@ -106,7 +106,7 @@ def test_a_golden_run_is_the_exact_reading(
     dataflow=st.sampled_from(DATAFLOWS),
     dim=st.sampled_from([4, 6, 12, 20]),
     layers=st.integers(1, 2),
-    dtype=st.sampled_from(["int8", "bf16", "w8a8"]),
+    dtype=st.sampled_from(["int8", "bf16", *SHARED]),
     seed=st.integers(0, 99),
 )
 def test_halves_that_end_with_narrow_panels_begin_where_the_array_reads_whole_lines(

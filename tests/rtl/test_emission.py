@@ -49,6 +49,7 @@ SMALL = [
     ("systolic-os-8", (("tile.array.rows", "3"), ("tile.array.cols", "1"))),
     ("systolic-os-8", (("tile.array.rows", "1"), ("tile.array.cols", "1"))),
     ("npu-edge-int8", tuple(npu.SMALL.items())),
+    ("npu-edge-int8", (*npu.SMALL.items(), ("tile.array.operands", "int16"), ("tile.vector.format", "fp32"))),
     ("npu-edge-int8", (*npu.SMALL.items(), ("tile.array.operands", "fp16"))),
     ("pim-hbm", ()),
     ("pim-hbm", PIM_SMALL),

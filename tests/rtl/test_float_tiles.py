@@ -6,7 +6,7 @@ from amaranth import Const
 
 from siliconloom.arch import LoomError, NotSupported, load_chip
 from siliconloom.arch.assembler import check_program
-from siliconloom.arch.datatype import DataType
+from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.faults import IllegalProgram
 from siliconloom.arch.floats import SIGN, float_product, patterns_of, values_of, widened
 from siliconloom.arch.isa import Address, Opcode
@@ -32,6 +32,7 @@ from siliconloom.sim.golden.floating import FLOAT_GOLDEN, in_floats
 from siliconloom.sim.golden.npu import GoldenMachine, LoadedProgram, float_parameter_planes, float_scalar_bytes
 from siliconloom.verification import npu as verification
 from siliconloom.verification.chain import Chain, Places
+from siliconloom.verification.float_directed import packed_programs
 from siliconloom.verification.machine import verify
 from siliconloom.verification.npu import check_programs
 from siliconloom.verification.programs import RESULTS, product_sizes, random_image, random_npu, random_program
@@ -79,6 +80,23 @@ def test_random_programs_agree_in_every_cycle_and_byte(number, seed):
     needs("icarus")
     chip = tile_of(number)
     for parity in checked(chip, seed):
+        assert parity.passed, "\n".join([f"{chip.name}, {parity.name}", *parity.errors])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [DataType.FP8_E4M3, DataType.FP8_E5M2])
+def test_an_array_in_fp8_between_elements_in_fp32_agrees_in_every_cycle_and_byte(dtype, seed):
+    """Elements are rounded as they enter, weights lie in fp8: random programs, and weights of any pattern."""
+    needs("verilator")
+    made = (random_npu(number, number % 2 == 1, dtype, DataType.FP32) for number in range(1000))
+    chip = next(
+        chip
+        for chip in made
+        if chip.tile.rounds and chip.tile.array.rows * chip.tile.array.cols <= CELLS and chip.tile.vector.lanes <= 8
+    )
+    programs = [*programs_of(chip, seed), *packed_programs(chip)]
+    assert any(i.packing == Packing(dtype, 0) for _, each in programs for i in each.program.instructions)
+    for parity in check_programs(chip, programs, simulator="verilator"):
         assert parity.passed, "\n".join([f"{chip.name}, {parity.name}", *parity.errors])
 
 

@@ -22,7 +22,7 @@ from siliconloom.arch.layout import (
 )
 from siliconloom.arch.opcodes import Opcode
 from siliconloom.arch.packing import weight_bytes
-from siliconloom.arch.shared import shared_product
+from siliconloom.arch.shared import CODE_FORMATS, from_memory, is_coded, shared_product
 from siliconloom.sim.golden import functions
 from siliconloom.sim.golden.float_functions import lowered
 from siliconloom.sim.golden.floating import elements
@@ -97,6 +97,8 @@ def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Non
     tile, array, local, dtype = machine.tile, machine.array, machine.scratchpad, machine.dtype
     rows, cols, size, add = array.rows, array.cols, machine.tile.element_bytes, i.adds(indices)
     a, b, c = (address.at(indices) for address in (i.a, i.b, i.c))
+    stored = array.circuit_format
+    assert stored is not None
     stationary: NDArray[Any]
     if array.dataflow == "output_stationary":
         right = elements(local, b, i.k * filled_values(i.n, cols, i.narrow), dtype)
@@ -117,7 +119,7 @@ def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Non
         if i.packing is not None:
             held = window(local, stays, weight_bytes(array, i.packing, outer, i.k))
             if tile.shares and not i.packing.group:
-                stationary = unpacked(array, held.view(np.int8), i.k)
+                stationary = unpacked(array, from_memory(held, stored), i.k)
             else:
                 stationary = weights_of(array, i.packing, held, outer, i.k)
         else:
@@ -125,7 +127,7 @@ def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Non
             stationary = unpacked(array, taken, i.k, outer, i.narrow)
             if not tile.shares:
                 stationary = entering(tile, stationary)
-        if tile.shares and stationary.dtype != np.int8:
+        if tile.shares and not is_coded(stationary):
             stationary[:, outer:] = 0  # columns that a panel has not count for no exponent
         folds = folds_of(i.k, i.k, tuple(summing_order(array)))
     targets, rise = panels_of_sums(array, machine.sums, c, outer, beats, i.split), _rise(machine, i, indices)
@@ -135,7 +137,8 @@ def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Non
     width = sum(target.shape[1] for target in targets)
     if tile.shares:  # columns whose sums are not kept share exponents, too
         older = None if before is None else np.pad(before, ((0, 0), (0, stationary.shape[1] - width)))
-        found = shared_product(widened(moving, dtype), stationary, rows, cols, i.k, older).view(np.int32)
+        form = CODE_FORMATS[stored]
+        found = shared_product(widened(moving, dtype), stationary, rows, cols, i.k, older, form).view(np.int32)
     else:
         found = folded_product(entering(tile, moving), stationary[:, :width], folds, before).view(np.int32)
     for panel, target in enumerate(targets):

@@ -60,7 +60,7 @@ def hardware_of(chip: Chip, program: Program, unlaid: Sequence[str | None]) -> l
 
 def _no_circuit(array: SystolicArray, formats: set[DataType]) -> str | None:
     """Why a bare array's circuit does not compute in all of these formats, or nothing."""
-    built = array.bare_format
+    built = array.circuit_format
     if built is None:
         return f"no circuit for {', '.join(array.operands)} operands"
     other = [d for d in formats if d != built and not (d.is_integer and built.is_integer and d.bits <= built.bits)]

@@ -32,7 +32,7 @@ from siliconloom.arch.floats import (
 from siliconloom.arch.layout import summing_order
 from siliconloom.arch.packing import quantised, unpacked
 from siliconloom.arch.scaled import numbers_of, scaled_codes
-from siliconloom.arch.shared import MOST, shared_product
+from siliconloom.arch.shared import CODE_FORMATS, WholeNumbers, is_coded, shared_product
 from siliconloom.arch.vector import RISE_LIMIT, VectorFunction
 from siliconloom.execution.integers import CarriedRows
 from siliconloom.execution.quantize import Columns, Quantized
@@ -88,7 +88,9 @@ class FloatParameters(Reading):
     def product(self, at: At, operator: Gemm, x: Elements) -> Elements:
         weights, bias = self.real.weights.matrix(at, operator), self.real.weights.bias(at, operator)
         steps = np.ones(weights.shape[:-2] + weights.shape[-1:])
-        if self.dtype.bits == 8:
+        plain = operator.packing is not None and not operator.packing.group
+        stored = self.operand if plain else self.dtype
+        if stored.bits == 8 and not stored.is_integer:
             largest = np.maximum(np.abs(weights).max(-2), 2.0**-100).astype(np.float64)
             steps = 2.0 ** np.ceil(np.log2(largest / ONE_BYTE_LARGEST))
             weights = weights / steps[..., None, :]
@@ -96,11 +98,11 @@ class FloatParameters(Reading):
         columns = _columns(steps.reshape(-1), bias)
         if operator.packing is None:
             return self._made(at, len(x), bias.size, weights=patterns_of(weights, self.dtype), columns=columns)
-        if self.operand.is_integer and not operator.packing.group:
-            codes, worth = whole_numbers(weights)
+        if self.operand.is_integer and plain:
+            codes, worth = whole_numbers(weights, self.operand)
             columns = _columns(worth.reshape(-1), bias)
             return self._made(at, len(x), bias.size, weights=codes, columns=columns)
-        if not operator.packing.group:
+        if plain:
             elements = patterns_of(weights, self.operand)
             return self._made(at, len(x), bias.size, weights=elements, columns=columns)
         matrices = weights.reshape(-1, *weights.shape[-2:])
@@ -162,11 +164,13 @@ def _columns(multiplier: NDArray[Any], bias: NDArray[Any]) -> Columns:
     return Columns(bias, multiplier, np.zeros(len(bias), np.int64))
 
 
-def whole_numbers(weights: NDArray[Any]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Codes of weights (..., k, n) in int8, and what one is worth in each column: its peak is 127."""
-    steps = (np.abs(weights).max(-2) / MOST).astype(np.float32)
+def whole_numbers(weights: NDArray[Any], dtype: DataType) -> tuple[WholeNumbers, NDArray[np.float32]]:
+    """Codes of weights (..., k, n), and what one is worth in each column: its peak is the largest code."""
+    form = CODE_FORMATS[dtype]
+    steps = (np.abs(weights).max(-2) / form.most).astype(np.float32)
     steps = np.where(steps < np.finfo(np.float32).tiny, np.float32(1), steps)  # a column of zeros
-    return np.clip(np.rint(weights / steps[..., None, :]), -MOST, MOST).astype(np.int8), steps
+    codes = np.clip(np.rint(weights / steps[..., None, :]), -form.most, form.most)
+    return codes.astype(form.stored), steps
 
 
 class FloatReading(Reading):
@@ -348,8 +352,9 @@ class FloatReading(Reading):
     ) -> Words:
         """A product in fp32, fold by fold of tiles so deep; the format that the second operand is ``stored`` in."""
         if self.shares:
-            right = b if b.dtype == np.int8 else self._wide(b)
-            return shared_product(self._wide(a), right, self.array.rows, self.array.cols, depth, older)
+            right = b if is_coded(b) else self._wide(b)
+            form = CODE_FORMATS[self.operand]
+            return shared_product(self._wide(a), right, self.array.rows, self.array.cols, depth, older, form)
         count = a.shape[1]
         keeps_sums = self.array.dataflow == "output_stationary"
         folds = folds_of(count, depth, tuple(range(count) if keeps_sums else summing_order(self.array)))

@@ -20,6 +20,7 @@ from siliconloom.arch.isa import WORD_BYTES, Opcode
 from siliconloom.arch.layout import INDEX_BYTES, blocks_of, packed, padded, unpacked
 from siliconloom.arch.packing import Packed, packed_weights, panel_bytes
 from siliconloom.arch.scaled import numbers_of, scaled_codes
+from siliconloom.arch.shared import in_memory
 from siliconloom.arch.vector import VectorFunction, built_in
 from siliconloom.execution.encoding import encoding_of
 from siliconloom.execution.quantize import Quantized
@@ -246,6 +247,8 @@ class Image:
 
                 return lies
             wide, narrow = columns(made.weights), int(packing is None)
+            if packing is not None and self.tile.shares:
+                return lambda first, end: in_memory(packed(self.array, wide[first:end], narrow), packing.dtype)
             return lambda first, end: packed(self.array, wide[first:end], narrow).view(np.uint8)
         assert made.packed is not None
         (whole,) = made.packed

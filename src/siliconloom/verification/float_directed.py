@@ -387,8 +387,10 @@ def any_pattern(chip: Chip) -> LoadedProgram:
 
 def packed_programs(chip: Chip) -> list[tuple[str, LoadedProgram]]:
     """Programs by weights in every format of a tile: whole numbers and the operands' own, and MX blocks."""
-    own = chip.tile.weight_formats if isinstance(chip.tile, NpuTile) else ()
-    blocks = tuple(dtype for dtype in own if dtype in MX_ELEMENTS)
+    if not isinstance(chip.tile, NpuTile):
+        return []
+    own, array = chip.tile.weight_formats, chip.tile.array
+    blocks = tuple(dtype for dtype in own if dtype in MX_ELEMENTS and has_groups(array, dtype))
     codes = tuple(dtype for dtype in own if dtype in INTEGER_CODES)
     kinds = {"packed weights": tuple(dtype for dtype in own if dtype not in blocks), "MX blocks": blocks}
     made = [(name, packed_weights(chip, formats)) for name, formats in kinds.items() if formats]

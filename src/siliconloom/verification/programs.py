@@ -73,7 +73,8 @@ def random_npu(
     """A small NPU of random shape and timing, one that has RTL.
 
     ``any_sides``: of arrays whose sides are no powers of two, and vector units whose lanes are not the array's columns.
-    ``dtype``: the format that its circuits compute in. ``elements``: fp32 for an array in int8 that keeps weights.
+    ``dtype``: the format that its circuits compute in. ``elements``: fp32 for an array in whole numbers that keeps
+    weights.
     """
     chance = random.Random(seed)
     dataflow = chance.choice(["weight_stationary", "output_stationary", "input_stationary"])
@@ -91,7 +92,9 @@ def random_npu(
         elements is not None and dataflow == "weight_stationary"
     )
     what = f"{dtype.value}-{elements.value}" if elements is not None else dtype.value
-    if elements is not None and wide and is_power(load_rows) and load_rows * cols % 2 == 0 and seed % 3:
+    cols += elements is not None and dtype is DataType.INT4 and load_rows * cols % 2
+    packs = elements is not None and wide and dtype is DataType.INT8
+    if packs and is_power(load_rows) and load_rows * cols % 2 == 0 and seed % 3:
         weights = {"formats": ["int4"], "minima": seed % 3 == 1}
     cache = random_cache(seed, dtype, load_rows, wide) if able else []
     if cache and lanes % cols == 0 and is_power(lanes) and cols % load_rows == 0 and cols > 1:

@@ -1,4 +1,4 @@
-"""W8A8 on an array in int8 between elements in fp32: what is mapped, what it takes, what is refused."""
+"""W4A4, W8A8, W16A16 and fp8 on arrays between elements in fp32: what is mapped, what it takes, what is refused."""
 
 import numpy as np
 import pytest
@@ -22,17 +22,45 @@ def graph_in(*sets):
     return load_workload("gpt2", [*SMALL, *sets])
 
 
-@pytest.mark.parametrize("sets", [[], [("precision", "int8")], [("precision", "w8a8")]])
-def test_weights_are_int8_and_all_else_is_fp32(sets):
-    chip = load_chip("npu-edge-w8a8")
+NAMES = {DataType.INT4: "w4a4", DataType.INT8: "w8a8", DataType.INT16: "w16a16"}
+NAMES |= {DataType.FP8_E4M3: "fp8", DataType.FP8_E5M2: "fp8_e5m2"}
+FORMATS = pytest.mark.parametrize("dtype", NAMES)
+
+
+def chip_in(dtype, *sets):
+    return load_chip("npu-edge-w8a8", [("tile.array.operands", f"[{dtype.value}]"), *sets])
+
+
+@FORMATS
+@pytest.mark.parametrize("stated", ["nothing", "format", "name"])
+def test_weights_are_operands_and_all_else_is_fp32(stated, dtype):
+    chip = chip_in(dtype)
+    sets = {"nothing": [], "format": [("precision", dtype.value)], "name": [("precision", NAMES[dtype])]}[stated]
     fitted, notes = fit_precision(chip, graph_in(*sets))
     assert {o.precision for o in fitted.operators()} == {DataType.FP32}
-    assert {o.packing for o in fitted.operators() if isinstance(o, Gemm) and o.weight} == {Packing(DataType.INT8, 0)}
-    assert notes[-1] == "npu-edge-w8a8 multiplies in int8; all else is in fp32"
+    assert {o.packing for o in fitted.operators() if isinstance(o, Gemm) and o.weight} == {Packing(dtype, 0)}
+    assert notes[-1] == f"npu-edge-w8a8 multiplies in {dtype.value}; all else is in fp32"
 
 
-def test_a_whole_model_is_proven():
-    chip = load_chip("npu-edge-w8a8")
+@pytest.mark.parametrize("dtype", [DataType.INT4, DataType.INT16])
+def test_weights_take_as_many_bytes_as_they_have_bits(dtype):
+    """Two of int4 lie in a byte: what is read of memory, and what an image of it is large."""
+
+    def read(of):
+        chip = chip_in(of)
+        mapped = map_workload(chip, graph_in(), Stopwatch(chip), search=False)
+        assert mapped.memory is not None
+        items = [item for _, item in mapped.memory.objects()]
+        names = {o.name for o in mapped.graph.operators() if isinstance(o, Gemm) and o.weight}
+        return sum(item.size for item in items if item.role == "parameters" and item.operator in names)
+
+    parts = read(dtype), read(DataType.INT8)
+    assert abs(parts[0] / parts[1] - dtype.bits / 8) < 0.001
+
+
+@FORMATS
+def test_a_whole_model_is_proven(dtype):
+    chip = chip_in(dtype)
     mapped = map_workload(chip, graph_in(), Stopwatch(chip), search=False)
     assert set(hardware_of(chip, mapped.program, [None] * len(mapped.program.operators))) == {None}
 
@@ -43,16 +71,18 @@ def test_a_product_takes_the_cycles_of_int8():
     assert gemm_run(array, 30, 40, 50, Packing(DataType.INT8, 0)) == gemm_run(array, 30, 40, 50)
 
 
-def test_multiplications_take_the_energy_of_int8_and_vectors_that_of_fp32():
-    chip, narrow = load_chip("npu-edge-w8a8"), load_chip("npu-edge-int8")
+@FORMATS
+def test_multiplications_take_the_energy_of_operands_and_vectors_that_of_fp32(dtype):
+    chip, narrow = chip_in(dtype), load_chip("npu-edge-int8", [("tile.array.operands", f"[{dtype.value}]")])
     counters = np.zeros(len(Counter), np.int64)
     counters[Counter.MACS], counters[Counter.VECTOR_SLOTS] = 1000, 10
     spent = energy(chip, DataType.FP32, counters, np.zeros((1, 2), np.int64))
     technology = TECHNOLOGIES[chip.technology]
-    assert spent["array"] == 1000 * technology.mac(DataType.INT8)
+    assert spent["array"] == 1000 * technology.mac(dtype)
     assert spent["vector"] == 10 * technology.mac(DataType.FP32)
-    wider = load_chip("npu-edge-w8a8", [("tile.scratchpad.capacity", "256 KiB")])
-    assert standing_power(wider)["clock"] > standing_power(narrow)["clock"]
+    wider = chip_in(dtype, ("tile.scratchpad.capacity", "256 KiB"))
+    power = standing_power(wider)["clock"], standing_power(narrow)["clock"]
+    assert (power[0] > power[1]) == dtype.is_integer  # sums of floating point are fp32, whatever its elements
 
 
 def test_weights_in_int4_have_groups():
@@ -88,7 +118,18 @@ def test_other_formats_are_refused(precision, error, rule):
 @pytest.mark.parametrize(
     ("sets", "rule"),
     [
-        ([("tile.array.operands", "[int4]")], "elements are made to operands in int8, bf16 or fp16 .got 'int4'"),
+        (
+            [("tile.array.operands", "[int32]")],
+            "elements are made to operands in int4, int8, int16, bf16, fp16, fp8_e4m3, fp8_e5m2 .got 'int32'",
+        ),
+        (
+            [("tile.array.operands", "[int4]"), ("tile.array.cols", "3"), ("tile.array.load_rows", "1")],
+            "array.cols: a beat of weights in int4 has an even number of values .got '3'",
+        ),
+        (
+            [("tile.array.operands", "[int16]"), ("tile.array.weights", "{formats: [int4]}")],
+            "packed weights are made to operands in int8, bf16 or fp16 .got 'int16'",
+        ),
         ([("tile.array.weights", "{formats: [int8]}")], "an array in int8 has int4 packed, and int8 as it is"),
         (
             [("tile.array.weights", "{formats: [int4]}"), ("tile.vector.format", "null")],
