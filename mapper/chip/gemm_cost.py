@@ -335,7 +335,7 @@ class _Transfers:
         if not made.rest_rows.any():
             return moved, held
         more, longer = self._priced(made.rest_rows, made.rest)
-        return moved + more, held + longer
+        return moved + more, held + np.where(made.rest_rows > 0, longer, 0)
 
     def _priced(self, rows: Int, width: Int) -> tuple[Int, Int]:
         return moved_bytes(self.memory, rows, width), access_cycles(self.chip, self.memory, rows, width)
