@@ -312,7 +312,8 @@ def _kind(share: Share, tiling: Tiling) -> Kind:
     if isinstance(tiling, GemmTiling):
         part = share.operator
         rest = isinstance(part, Gemm) and part.k % tiling.k > 0
-        return share.tiles.bit_length(), tiling.order == "n_outer", 2 * rest + tiling.resident
+        turn = {"n_outer": 1, "m_kept": 2}.get(tiling.order, 0)
+        return share.tiles.bit_length(), turn, 2 * rest + tiling.resident
     if isinstance(tiling, AttentionTiling):
         return share.tiles.bit_length(), tiling.keys, int(tiling.resident)
     return share.tiles.bit_length(), 0, 0
@@ -439,6 +440,8 @@ class _Pool:
         """Whether either order of the outer loops is the same order of tiles, and transfers set the pace of both."""
         tiling, part = self.all[number].tiling, self.all[number].share.operator
         if not isinstance(tiling, GemmTiling) or not isinstance(part, Gemm) or tiling.resident:
+            return False
+        if tiling.order == "m_kept":  # rows are loaded once, whatever columns pass
             return False
         return tiling.m >= part.m and tiling.memory_cycles >= tiling.array_cycles
 
