@@ -109,10 +109,14 @@ def choose_attention_tilings(
         rooms[apart] = np.array([[*need.values()] for need in needs], np.int64).reshape(len(needs), -1)
         names[apart] = rings
     found: list[list[AttentionTiling]] = []
+    alike: dict[tuple[bool, tuple[int, ...]], list[AttentionTiling]] = {}
     for layout in layouts:
         apart = layout.values > 0
         room = [getattr(layout, ring) for ring in names[apart]]
-        fits = np.flatnonzero((rooms[apart] <= room).all(axis=1)).tolist()
+        fits = tuple(np.flatnonzero((rooms[apart] <= room).all(axis=1)).tolist())
+        if (apart, fits) in alike:
+            found.append(alike[apart, fits])
+            continue
         fitting = [costs.of(*tilings[number], apart) for number in fits]
         cost = objective.of_tiling
         limit = objective.slack * min(map(cost, fitting), default=0)
@@ -121,7 +125,8 @@ def choose_attention_tilings(
         others = sorted((t for t in fitting if t != frugal), key=cost)
         kept = [frugal, *others[: KEPT - 1]] if frugal else []
         firsts = {(t.keys, t.whole, t.resident): t for t in reversed(others) if cost(t) <= NEAR * limit}
-        found.append(list(dict.fromkeys([*kept, *sorted(firsts.values(), key=cost)])))
+        alike[apart, fits] = list(dict.fromkeys([*kept, *sorted(firsts.values(), key=cost)]))
+        found.append(alike[apart, fits])
     return found
 
 

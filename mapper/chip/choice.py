@@ -22,7 +22,7 @@ from siliconloom.mapper.chip.bounds import least_bytes, operator_bound
 from siliconloom.mapper.chip.divisions import divisions_of
 from siliconloom.mapper.chip.gemm_cost import GemmMemories
 from siliconloom.mapper.chip.layout import Layout, banks_of
-from siliconloom.mapper.chip.objective import ESTIMATED, Objective
+from siliconloom.mapper.chip.objective import ESTIMATED, NEARLY, Objective
 from siliconloom.mapper.chip.sharing import Share, shares
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
 from siliconloom.mapper.chip.tiling import GemmTiling, choose_tilings
@@ -254,7 +254,8 @@ def finalists(parts: Sequence[Part], choices: Sequence[Choice], rivals: Rivals) 
     """The first few that are nearly as good as the best one, with what their operators take one after the other.
 
     Those that differ in the buffers' sizes only are one; among few tasks also in what else there would be room for.
-    Beyond those few one more: with a ring of values where no other has one, or without where all have.
+    Beyond those few one more: with a ring of values where no other has one, or without where all have. And one that
+    takes hardly longer and moves the fewest bytes.
     """
     found: list[tuple[int, Choice]] = []
     few = executions(parts) <= FEW
@@ -280,7 +281,20 @@ def finalists(parts: Sequence[Part], choices: Sequence[Choice], rivals: Rivals) 
                 found.append((total, choice))
         elif all(_differ(parts, choice, other) for _, other in found):
             found.append((total, choice))
+    near = [choice for choice in choices if _total(parts, choice) <= NEARLY * found[0][0]]
+    frugal = min(near, key=lambda choice: moved_bytes(parts, choice))
+    if moved_bytes(parts, frugal) < min(moved_bytes(parts, other) for _, other in found):
+        found.append((_total(parts, frugal), frugal))
     return found
+
+
+def moved_bytes(parts: Sequence[Part], choice: Choice) -> int:
+    """Bytes of main memory's traffic of all tasks."""
+    return sum(
+        part.count * each.share.tiles * (each.tiling.read_bytes + each.tiling.write_bytes)
+        for part, made in zip(parts, choice[1], strict=True)
+        for each in made.values()
+    )
 
 
 def _differ(parts: Sequence[Part], one: Choice, other: Choice) -> bool:
@@ -354,6 +368,8 @@ class _Pool:
         self.all: list[Chosen] = []
         self.layout: list[Layout] = []
         self.under: list[list[int]] = [[] for _ in layouts]
+        self.best: dict[int, int] = {}
+        """By layout, the least estimate under it."""
         self.known: dict[int, int] = {}
         self.count, self.worth = 0, 0.0
         """Executions of the task, and cycles of each that are worth a simulation."""
@@ -385,6 +401,7 @@ class _Pool:
             if self._has_twin(number):
                 self.alike.setdefault(_sizes(self.all[number]), []).append(number)
         self.under[layout].append(number)
+        self.best[layout] = min(self.all[number].cost, self.best.get(layout, LONG))
 
     def value(self, number: int) -> float:
         """Cycles, as far as they are known; of what will not be simulated any more a cautious guess."""
@@ -530,7 +547,7 @@ def _pool(
     pool = _Pool(floor, measured, candidates, most, objective, search)
     kept = max(most // LEAST_MEASURED, LEAST_KEPT)
     for number, (least, share) in enumerate(shares(chip, task.operator, task.fused, candidates)):
-        best = [min(pool.all[each].cost for each in some) for some in pool.under if some]
+        best = list(pool.best.values())
         near = NEAR * objective.of(least, 0) >= max(best, default=0)
         if best and len(best) == len(candidates) and (near or number >= MOST_SHARES):
             break
@@ -583,5 +600,6 @@ __all__ = [
     "choose_layouts",
     "executions",
     "finalists",
+    "moved_bytes",
     "nameless",
 ]

@@ -238,14 +238,14 @@ class GemmLayout:
         depth they stay, too, while halves of the rows, of these and so on pass, so that a result tile is no large part
         of accumulator and scratchpad.
         """
-        taken = np.asarray(rows)
-        for _ in range(int(np.max(taken)).bit_length()):
-            large = (self.shape.halves * self.sums(taken, n // self.shape.halves) * SMALL > sums_room(self.tile)) | (
-                taken * self.c_local(n // self.shape.halves) * SMALL > self.tile.scratchpad.capacity
-            )
-            taken = np.where(
-                large & (k >= self.shape.k) & (taken % 2 == 0) & (taken > self.array.rows), taken // 2, taken
-            )
+        half, taken = n // self.shape.halves, np.asarray(rows)
+        # a row's sums and results: of a tile at most so many rows, the whole tiles of which rows are multiples
+        line, most = self.c_local(half), self.tile.scratchpad.capacity // SMALL
+        sums = self.shape.halves * self.sums(1, half) * np.ones_like(line)
+        limit = np.minimum(most // line, sums_room(self.tile) // SMALL // sums)
+        limit = np.maximum(limit, self.array.rows)
+        while np.any(again := (taken > limit) & (taken % 2 == 0) & (k >= self.shape.k)):
+            taken = np.where(again, taken // 2, taken)
         return taken
 
     def kept_needs(self, rows: Any, n: Any, k: Any) -> dict[str, Count]:

@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import astuple
 from numpy.typing import NDArray
 
+from siliconloom.arch.access import SUM_BYTES
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.layout import is_power, next_power, sums_room
 from siliconloom.arch.vector import Count
@@ -32,7 +33,10 @@ FINE = 8
 PARTED = 16
 """Tiles of a part of the array are looked at where both slots of a whole one take more than this part of buffers."""
 
-MOST_STAYING = 12
+READ_AGAIN = 32
+"""Where rows, with as many columns as there is room for sums, are at most this part of what columns are, it makes no
+difference how often they are read."""
+MOST_STAYING = 8
 """Numbers of rows that are tried to stay: the largest that have room."""
 
 HALVES = 4
@@ -90,7 +94,14 @@ def choose_tilings(
         others = [np.array([size], np.int64) for size in tiles]
     more = _that_stay(chip, layouts, shape, memories, (rows, others[0], others[1]), kept, objective)
     made = _in_slots(chip, layouts, shape, memories, (rows, others[0], others[1]), kept, objective)
-    return [sorted([*some, *others], key=objective.of_tiling) for some, others in zip(made, more, strict=True)]
+    alike: dict[tuple[int, ...], list[GemmTiling]] = {}
+    found = []
+    for some, stay in zip(made, more, strict=True):
+        key = id(some), *map(id, stay)
+        if key not in alike:
+            alike[key] = sorted([*some, *stay], key=objective.of_tiling)
+        found.append(alike[key])
+    return found
 
 
 def _that_stay(
@@ -106,7 +117,8 @@ def _that_stay(
     tile = chip.tile
     assert isinstance(tile, NpuTile)
     laid, found, (rows, columns, depths) = GemmLayout(tile, shape), [list[GemmTiling]() for _ in layouts], sizes
-    if laid.blocks:
+    sums = max(layout.partial for layout in layouts) // SUM_BYTES
+    if laid.blocks or READ_AGAIN * shape.m * shape.m <= sums:
         return found
     most = max(layout.moving for layout in layouts)
     rows = rows[laid.kept_needs(rows, columns[:1], depths[:1])["moving"] <= most][-MOST_STAYING:]
@@ -116,30 +128,31 @@ def _that_stay(
             continue
         axes = rows, columns, some
         needs = laid.kept_needs(*np.ix_(*axes))
-        shown = tuple(map(len, axes))
-        fits = [np.broadcast_to(_fits(layout, shape, needs), shown) for layout in layouts]
+        fits = [np.broadcast_to(_fits(layout, shape, needs), tuple(map(len, axes))) for layout in layouts]
         fitting = np.logical_or.reduce(fits)
         used = [fitting.any(axis=tuple({0, 1, 2} - {axis})) for axis in range(3)]
-        if not fitting.any():
-            continue
         axes = rows[used[0]], columns[used[1]], some[used[2]]
         m, n, k = np.ix_(*axes)
-        shown = tuple(map(len, axes))
-        for values in {layout.values for layout in layouts}:
-            costs = gemm_costs(chip, memories, shape, laid.result_rows(m, n, k), n, k, KEPT, values, m)["m_kept"]
-            tables = [np.broadcast_to(each, shown).ravel() for each in astuple(costs)]
-            for number, (fit, layout) in enumerate(zip(fits, layouts, strict=True)):
-                among = np.flatnonzero(fit[np.ix_(*used)])
-                if layout.values != values or not len(among):
-                    continue
-                for pick in dict.fromkeys(_best(tables, among, kept, objective)):
-                    places = np.unravel_index(pick, shown)
-                    tall, wide, deep = (int(each[place]) for each, place in zip(axes, places, strict=True))
-                    key = tall, wide, deep, values if laid.turns(wide, deep, values) else 0
-                    if key not in made:
-                        costed = [int(table[pick]) for table in tables]
-                        made[key] = _costed((tall, wide, deep), "m_kept", deep == shape.k, costed)
-                    found[number].append(made[key])
+        alike: dict[tuple[bytes, int], list[GemmTiling]] = {}
+        if not fitting.any():
+            continue
+        costs = gemm_costs(chip, memories, shape, laid.result_rows(m, n, k), n, k, KEPT, 0, m)["m_kept"]
+        tables = [np.broadcast_to(each, tuple(map(len, axes))).ravel() for each in astuple(costs)]
+        for number, (fit, layout) in enumerate(zip(fits, layouts, strict=True)):
+            # estimates leave out what columns gain that take turns in a ring of values; runs do not
+            values = layout.values if some[0] < shape.k else 0
+            among, same = np.flatnonzero(fit[np.ix_(*used)]), (fit.tobytes(), values)
+            if not len(among):
+                continue
+            for pick in dict.fromkeys(_best(tables, among, kept, objective)) if same not in alike else ():
+                places = np.unravel_index(pick, tuple(map(len, axes)))
+                tall, wide, deep = (int(each[place]) for each, place in zip(axes, places, strict=True))
+                key = tall, wide, deep, values if laid.turns(wide, deep, values) else 0
+                if key not in made:
+                    costed = [int(table[pick]) for table in tables]
+                    made[key] = _costed((tall, wide, deep), "m_kept", deep == shape.k, costed)
+                alike.setdefault(same, []).append(made[key])
+            found[number] += alike[same]
     return found
 
 
