@@ -7,6 +7,7 @@ not near its floor and another is not far behind, those few are lowered by thems
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -463,7 +464,11 @@ class _Pool:
         return tiling.m >= part.m and tiling.memory_cycles >= tiling.array_cycles
 
     def explore(self) -> None:
-        """Simulate the most promising ones, while one could be faster than what was found."""
+        """Simulate the most promising ones, while one could be faster than what was found.
+
+        Once one order of loops has had its half of all simulations others have their turn, as what is known of them
+        speaks for what fits other layouts.
+        """
         if self.measure is None or len(self.all) < 2:
             return
         left = set(range(len(self.all)))
@@ -472,9 +477,12 @@ class _Pool:
             return
         best = LONG
         while left and len(self.known) < self.most and best - self.floor > self.worth:
-            value, number = min((self.value(number), number) for number in left)
-            if self.hope(number) * value >= best - self.worth:
+            values = ((self.value(number), number) for number in left)
+            near = [(value, number) for value, number in values if self.hope(number) * value < best - self.worth]
+            if not near:
                 break
+            had = Counter(self.kinds[known][:2] for known in self.known)
+            _, _, number = min((2 * had[self.kinds[number][:2]] >= self.most, value, number) for value, number in near)
             if not self.simulated(number):
                 break
             best = min(self.known[number], best)
