@@ -233,9 +233,12 @@ class ProgramBuilder:
         self.depth -= 1
         self._add(opcode=Opcode.NEXT)
 
-    def barrier(self, unit: Unit, *, wait: int = 0, release: int = 0, post: int = 0) -> None:
+    def barrier(
+        self, unit: Unit, *, wait: int = 0, release: int = 0, post: int = 0, first_wait: int = 0, first: int = 0
+    ) -> None:
         """Make ``unit`` wait; or release and post once everything before it has read its operands, is complete."""
-        self._add(opcode=Opcode.BARRIER, unit=unit, wait=wait, release=release, post=post)
+        waits = {"wait": wait, "first_wait": first_wait, "first": first}
+        self._add(opcode=Opcode.BARRIER, unit=unit, release=release, post=post, **waits)
 
     def load(
         self,

@@ -8,7 +8,7 @@ from siliconloom.arch.isa import Address, Unit
 from siliconloom.arch.layout import parameter_bytes
 from siliconloom.mapper.chip.builder import NOWHERE, SLOTS, Loop, Ring, affine
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape
-from siliconloom.mapper.chip.lowering import STILL, Context, Nest, Segment, Walk, parts_of, when
+from siliconloom.mapper.chip.lowering import STILL, Context, Nest, Segment, Walk, joined, parts_of, when
 from siliconloom.mapper.chip.operands import operands, residual
 from siliconloom.mapper.chip.panels import PanelLayout, PanelPart
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
@@ -148,8 +148,6 @@ class GemmLowering:
         """All columns for as many rows as both slots hold, then the next rows."""
         builder, moving, wide = self.context.builder, self.context.rings.moving, self.tiling.n
         for rows in self.nest.walk(self.shape.m, self.tiling.m):
-            for _ in range(SLOTS):
-                builder.barrier(Unit.LOAD, wait=moving.free_bit)
             for n in self.nest.walk(self.shape.n, wide, lead=wide if wide < self.shape.n else 0):
                 self._columns_for(batch, n, rows, moving.whole)
             for _ in range(SLOTS):
@@ -174,6 +172,10 @@ class GemmLowering:
                     self._load_b(batch, n, k, second)
                     waits, releases = second.full_bit, second.free_bit
                 if n.segment.first:
+                    # columns may come before the rows of the last product have been read
+                    waits_for, levels = when(joined((part.first, k.first)), held.free_bit)
+                    for _ in range(SLOTS if waits_for else 0):
+                        builder.barrier(Unit.LOAD, first_wait=waits_for, first=levels)
                     self._load_part(batch, m, k, held, place)
                     waits |= held.full_bit
                 pitch = line if k.size < shape.k else 0

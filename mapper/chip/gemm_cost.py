@@ -94,7 +94,8 @@ class _Paces(NamedTuple):
     """What sets the pace of a tiling: transfers in bytes and cycles, all of them and of one tile; stages; turns.
 
     ``first`` are cycles from a tile's last transfer to its first product, ``behind`` those that all transfers have
-    before and behind them; ``worked`` is the pace of array, sequencer and sums.
+    before and behind them; ``worked`` is the pace of array, sequencer and sums, and ``rest`` the last tile's product of
+    a depth that is no multiple of theirs.
     """
 
     shape: GemmShape
@@ -117,6 +118,7 @@ class _Paces(NamedTuple):
     compute: Int
     vector: Int
     product: Int
+    rest: Int
     result: Int
     arrive: int
     first: Int
@@ -236,6 +238,7 @@ def _paces(
         compute,
         vector,
         product,
+        np.where(shape.k % k > 0, product * k_tiles * (shape.k % k) / shape.k, product),
         result,
         arrive,
         first,
@@ -310,10 +313,13 @@ def _kept(at: _Paces, parts: Int) -> GemmCosts:
     scale_turn = stay + _waits(times * rounds * n_tiles) * (
         at.p_one + np.where(at.whole_k, 0, at.b_one) + at.arrive + BARRIER + at.first + stay + at.out + at.epilogue
     )
+    # behind the rest of the depth the next tile is waited for, which came no sooner than that began
+    behind_rest = np.where(at.rest < at.waited, np.maximum(at.b_one + at.arrive + at.first - at.rest, 0), 0)
+    worked = at.worked + times * at.results * behind_rest
     # with the first columns all rows come
     filling = np.maximum((at.a_time + at.b_time / n_tiles) / rounds - stay, 0)
     turns = np.maximum(np.where(at.whole_k, stay_turn, load_turn), np.where(n_tiles == 1, 0, scale_turn))
-    steps = np.maximum(at.worked, turns) + (times * rounds - 1) * opening + times * rounds * filling
+    steps = np.maximum(worked, turns) + (times * rounds - 1) * opening + times * rounds * filling
     cycles = np.maximum(np.maximum(at.lead + at.p_one + steps + at.tail, at.drained), at.behind + times * port)
     return at.costs(reads, port, cycles)
 
