@@ -386,6 +386,8 @@ class _Pool:
         self.alike: dict[tuple[int, ...], list[int]] = {}
         """Candidates of one estimate whose tiles are computed in one order, as there is one tile of rows: `_sizes`."""
         self._numbers: dict[tuple[int, int], int] = {}
+        self._same: list[int] = []
+        """By layout, the first one with the same candidates, once all are known."""
         self._picks: dict[int, int] = {}
         """`pick` by layout, until the next simulation."""
 
@@ -490,6 +492,10 @@ class _Pool:
 
     def pick(self, layout: int) -> int:
         """Of those under a layout that are nearly the fastest, the one that moves the fewest bytes."""
+        if len(self._same) != len(self.under):  # many layouts have room for the same candidates
+            firsts: dict[tuple[int, ...], int] = {}
+            self._same = [firsts.setdefault(tuple(some), number) for number, some in enumerate(self.under)]
+        layout = self._same[layout]
         if layout not in self._picks:
             values = {number: self.value(number) for number in self.under[layout]}
             limit = self.objective.slack * min(values.values())

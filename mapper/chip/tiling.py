@@ -36,7 +36,7 @@ PARTED = 16
 READ_AGAIN = 32
 """Where rows, with as many columns as there is room for sums, are at most this part of what columns are, it makes no
 difference how often they are read."""
-MOST_STAYING = 8
+MOST_STAYING = 6
 """Numbers of rows that are tried to stay: the largest that have room."""
 
 HALVES = 4

@@ -33,4 +33,4 @@ def test_the_bound_of_what_is_read_counts_one_tile_of_several(rows):
     one = chip.model_copy(update={"tile_count": 1})
     assert least_traffic(one, gemm, ()) == least_traffic(chip, gemm, ())
     held = min(chip.tile.scratchpad.capacity // (2 * 4096), rows)
-    assert least_traffic(chip, gemm, ()) >= 0.95 * 2 * 4096 * (2 * rows + rows / held * 4096)
+    assert least_traffic(chip, gemm, ()) >= 0.9 * 2 * 4096 * (2 * rows + rows / held * 4096)
