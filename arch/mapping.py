@@ -59,8 +59,9 @@ class DescribedProduct(Description):
     m: Size
     n: Size
     k: Size
-    order: Literal["n_outer", "m_outer", "m_pairs"] = Field(
-        description="the outer one of the loops over rows and columns; rows in pairs of tiles, which both stay"
+    order: Literal["n_outer", "m_outer", "m_pairs", "m_kept"] = Field(
+        description="the outer one of the loops over rows and columns; rows in pairs of tiles, which both stay; or m "
+        "rows that stay in both slots as one"
     )
     resident: bool = Field(
         default=False, description="the operand of the outer loop stays on chip; needs tiles of the whole depth k"

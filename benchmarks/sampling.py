@@ -25,6 +25,7 @@ from siliconloom.arch.isa import Program
 from siliconloom.evaluate.chip import check_length
 from siliconloom.mapper.chip.choice import Part
 from siliconloom.mapper.chip.described import mapping_of
+from siliconloom.mapper.chip.gemm_cost import KEPT, ORDERS
 from siliconloom.mapper.chip.mapping import fit_precision
 from siliconloom.mapper.chip.moves import LOOPS, SIZES, Moves, Needs, Sample, exact_fit
 from siliconloom.mapper.chip.program import MappedWorkload, Mapping, blocks_of, lower
@@ -76,7 +77,8 @@ class Space:
         self.kind = self.task.operator.kind
         assert isinstance(chip.tile, NpuTile)
         self.tile: NpuTile = chip.tile
-        self.moves = Moves(chip, self.task, self.random, lambda needs: bool(self._division(needs)))
+        orders = (*ORDERS, *KEPT)
+        self.moves = Moves(chip, self.task, self.random, lambda needs: bool(self._division(needs)), orders)
 
     def drawn(self) -> Sample:
         """A mapping at random; the first ways to share the operator more often than the last ones."""

@@ -68,7 +68,7 @@ def operator_bound(chip: Chip, operator: Operator, fused: Sequence[Vector] = ())
 
     ``fused`` is computed on its results before they leave the tile.
     """
-    data = _near(chip, _least_traffic(chip, operator, fused))
+    data = _near(chip, least_traffic(chip, operator, fused))
     return _bound(chip, data, *_unit_cycles(chip, operator, fused), _decompression_cycles(chip, operator))
 
 
@@ -121,7 +121,7 @@ def graph_bound(chip: Chip, graph: Graph, placement: Placement | None = None) ->
             for level, count in _level_bytes(chip, operator, placement, (), activations=listed).items():
                 data[level] += count
     elif listed:
-        data = _near(chip, sum(_least_traffic(chip, o, ()) * o.repeat for o in operators))
+        data = _near(chip, sum(least_traffic(chip, o, ()) * o.repeat for o in operators))
     else:
         data = _near(chip, sum((used_weight_bytes(o) + _cache_bytes(o)) * o.repeat for o in operators))
     compute = vector = made = 0
@@ -146,14 +146,14 @@ def data_bytes(operator: Operator, fused: Sequence[Vector]) -> int:
     return operator.input_bytes + added + (fused[-1] if fused else operator).output_bytes
 
 
-def _least_traffic(chip: Chip, operator: Operator, fused: Sequence[Vector]) -> int:
+def least_traffic(chip: Chip, operator: Operator, fused: Sequence[Vector]) -> int:
     """Bytes that one execution moves at least with everything in one memory, through buffers of the tiles' size."""
     used = used_weight_bytes(operator) + data_bytes(operator, fused)
     if not (isinstance(operator, Gemm) and isinstance(chip.tile, NpuTile)):
         return used
     size = operator.precision.size
     once = operator.batch * (size(operator.m * operator.k) + operator.matrix_bytes)
-    return used + max(read_floor(chip.tile, chip.tile_count, operator) - once, 0)
+    return used + max(read_floor(chip.tile, operator) - once, 0)
 
 
 def _unit_cycles(chip: Chip, operator: Operator, fused: Sequence[Vector]) -> tuple[int, int]:

@@ -110,6 +110,11 @@ class Ring(Struct):
         self.consumer.count += 1
 
     @property
+    def whole(self) -> Ring:
+        """Both slots as one, under the same semaphores: whoever fills it has waited for either slot to be free."""
+        return Ring(self.name, self.base, 0, self.full, self.free)
+
+    @property
     def full_bit(self) -> int:
         return 1 << self.full
 
@@ -228,9 +233,12 @@ class ProgramBuilder:
         self.depth -= 1
         self._add(opcode=Opcode.NEXT)
 
-    def barrier(self, unit: Unit, *, wait: int = 0, release: int = 0, post: int = 0) -> None:
+    def barrier(
+        self, unit: Unit, *, wait: int = 0, release: int = 0, post: int = 0, first_wait: int = 0, first: int = 0
+    ) -> None:
         """Make ``unit`` wait; or release and post once everything before it has read its operands, is complete."""
-        self._add(opcode=Opcode.BARRIER, unit=unit, wait=wait, release=release, post=post)
+        waits = {"wait": wait, "first_wait": first_wait, "first": first}
+        self._add(opcode=Opcode.BARRIER, unit=unit, release=release, post=post, **waits)
 
     def load(
         self,
@@ -246,6 +254,7 @@ class ProgramBuilder:
         opens: bool = True,
         closes: bool = True,
         offset: int = 0,
+        within: Address = NOWHERE,
         local_pitch: int | None = None,
         joins: bool = True,
         fills: bool = False,
@@ -253,12 +262,15 @@ class ProgramBuilder:
     ) -> None:
         """Load ``rows`` x ``row_bytes`` into the ring's slot; several loads fill one slot with opens/closes.
 
+        It begins ``offset`` bytes into the slot, and where ``within`` says beyond that.
+
         Rows that adjoin on both sides become one long row, if it ``joins``, and where it ``fills`` also rows that what
         fills them up makes adjoin. What is compressed is one row, and begins
         anywhere in main memory: the decompressor finds its place.
         """
         if compression is None:
-            made = self._pieces(ring, rows, row_bytes, pitch, local_pitch, memory, offset, joins, fills=fills)
+            places = _both(memory, within)
+            made = self._pieces(ring, rows, row_bytes, pitch, local_pitch, places, offset, joins, fills=fills)
         else:
             made = pieces(None, rows, row_bytes, pitch, row_bytes if local_pitch is None else local_pitch, 0)
         self._transfer(
@@ -270,6 +282,7 @@ class ProgramBuilder:
             {"wait": wait | (ring.free_bit if opens else 0), "first_wait": first_wait, "first": first},
             {"post": ring.full_bit if closes else 0},
             compression,
+            within,
         )
         if closes:
             ring.written()
@@ -507,10 +520,12 @@ class ProgramBuilder:
         begins: dict[str, int],
         ends: dict[str, int],
         compression: float | None = None,
+        within: Address = NOWHERE,
     ) -> None:
         """One instruction a piece; the first has what ``begins`` the whole transfer, the last what ``ends`` it."""
         for piece in made:
             local = slot()
+            local.move(within)
             local.base += offset + piece.local
             self._add(
                 opcode=opcode,
@@ -546,6 +561,14 @@ class ProgramBuilder:
         fields["operator"] = self.operator
         self.drafts.append(fields)
         self.working.append(self.tiles)
+
+
+def _both(memory: Address, local: Address) -> Address:
+    """What both sides of a transfer begin at multiples of."""
+    if local is NOWHERE:
+        return memory
+    strides = tuple(abs(one) | abs(other) for one, other in zip(memory.strides, local.strides, strict=True))
+    return Address(base=memory.base | local.base, strides=strides)
 
 
 def affine(base: int, *terms: tuple[Loop, int]) -> Address:

@@ -7,6 +7,7 @@ not near its floor and another is not far behind, those few are lowered by thems
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -22,7 +23,7 @@ from siliconloom.mapper.chip.bounds import Bound, least_bytes, operator_bound
 from siliconloom.mapper.chip.divisions import divisions_of
 from siliconloom.mapper.chip.gemm_cost import GemmMemories
 from siliconloom.mapper.chip.layout import Layout, banks_of
-from siliconloom.mapper.chip.objective import ESTIMATED, Objective
+from siliconloom.mapper.chip.objective import ESTIMATED, NEARLY, Objective
 from siliconloom.mapper.chip.sharing import Share, shares
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
 from siliconloom.mapper.chip.tiling import GemmTiling, choose_tilings
@@ -255,7 +256,8 @@ def finalists(parts: Sequence[Part], choices: Sequence[Choice], rivals: Rivals) 
     """The first few that are nearly as good as the best one, with what their operators take one after the other.
 
     Those that differ in the buffers' sizes only are one; among few tasks also in what else there would be room for.
-    Beyond those few one more: with a ring of values where no other has one, or without where all have.
+    Beyond those few one more: with a ring of values where no other has one, or without where all have. And one that
+    takes hardly longer and moves the fewest bytes.
     """
     found: list[tuple[int, Choice]] = []
     few = executions(parts) <= FEW
@@ -281,7 +283,20 @@ def finalists(parts: Sequence[Part], choices: Sequence[Choice], rivals: Rivals) 
                 found.append((total, choice))
         elif all(_differ(parts, choice, other) for _, other in found):
             found.append((total, choice))
+    near = [choice for choice in choices if _total(parts, choice) <= NEARLY * found[0][0]]
+    frugal = min(near, key=lambda choice: moved_bytes(parts, choice))
+    if moved_bytes(parts, frugal) < min(moved_bytes(parts, other) for _, other in found):
+        found.append((_total(parts, frugal), frugal))
     return found
+
+
+def moved_bytes(parts: Sequence[Part], choice: Choice) -> int:
+    """Bytes of main memory's traffic of all tasks."""
+    return sum(
+        part.count * each.share.tiles * (each.tiling.read_bytes + each.tiling.write_bytes)
+        for part, made in zip(parts, choice[1], strict=True)
+        for each in made.values()
+    )
 
 
 def _differ(parts: Sequence[Part], one: Choice, other: Choice) -> bool:
@@ -313,7 +328,8 @@ def _kind(share: Share, tiling: Tiling) -> Kind:
     if isinstance(tiling, GemmTiling):
         part = share.operator
         rest = isinstance(part, Gemm) and part.k % tiling.k > 0
-        return share.tiles.bit_length(), tiling.order == "n_outer", 2 * rest + tiling.resident
+        turn = {"n_outer": 1, "m_kept": 2}.get(tiling.order, 0)
+        return share.tiles.bit_length(), turn, 2 * rest + tiling.resident
     if isinstance(tiling, AttentionTiling):
         return share.tiles.bit_length(), tiling.keys, int(tiling.resident)
     return share.tiles.bit_length(), 0, 0
@@ -354,6 +370,8 @@ class _Pool:
         self.all: list[Chosen] = []
         self.layout: list[Layout] = []
         self.under: list[list[int]] = [[] for _ in layouts]
+        self.best: dict[int, int] = {}
+        """By layout, the least estimate under it."""
         self.known: dict[int, int] = {}
         self.count, self.worth = 0, 0.0
         """Executions of the task, and cycles of each that are worth a simulation."""
@@ -369,6 +387,8 @@ class _Pool:
         self.alike: dict[tuple[int, ...], list[int]] = {}
         """Candidates of one estimate whose tiles are computed in one order, as there is one tile of rows: `_sizes`."""
         self._numbers: dict[tuple[int, int], int] = {}
+        self._same: list[int] = []
+        """By layout, the first one with the same candidates, once all are known."""
         self._picks: dict[int, int] = {}
         """`pick` by layout, until the next simulation."""
 
@@ -385,6 +405,7 @@ class _Pool:
             if self._has_twin(number):
                 self.alike.setdefault(_sizes(self.all[number]), []).append(number)
         self.under[layout].append(number)
+        self.best[layout] = min(self.all[number].cost, self.best.get(layout, LONG))
 
     def value(self, number: int) -> float:
         """Cycles, as far as they are known; of what will not be simulated any more a cautious guess."""
@@ -441,10 +462,16 @@ class _Pool:
         tiling, part = self.all[number].tiling, self.all[number].share.operator
         if not isinstance(tiling, GemmTiling) or not isinstance(part, Gemm) or tiling.resident:
             return False
+        if tiling.order == "m_kept":  # rows are loaded once, whatever columns pass
+            return False
         return tiling.m >= part.m and tiling.memory_cycles >= tiling.array_cycles
 
     def explore(self) -> None:
-        """Simulate the most promising ones, while one could be faster than what was found."""
+        """Simulate the most promising ones, while one could be faster than what was found.
+
+        Once one order of loops has had its half of all simulations others have their turn, as what is known of them
+        speaks for what fits other layouts.
+        """
         if self.measure is None or len(self.all) < 2:
             return
         left = set(range(len(self.all)))
@@ -453,9 +480,12 @@ class _Pool:
             return
         best = LONG
         while left and len(self.known) < self.most and best - self.floor > self.worth:
-            value, number = min((self.value(number), number) for number in left)
-            if self.hope(number) * value >= best - self.worth:
+            values = ((self.value(number), number) for number in left)
+            near = [(value, number) for value, number in values if self.hope(number) * value < best - self.worth]
+            if not near:
                 break
+            had = Counter(self.kinds[known][:2] for known in self.known)
+            _, _, number = min((2 * had[self.kinds[number][:2]] >= self.most, value, number) for value, number in near)
             if not self.simulated(number):
                 break
             best = min(self.known[number], best)
@@ -463,6 +493,10 @@ class _Pool:
 
     def pick(self, layout: int) -> int:
         """Of those under a layout that are nearly the fastest, the one that moves the fewest bytes."""
+        if len(self._same) != len(self.under):  # many layouts have room for the same candidates
+            firsts: dict[tuple[int, ...], int] = {}
+            self._same = [firsts.setdefault(tuple(some), number) for number, some in enumerate(self.under)]
+        layout = self._same[layout]
         if layout not in self._picks:
             values = {number: self.value(number) for number in self.under[layout]}
             limit = self.objective.slack * min(values.values())
@@ -528,7 +562,7 @@ def _pool(
     pool = _Pool(floor, measured, candidates, most, objective, search)
     kept = max(most // LEAST_MEASURED, LEAST_KEPT)
     for number, (least, share) in enumerate(shares(chip, task.operator, task.fused, candidates)):
-        best = [min(pool.all[each].cost for each in some) for some in pool.under if some]
+        best = list(pool.best.values())
         near = NEAR * objective.of(least, 0) >= max(best, default=0)
         if best and len(best) == len(candidates) and (near or number >= MOST_SHARES):
             break
@@ -581,5 +615,6 @@ __all__ = [
     "choose_layouts",
     "executions",
     "finalists",
+    "moved_bytes",
     "nameless",
 ]

@@ -335,11 +335,13 @@ class _Reader(Struct):
             raise self.document.error(rule, (*at, "n"), value=described.n)
         if described.order == "m_pairs":
             self._check_pairs(described, shape, at)
+        if described.order == "m_kept":
+            self._check_kept(described, shape, at)
         if described.resident and described.k != shape.k:
             rule = f"an operand stays only where tiles have the whole depth, k {shape.k}"
             raise self.document.error(rule, (*at, "resident"), value=True)
         self._check_grains(part.name, at, shape, sizes)
-        needs = GemmLayout(self.tile, shape).needs(*sizes)
+        needs = GemmLayout(self.tile, shape).needs_in(described.order, *sizes)
         self._check_room(part.name, at, needs)
         if shape.packed and needs["weights"] > LONGEST_ROW:
             rule = f"a tile of weights is one row of a transfer, of at most {LONGEST_ROW:,} B"
@@ -367,6 +369,22 @@ class _Reader(Struct):
             rule = "rows that are transposed for an array that keeps its sums have no pairs of tiles"
         elif described.sequence is not None:
             rule = "pairs of tiles of rows are taken one after the other: leave out sequence"
+        if rule:
+            raise self.document.error(rule, (*at, "order"), value=described.order)
+
+    def _check_kept(self, described: DescribedProduct, shape: GemmShape, at: tuple[str | int, ...]) -> None:
+        """Rows that stay in both slots lie row by row; columns of the whole depth stay, too, and others do not."""
+        rule, layout = "", GemmLayout(self.tile, shape)
+        if layout.blocks:
+            rule = "rows that are transposed for an array that keeps its sums do not stay in both slots"
+        elif not layout.may_stay(described.k):
+            rule = (
+                f"beside rows that stay tiles have the whole depth {shape.k} or whole folds of {layout.array.rows} (k)"
+            )
+        elif described.resident != (described.k >= shape.k):
+            rule = f"beside rows that stay columns do where tiles have the whole depth, k {shape.k}, and only there"
+        elif described.sequence is not None:
+            rule = "rows that stay are taken one after the other: leave out sequence"
         if rule:
             raise self.document.error(rule, (*at, "order"), value=described.order)
 

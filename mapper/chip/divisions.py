@@ -11,11 +11,21 @@ from numpy.typing import NDArray
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.mapper.chip.attention_cost import attention_needs
 from siliconloom.mapper.chip.bounds import Bound
+from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.gemm_layout import GemmLayout
-from siliconloom.mapper.chip.layout import CONTEXT_SHARES, FRUGAL_SHARES, SHARES, Layout, grain_of, layouts
+from siliconloom.mapper.chip.layout import (
+    CONTEXT_SHARES,
+    FRUGAL_SHARES,
+    SHARES,
+    STAYING_SHARES,
+    Layout,
+    grain_of,
+    layouts,
+    room_for_rows,
+)
 from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
-from siliconloom.mapper.chip.tiling import candidates
+from siliconloom.mapper.chip.tiling import FINE, candidates
 from siliconloom.mapper.chip.vector_shape import VectorLayout, vector_shape
 from siliconloom.workloads import Attention, Gemm
 
@@ -24,6 +34,8 @@ CONSTANT_SHARES = (32, 256)
 
 VALUES_SHARE = 16
 """A slot of values of attention takes this part of the scratchpad."""
+PARTS, MOST_STAYING = 16, 2
+"""Rows that stay are at least this part of a product's; most numbers of them for which there is a division."""
 PACED = 0.1
 """There is a ring of values where at least this part of the work waits for memory: that of a token, not of a prompt.
 
@@ -58,11 +70,39 @@ def divisions_of(
     values = {"values": tile.scratchpad.capacity // VALUES_SHARE // grain_of(tile) * grain_of(tile)}
     shares = (*SHARES, *FRUGAL_SHARES) if frugal else SHARES
     contexts = CONTEXT_SHARES if attended >= ATTENDED else CONTEXT_SHARES[:1]
+    first = True
     for least in _least(tasks, chip, tile):
         constants |= _constant_bytes(tile, tasks, least["constants"])
         for each in [least, least | values] if has_ring else [least]:
             found |= dict.fromkeys(layouts(tile, constants, each, shares, contexts))
+            for rows in _staying(tasks, tile, chip, each) if first else ():
+                room = each | {"moving": rows}
+                found |= dict.fromkeys(layouts(tile, constants, room, STAYING_SHARES, contexts))
+        first = False
     return list(found)
+
+
+def _staying(tasks: Sequence[Task], tile: NpuTile, chip: Chip, least: Mapping[str, int]) -> list[int]:
+    """Bytes of a slot of the first operand, so that both hold all rows of a product, half of them, a third and so on.
+
+    As many as there is room for beside the least of all other rings, and beside columns of the whole depth that fill an
+    access of the memory; of the products with the most work.
+    """
+    work: dict[int, int] = {}
+    for task in tasks:
+        if not isinstance(task.operator, Gemm):
+            continue
+        shape = gemm_shape(task.operator, task)
+        layout, most = GemmLayout(tile, shape), room_for_rows(tile, least)
+        wide = shape.halves * max(chip.nearest.access_bytes * 8 // shape.dtype.bits, tile.array.cols)
+        columns = SLOTS * int(layout.b_tile(wide, shape.k))
+        for room in {most, most - columns}:
+            parts = next((p for p in range(1, PARTS + 1) if -(-shape.m // p) * layout.a_local(shape.k) <= room), 0)
+            if parts and not layout.blocks:
+                rows = -(-shape.m // (parts * FINE)) * FINE
+                size = -(-rows * int(layout.a_local(shape.k)) // SLOTS)
+                work[size] = work.get(size, 0) + task.operator.macs * task.operator.repeat
+    return sorted(work, key=lambda size: (-work[size], size))[:MOST_STAYING]
 
 
 def _shares_of_work(chip: Chip, tasks: Sequence[Task], bounds: Sequence[Bound]) -> tuple[float, float]:

@@ -85,8 +85,11 @@ def _function_floor(tile: NpuTile, operator: Vector) -> int:
     return operator.passes * -(-operator.cols // lanes) * lines
 
 
-def read_floor(tile: NpuTile, tiles: int, operator: Gemm) -> int:
-    """Bytes of A and B that one execution reads, with the scratchpads and accumulators of all tiles put together.
+def read_floor(tile: NpuTile, operator: Gemm) -> int:
+    """Bytes of A and B that one execution reads, of however many tiles.
+
+    No tile reads what another one holds, so that one tile that does the parts of all, one after the other, reads as
+    much as they do together: its scratchpad and its accumulator count.
 
     Results are complete before they leave the accumulator of P sums, so a result tile is at most P. Take panels of
     ``x`` rows of A, of which the scratchpad S keeps as much as it holds while B goes by: what is kept is read once,
@@ -95,8 +98,8 @@ def read_floor(tile: NpuTile, tiles: int, operator: Gemm) -> int:
     """
     size = operator.precision.size
     a, b = size(operator.m * operator.k), operator.matrix_bytes
-    room = tile.scratchpad.capacity * tiles
-    sums = max(tile.accumulator.capacity * tiles // operator.precision.accumulator.size(1), 1)
+    room = tile.scratchpad.capacity
+    sums = max(tile.accumulator.capacity // operator.precision.accumulator.size(1), 1)
 
     def with_panels(total: int, kept: int, other: int, across: int) -> float:
         at = _grid(total)

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from siliconloom.arch.isa import Address, Unit
 from siliconloom.arch.layout import parameter_bytes
-from siliconloom.mapper.chip.builder import Loop, Ring, affine
+from siliconloom.mapper.chip.builder import NOWHERE, SLOTS, Loop, Ring, affine
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape
-from siliconloom.mapper.chip.lowering import STILL, Context, Nest, Segment, Walk, parts_of, when
+from siliconloom.mapper.chip.lowering import STILL, Context, Nest, Segment, Walk, joined, parts_of, when
 from siliconloom.mapper.chip.operands import operands, residual
 from siliconloom.mapper.chip.panels import PanelLayout, PanelPart
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
@@ -17,7 +17,7 @@ from siliconloom.workloads import Gemm
 
 
 class BlockPart(Walk, frozen=True):
-    """Rows of a part of the array, in a ``block`` of as many as it has; or a tile of rows, in a pair of tiles."""
+    """Rows of a part of the array, in a ``block`` of as many as it has; or a tile of rows, among those that stay."""
 
     block: Walk
 
@@ -46,6 +46,10 @@ class GemmLowering:
     memory tile by tile, each in the order in which the array takes it (they are rearranged once, off line); everything
     else lies row by row, as `gemm_cost.GemmLayout` says. What the vector unit needs, of each column and of functions,
     is loaded once for each tile of columns, or for each result tile when those take turns.
+
+    With ``m_kept`` rows stay in both slots of their ring, as one: what a result tile needs of them is loaded when the
+    first columns pass. Columns come in tiles of a part of the depth, or of all of it and stay, too, while the rows
+    pass in several result tiles (`GemmLayout.result_rows`).
     """
 
     def __init__(self, context: Context, task: Task, shape: GemmShape, tiling: GemmTiling) -> None:
@@ -54,6 +58,7 @@ class GemmLowering:
         self.n_outer, self.pairs = tiling.order == "n_outer", tiling.order == "m_pairs"
         self.turns = takes_turns(context.layout.values, GemmLayout(context.tile, shape), tiling)
         self.scales = "outer" if self.n_outer else "batch" if tiling.n >= shape.n else "tile"
+        self.keeps = tiling.order == "m_kept"
         memory, name, whole = context.memory, task.operator.name, task.operator
         assert isinstance(whole, Gemm)
         self.layout = layout = GemmLayout(context.tile, shape)
@@ -96,7 +101,9 @@ class GemmLowering:
         for batch in self.nest.walk(self.shape.batch, 1):
             if self.scales == "batch":
                 self._open_scales(batch, None)
-            for outer in self._walk(self.n_outer):
+            if self.keeps:
+                self._rows_that_stay(batch)
+            for outer in () if self.keeps else self._walk(self.n_outer):
                 tiles = self._of_pair(outer) if self.pairs else [outer]
                 self._enter(batch, outer, tiles)
                 for inner in self._walk(not self.n_outer):
@@ -136,6 +143,68 @@ class GemmLowering:
             BlockPart(Segment(start, 1, min(size, pair.size - start), start == 0, start == starts[-1]), STILL, pair)
             for start in starts
         ]
+
+    def _rows_that_stay(self, batch: Walk) -> None:
+        """All columns for as many rows as both slots hold, then the next rows."""
+        builder, moving, wide = self.context.builder, self.context.rings.moving, self.tiling.n
+        for rows in self.nest.walk(self.shape.m, self.tiling.m):
+            for n in self.nest.walk(self.shape.n, wide, lead=wide if wide < self.shape.n else 0):
+                self._columns_for(batch, n, rows, moving.whole)
+            for _ in range(SLOTS):
+                builder.barrier(Unit.MATMUL, release=moving.free_bit)
+
+    def _columns_for(self, batch: Walk, n: Walk, rows: Walk, held: Ring) -> None:
+        """A tile of columns for all rows that stay, which are loaded for the first one."""
+        builder, weights, shape, layout = self.context.builder, self.context.rings.weights, self.shape, self.layout
+        if self.tiling.resident:
+            self._load_b(batch, n, None, weights)
+            builder.barrier(Unit.MATMUL, wait=weights.full_bit)
+        if self.scales == "tile":
+            self._open_scales(batch, n)
+        tall = int(layout.result_rows(self.tiling.m, self.tiling.n, self.tiling.k))
+        line, size = int(layout.a_local(shape.k)), shape.dtype.size
+        for part in self.nest.walk(rows.size, tall):
+            m = BlockPart(part.segment, part.loop, rows)
+            for k, second in self._depths():
+                place = affine(part.start * line + size(k.start), (part.loop, part.size * line), (k.loop, size(k.step)))
+                waits = releases = 0
+                if not self.tiling.resident:
+                    self._load_b(batch, n, k, second)
+                    waits, releases = second.full_bit, second.free_bit
+                if n.segment.first:
+                    # columns may come before the rows of the last product have been read
+                    waits_for, levels = when(joined((part.first, k.first)), held.free_bit)
+                    for _ in range(SLOTS if waits_for else 0):
+                        builder.barrier(Unit.LOAD, first_wait=waits_for, first=levels)
+                    self._load_part(batch, m, k, held, place)
+                    waits |= held.full_bit
+                pitch = line if k.size < shape.k else 0
+                self._multiply(n, m, k, held, second, waits, releases, place, pitch)
+                if releases:
+                    second.read()
+            self._epilogue(batch, n, m)
+        if self.scales == "tile":
+            self._close_scales()
+        if self.tiling.resident:
+            builder.barrier(Unit.MATMUL, release=weights.free_bit)
+            weights.read()
+
+    def _load_part(self, batch: Walk, m: Walk, k: Walk, held: Ring, place: Address) -> None:
+        """What a product takes of rows that stay, to its ``place`` among them."""
+        layout, size, row = self.layout, self.shape.dtype.size, self.layout.a_row
+        base = self.a_base + _start(m) * row + size(k.start)
+        where = affine(base, (batch.loop, self.a_bytes), *_steps(m, row), (k.loop, size(k.step)))
+        self.nest.load(
+            held,
+            m.size,
+            size(k.size),
+            row,
+            where,
+            opens=False,
+            within=place,
+            local_pitch=int(layout.a_local(self.shape.k)),
+            fills=k.size == self.shape.k,
+        )
 
     def _walk(self, over_n: bool) -> Iterator[Walk]:
         if over_n:
@@ -185,6 +254,26 @@ class GemmLowering:
         if not (self.tiling.resident and not self.n_outer):
             self._load_a(batch, m, k)
             waits, releases = waits | rings.moving.full_bit, releases | rings.moving.free_bit
+        self._multiply(n, m, k, rings.moving, second, waits, releases)
+        if releases & second.free_bit:
+            second.read()
+        if releases & rings.moving.free_bit or not (opens and closes):  # the other one of a pair is next
+            rings.moving.read()
+
+    def _multiply(
+        self,
+        n: Walk,
+        m: Walk,
+        k: Walk,
+        moved: Ring,
+        second: Ring,
+        waits: int,
+        releases: int,
+        place: Address = NOWHERE,
+        pitch: int = 0,
+    ) -> None:
+        """One tile product, or one for each half that is gated; rows begin at ``place`` in their slot."""
+        rings = self.context.rings
         first_wait, first = when(k.first, rings.partial.free_bit)
         last_post, last = when(k.last, rings.partial.full_bit)
         halves, layout = self.shape.halves, self.layout
@@ -198,7 +287,7 @@ class GemmLowering:
                 half if apart else self.shape.whole_n(layout.array, n.size),
                 k.size,
                 self.shape.dtype,
-                rings.moving,
+                moved,
                 second,
                 rings.partial,
                 wait=waits if begins else 0,
@@ -208,15 +297,13 @@ class GemmLowering:
                 last_post=last_post if ends else 0,
                 last=last if ends else 0,
                 accumulate=k.first is None,
+                a_offset=place,
+                pitch=pitch,
                 packing=self.shape.packing,
                 b_offset=number * layout.b_tile(n.size, k.size) // halves,
                 c_offset=Address(base=number * int(layout.sums(m.size, half))),
                 split=split,
             )
-        if releases & second.free_bit:
-            second.read()
-        if releases & rings.moving.free_bit or not (opens and closes):  # the other one of a pair is next
-            rings.moving.read()
 
     def _load_a(self, batch: Walk, m: Walk, k: Walk | None) -> None:
         if self.layout.blocks:
@@ -336,7 +423,7 @@ class GemmLowering:
         where = [(batch.loop, self.c_bytes), *_steps(m, row), (n.loop, size(cols))]
         offset = _start(m) * row + size(start)
         wait, release = rings.partial.full_bit | rings.results.free_bit, rings.partial.free_bit
-        per_tile = self.scales == "tile"
+        per_tile = self.scales == "tile" and not self.keeps
         if per_tile:
             self._load_scales(batch, n)
             wait |= rings.constants.full_bit

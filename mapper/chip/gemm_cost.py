@@ -32,9 +32,11 @@ from siliconloom.sim.timing.units import (
 )
 
 Int = NDArray[np.int64]
-Order = Literal["n_outer", "m_outer", "m_pairs"]
+Order = Literal["n_outer", "m_outer", "m_pairs", "m_kept"]
 ORDERS: tuple[Order, ...] = ("n_outer", "m_outer", "m_pairs")
 """Outer loops: over tiles of columns, over tiles of rows, over pairs of those, both of which stay in their slots."""
+KEPT: tuple[Order, ...] = ("m_kept",)
+"""The outer loop is over as many rows as both slots hold; result tiles have all of them or some."""
 
 LONGEST = 2.0**53
 """Cycles that a cost may have: slow memories give more than its numbers hold."""
@@ -68,13 +70,97 @@ def gemm_costs(
     k: Int,
     orders: Sequence[Order] = ORDERS,
     values: int = 0,
+    held: Int | None = None,
 ) -> dict[Order, GemmCosts]:
     """Cost the tilings ``m`` x ``n`` x ``k`` with each of these orders of the outer loops that there is.
 
     Tiles of the second operand take turns in two rings where they fit a slot of ``values`` bytes (`gemm.takes_turns`).
+    With `KEPT` as orders ``held`` are the rows that stay, and ``m`` those of a result tile.
 
     The sizes are broadcast: what depends on two of them is worked out for those two only.
     """
+    found: dict[Order, GemmCosts] = {}
+    if held is not None:
+        return {"m_kept": _kept(_paces(chip, memories, shape, (m, n, k), values, stay=True), held // m)}
+    at = _paces(chip, memories, shape, (m, n, k), values)
+    for order in orders:
+        if order == "m_pairs" and (at.blocks or not np.any(at.whole_k & (at.m_tiles > 1))):
+            continue
+        found[order] = _reloaded(at, order)
+    return found
+
+
+class _Paces(NamedTuple):
+    """What sets the pace of a tiling: transfers in bytes and cycles, all of them and of one tile; stages; turns.
+
+    ``first`` are cycles from a tile's last transfer to its first product, ``behind`` those that all transfers have
+    before and behind them; ``worked`` is the pace of array, sequencer and sums, and ``rest`` the last tile's product of
+    a depth that is no multiple of theirs.
+    """
+
+    shape: GemmShape
+    blocks: bool
+    m_tiles: Int
+    n_tiles: Int
+    k_tiles: Int
+    whole_k: Int
+    a_bytes: Int
+    b_bytes: Int
+    c_bytes: Int
+    p_bytes: Int
+    a_time: Int
+    b_time: Int
+    c_time: Int
+    p_time: Int
+    a_one: Int
+    b_one: Int
+    p_one: Int
+    compute: Int
+    vector: Int
+    product: Int
+    rest: Int
+    result: Int
+    arrive: int
+    first: Int
+    waited: Int
+    out: int
+    epilogue: Int
+    worked: Int
+    lead: Int
+    tail: Int
+    drained: Int
+    behind: Int
+
+    @property
+    def results(self) -> Int:
+        """Result tiles."""
+        return self.m_tiles * self.n_tiles
+
+    @property
+    def products(self) -> Int:
+        """Tile products."""
+        return self.results * self.k_tiles
+
+    def costs(self, reads: Int, port: Int, cycles: Int) -> GemmCosts:
+        """Of all products of a batch."""
+        batch = self.shape.batch
+        whole = np.ceil(np.minimum(cycles, LONGEST)).astype(np.int64)
+        return GemmCosts(
+            batch * reads, batch * self.c_bytes, batch * self.compute, batch * port, batch * self.vector, whole
+        )
+
+
+def _paces(
+    chip: Chip,
+    memories: GemmMemories,
+    shape: GemmShape,
+    sizes: tuple[Int, Int, Int],
+    values: int,
+    *,
+    stay: bool = False,
+) -> _Paces:
+    """Of tiles of these sizes; with ``stay`` of a first operand whose tiles are parts of rows that stay."""
+    m, n, k = sizes
     tile = chip.tile
     assert isinstance(tile, NpuTile)
     array = oriented(tile).array
@@ -85,7 +171,7 @@ def gemm_costs(
     m_tiles, n_tiles, k_tiles = (-(-total // size) for total, size in ((shape.m, m), (shape.n, n), (shape.k, k)))
     whole_k = k_tiles == 1
 
-    a, b, c, p, extra = _operands(chip, memories, shape, layout, (m, n, k), (m_tiles, n_tiles, k_tiles))
+    a, b, c, p, extra = _operands(chip, memories, shape, layout, (m, n, k), (m_tiles, n_tiles, k_tiles), stay=stay)
     c_parts, one = _parts(shape.stored_n, columns), np.ones_like(n)
     a_bytes, a_time = a.total(m_parts, k_parts)
     b_bytes, b_time = b.total(k_parts, n_parts)
@@ -128,57 +214,114 @@ def gemm_costs(
     worked = np.maximum(np.maximum(times * np.maximum(compute, sequencer), partial_turn), held_up)
     drained = lead + result + out + np.maximum(times * vector, result_turn) + last_store + away
     behind = fetch + arrive + first + product + ending + away
-    both = a_one + b_one
     turning = ~whole_k & (np.asarray(layout.b_tile(n, k)) <= values)
+    # a slot is waited for until its product is done, or with two rings until the one before that is
+    waited = np.where(turning, 0, product)
+    return _Paces(
+        shape,
+        layout.blocks,
+        m_tiles,
+        n_tiles,
+        k_tiles,
+        whole_k,
+        a_bytes,
+        b_bytes,
+        c_bytes,
+        p_bytes,
+        a_time,
+        b_time,
+        c_time,
+        p_time,
+        a_one,
+        b_one,
+        p_one,
+        compute,
+        vector,
+        product,
+        np.where(shape.k % k > 0, product * k_tiles * (shape.k % k) / shape.k, product),
+        result,
+        arrive,
+        first,
+        waited,
+        out,
+        epilogue,
+        worked,
+        lead,
+        tail,
+        drained,
+        behind,
+    )
 
-    found: dict[Order, GemmCosts] = {}
-    for order in orders:
-        n_outer, pairs = order == "n_outer", order == "m_pairs"
-        if pairs and (layout.blocks or not np.any(whole_k & (m_tiles > 1))):
-            continue
-        rounds = -(-m_tiles // 2) if pairs else m_tiles
-        a_times = n_tiles if n_outer else np.where(whole_k, 1, n_tiles)
-        b_times = np.where(whole_k, 1, m_tiles) if n_outer else rounds
-        parameter_times = np.ones_like(m) if n_outer else np.where(n_tiles == 1, 1, m_tiles)
-        reads = a_bytes * a_times + b_bytes * b_times + p_bytes * parameter_times + c_bytes * shape.residual
-        port = a_time * a_times + b_time * b_times + p_time * parameter_times + c_time * (1 + shape.residual)
-        kept, moving, outer = (b_one, a_one, n_tiles) if n_outer else (a_one, b_one, rounds)
-        if pairs:  # two tiles stay, and what moves meets both
-            kept, moving = 2 * a_one, b_one
-        inner = results // outer
-        stay = inner * product
-        # a slot is waited for until its product is done, or with two rings until the one before that is
-        waited = np.where(turning, 0, product)
-        operand_turn = product + _waits(times * products) * (np.where(whole_k, moving, both) + arrive + first + waited)
-        kept_turn = stay + _waits(times * outer) * (kept + arrive + BARRIER + first + stay)
-        # Loads go in order: that of the operand which stays comes behind those for the products before it, and those
-        # wait for one another's slots.
-        ahead = np.maximum(inner - SLOTS, 0) * product + np.where(inner > 1, moving, 0)
-        opening = kept + moving + arrive + BARRIER + first
-        if n_outer:  # what requantises is loaded first of all, and kept until the last sums have passed
-            opening = opening + p_one
-            scale_turn = inner * result + _waits(times * outer) * (
-                p_one + both + arrive + first + inner * result + out + epilogue
-            )
-        else:
-            scale_turn = np.where(n_tiles == 1, 0, _waits(times * results) * (p_one + arrive + epilogue))
-        queue_turn = stay + (times * outer - 1) * (ahead + opening)
-        if pairs:  # nothing is loaded for the next pair before this one is done
-            kept_turn = times * (compute + outer * (kept + moving + arrive + BARRIER + first))
-            both_products = moving + arrive + first + 2 * product
-            operand_turn = 2 * product + _waits(-(-times * products // 2)) * both_products
-        turns = np.maximum(operand_turn, np.where(whole_k, np.maximum(kept_turn, queue_turn), 0))
-        steps = np.maximum(np.maximum(worked, turns), scale_turn)
-        cycles = np.maximum(np.maximum(lead + steps + tail, drained), behind + times * port)
-        found[order] = GemmCosts(
-            shape.batch * reads,
-            shape.batch * c_bytes,
-            shape.batch * compute,
-            shape.batch * port,
-            shape.batch * vector,
-            np.ceil(np.minimum(cycles, LONGEST)).astype(np.int64),
+
+def _reloaded(at: _Paces, order: Order) -> GemmCosts:
+    """Costs where tiles of both operands lie in slots, and that of the outer loop may stay."""
+    n_outer, pairs = order == "n_outer", order == "m_pairs"
+    shape, times, whole_k, m_tiles, n_tiles = at.shape, at.shape.batch, at.whole_k, at.m_tiles, at.n_tiles
+    results, product, arrive, first = at.results, at.product, at.arrive, at.first
+    rounds = -(-m_tiles // 2) if pairs else m_tiles
+    a_times = n_tiles if n_outer else np.where(whole_k, 1, n_tiles)
+    b_times = np.where(whole_k, 1, m_tiles) if n_outer else rounds
+    parameter_times = np.ones_like(n_tiles) if n_outer else np.where(n_tiles == 1, 1, m_tiles)
+    reads = at.a_bytes * a_times + at.b_bytes * b_times + at.p_bytes * parameter_times + at.c_bytes * shape.residual
+    port = at.a_time * a_times + at.b_time * b_times + at.p_time * parameter_times + at.c_time * (1 + shape.residual)
+    kept, moving, outer = (at.b_one, at.a_one, n_tiles) if n_outer else (at.a_one, at.b_one, rounds)
+    if pairs:  # two tiles stay, and what moves meets both
+        kept, moving = 2 * at.a_one, at.b_one
+    inner = results // outer
+    stay = inner * product
+    operand_turn = product + _waits(times * at.products) * (
+        np.where(whole_k, moving, at.a_one + at.b_one) + arrive + first + at.waited
+    )
+    kept_turn = stay + _waits(times * outer) * (kept + arrive + BARRIER + first + stay)
+    # Loads go in order: that of the operand which stays comes behind those for the products before it, and those
+    # wait for one another's slots.
+    ahead = np.maximum(inner - SLOTS, 0) * product + np.where(inner > 1, moving, 0)
+    opening = kept + moving + arrive + BARRIER + first
+    if n_outer:  # what requantises is loaded first of all, and kept until the last sums have passed
+        opening = opening + at.p_one
+        scale_turn = inner * at.result + _waits(times * outer) * (
+            at.p_one + at.a_one + at.b_one + arrive + first + inner * at.result + at.out + at.epilogue
         )
-    return found
+    else:
+        scale_turn = np.where(n_tiles == 1, 0, _waits(times * results) * (at.p_one + arrive + at.epilogue))
+    queue_turn = stay + (times * outer - 1) * (ahead + opening)
+    if pairs:  # nothing is loaded for the next pair before this one is done
+        kept_turn = times * (at.compute + outer * (kept + moving + arrive + BARRIER + first))
+        both_products = moving + arrive + first + 2 * product
+        operand_turn = 2 * product + _waits(-(-times * at.products // 2)) * both_products
+    turns = np.maximum(operand_turn, np.where(whole_k, np.maximum(kept_turn, queue_turn), 0))
+    steps = np.maximum(np.maximum(at.worked, turns), scale_turn)
+    cycles = np.maximum(np.maximum(at.lead + steps + at.tail, at.drained), at.behind + times * port)
+    return at.costs(reads, port, cycles)
+
+
+def _kept(at: _Paces, parts: Int) -> GemmCosts:
+    """Costs where as many rows as both slots hold stay, in so many ``parts``, each the rows of a result tile.
+
+    Nothing is loaded for the next rows before these are done; parts of them are as the first columns need them.
+    """
+    times, n_tiles = at.shape.batch, at.n_tiles
+    rounds = -(-at.m_tiles // parts)
+    b_times = np.where(at.whole_k, rounds, at.m_tiles)
+    p_times = np.where(n_tiles == 1, 1, rounds)
+    reads = at.a_bytes + at.b_bytes * b_times + at.p_bytes * p_times + at.c_bytes * at.shape.residual
+    port = at.a_time + at.b_time * b_times + at.p_time * p_times + at.c_time * (1 + at.shape.residual)
+    opening = at.a_one + at.b_one + at.p_one + at.arrive + BARRIER + at.first
+    stay = parts * at.result
+    stay_turn = stay + _waits(times * rounds * n_tiles) * (at.b_one + at.arrive + BARRIER + at.first + stay)
+    load_turn = at.product + _waits(times * at.products) * (at.b_one + at.arrive + at.first + at.waited)
+    scale_turn = stay + _waits(times * rounds * n_tiles) * (
+        at.p_one + np.where(at.whole_k, 0, at.b_one) + at.arrive + BARRIER + at.first + stay + at.out + at.epilogue
+    )
+    # behind the rest of the depth the next tile is waited for, which came no sooner than that began
+    behind_rest = np.where(at.rest < at.waited, np.maximum(at.b_one + at.arrive + at.first - at.rest, 0), 0)
+    worked = at.worked + times * at.results * behind_rest
+    # with the first columns all rows come
+    filling = np.maximum((at.a_time + at.b_time / n_tiles) / rounds - stay, 0)
+    turns = np.maximum(np.where(at.whole_k, stay_turn, load_turn), np.where(n_tiles == 1, 0, scale_turn))
+    steps = np.maximum(worked, turns) + (times * rounds - 1) * opening + times * rounds * filling
+    cycles = np.maximum(np.maximum(at.lead + at.p_one + steps + at.tail, at.drained), at.behind + times * port)
+    return at.costs(reads, port, cycles)
 
 
 def _work(
@@ -221,8 +364,13 @@ def _operands(
     layout: GemmLayout,
     sizes: tuple[Int, Int, Int],
     tiles: tuple[Int, Int, Int],
+    *,
+    stay: bool,
 ) -> _Operands:
-    """Where the tiles of each operand begin, of so many tiles of these sizes along m, n and k."""
+    """Where the tiles of each operand begin, of so many tiles of these sizes along m, n and k.
+
+    With ``stay`` those of the first one are parts of rows as they lie in local memory.
+    """
     (m, n, k), (m_tiles, n_tiles, k_tiles), bits = sizes, tiles, shape.dtype.bits
     a_places: Any
     b_places: Any
@@ -237,7 +385,11 @@ def _operands(
         a: _Transfers = _Blocks(chip, memories.a, layout, a_places)
     else:
         a_places = np.where(m_tiles > 1, m * layout.a_row, 0) | np.where(k_tiles > 1, layout.size(k), 0)
-        a = _Transfers(chip, memories.a, bits, layout.a_row, layout.a_local, a_places, fills=True)
+        pitch: Any = layout.a_local(shape.k)
+        a_places = a_places | (np.where(m_tiles > 1, m * pitch, 0) if stay else 0)
+        local: Callable[[Int], Any] = (lambda _: np.asarray(pitch)) if stay else layout.a_local
+        fills = not stay or bool(np.all(k_tiles == 1))
+        a = _Transfers(chip, memories.a, bits, layout.a_row, local, a_places, fills=fills)
     c_places = np.where(m_tiles > 1, m * layout.c_row, 0) | np.where(c_tiles > 1, layout.size(columns), 0)
     if shape.packed:
         panels = PanelLayout(chip, layout)

@@ -19,6 +19,7 @@ from siliconloom.arch.layout import (
     row_values,
     sums_bytes,
     sums_pitch,
+    sums_room,
     sums_split,
     window_of,
 )
@@ -29,6 +30,8 @@ from siliconloom.mapper.chip.orientation import oriented
 
 LONG_ROW = 8
 """Beats of the DMA, or parts of them of a power of two, from which on a row is filled up to whole ones."""
+SMALL = 64
+"""Result tiles of rows that stay take at most this part of the accumulator, and of the scratchpad, where they may."""
 
 
 class GemmShape(Struct, frozen=True):
@@ -227,6 +230,37 @@ class GemmLayout:
         }
         targets = {each.target for each in shape.passes} - {"results"}
         return needs | ({"second": result} if shape.residual else {}) | dict.fromkeys(sorted(targets), result)
+
+    def result_rows(self, rows: Any, n: Any, k: Any) -> Any:
+        """Rows of a result tile where ``rows`` of the first operand stay in both slots of their ring (``m_kept``).
+
+        All of them where columns come in tiles of a part of the depth, so that these are loaded once; of the whole
+        depth they stay, too, while halves of the rows, of these and so on pass, so that a result tile is no large part
+        of accumulator and scratchpad.
+        """
+        half, taken = n // self.shape.halves, np.asarray(rows)
+        # a row's sums and results: of a tile at most so many rows, the whole tiles of which rows are multiples
+        line, most = self.c_local(half), self.tile.scratchpad.capacity // SMALL
+        sums = self.shape.halves * self.sums(1, half) * np.ones_like(line)
+        limit = np.minimum(most // line, sums_room(self.tile) // SMALL // sums)
+        limit = np.maximum(limit, self.array.rows)
+        while np.any(again := (taken > limit) & (taken % 2 == 0) & (k >= self.shape.k)):
+            taken = np.where(again, taken // 2, taken)
+        return taken
+
+    def kept_needs(self, rows: Any, n: Any, k: Any) -> dict[str, Count]:
+        """As `needs` where ``rows`` of the first operand stay, which take both slots of their ring together."""
+        found = self.needs(self.result_rows(rows, n, k), n, k)
+        return found | {"moving": -(-rows * self.a_local(self.shape.k) // 2)}
+
+    def may_stay(self, k: int) -> bool:
+        """Whether rows may stay in both slots while columns come in tiles of this depth: whole folds, or all of it."""
+        return not self.blocks and (k >= self.shape.k or k % self.array.rows == 0)
+
+    def needs_in(self, order: str, m: int, n: int, k: int) -> dict[str, int]:
+        """What a tiling takes of a slot of each ring, whatever the order of its outer loops."""
+        needs: Any = self.kept_needs if order == "m_kept" else self.needs
+        return {ring: int(need) for ring, need in needs(m, n, k).items()}
 
 
 def padded_lines(cols: Count, lanes: int) -> Count:

@@ -61,6 +61,8 @@ SHARES = (
 """Divisions of the scratchpad that the mapper tries, in percent."""
 CONTEXT_SHARES = (1, 2, 3)
 """Quarters of the accumulator that sums of attention's second product may have; the first where attention is little."""
+STAYING_SHARES = ((88, 4, 3, 3, 2),)
+"""One that leaves columns of products what rows of these that stay do not take."""
 FRUGAL_SHARES = ((14, 68, 6, 8, 4), (70, 12, 6, 8, 4), (24, 54, 8, 10, 4), (56, 22, 8, 10, 4))
 """The same where bytes count beside time: most of it for one operand of products, which then is read once or twice."""
 
@@ -190,6 +192,14 @@ def _banked(tile: NpuTile, wanted: Mapping[str, int], least: Mapping[str, int], 
     return slots
 
 
+def room_for_rows(tile: NpuTile, least: Mapping[str, int]) -> int:
+    """Bytes of the banks that the first operand of products may have where every other kind of ring has its least."""
+    bank, needed = tile.scratchpad.capacity // tile.scratchpad.banks, set(least) | set(_wanted(SHARES[0], least))
+    others = [[ring for ring in rings if ring in needed] for rings in BANKED if "moving" not in rings]
+    taken = sum(max(-(-_bytes(tile, rings, least) // bank), 1) for rings in others if rings)
+    return max(tile.scratchpad.banks - taken, 0) * bank
+
+
 def _bytes(tile: NpuTile, rings: Iterable[str], sizes: Mapping[str, int]) -> int:
     """Bytes that rings take whose slots have these sizes."""
     return sum(slots_of(tile, ring, sizes.get(ring, 0)) * sizes.get(ring, 0) for ring in rings)
@@ -314,6 +324,7 @@ __all__ = [
     "grain_of",
     "index_bytes",
     "layouts",
+    "room_for_rows",
     "most_indices",
     "slots_of",
 ]

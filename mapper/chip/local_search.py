@@ -27,7 +27,7 @@ from siliconloom.mapper.chip.bounds import least_bytes, mean_bound
 from siliconloom.mapper.chip.budget import Budget
 from siliconloom.mapper.chip.choice import Chosen, LocalEffort, Tiling
 from siliconloom.mapper.chip.described import mapping_of, mapping_text
-from siliconloom.mapper.chip.gemm_cost import ORDERS, GemmMemories
+from siliconloom.mapper.chip.gemm_cost import KEPT, ORDERS, GemmMemories
 from siliconloom.mapper.chip.gemm_layout import GemmLayout
 from siliconloom.mapper.chip.known import KnownTasks
 from siliconloom.mapper.chip.layout import LARGE, Layout, slots_of
@@ -192,7 +192,7 @@ class _LocalSearch:
                 if isinstance(operator, Vector):
                     ways = [share for _, share in shares(self.chip, operator, task.fused)]
                 else:
-                    moves = Moves(self.chip, task, self.random, lambda needs: self.room(needs), ORDERS)
+                    moves = Moves(self.chip, task, self.random, lambda needs: self.room(needs), (*ORDERS, *KEPT))
                     ways = moves.shares
                 at = number, name
                 self.shapes[at] = _Fixed(task, part.levels[name], part.count, floor, moves, ways)
@@ -435,7 +435,7 @@ class _LocalSearch:
         if isinstance(part, Gemm):
             shape = gemm_shape(part, task)
             mnk = sizes["m"], sizes["n"], sizes["k"]
-            if shape.packed and GemmLayout(self.tile, shape).needs(*mnk)["weights"] > LONGEST_ROW:
+            if shape.packed and GemmLayout(self.tile, shape).needs_in(sizes["order"], *mnk)["weights"] > LONGEST_ROW:
                 return None
             a, b, c = (chip.memory[name] for name in levels) if len(chip.memory) > 1 else (chip.nearest,) * 3
             return gemm_tiling(chip, shape, GemmMemories(a, b, c), mnk, sizes["order"], sizes["resident"], values)

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.isa import Address
-from siliconloom.mapper.chip.builder import Loop, ProgramBuilder, Ring
+from siliconloom.mapper.chip.builder import NOWHERE, Loop, ProgramBuilder, Ring
 from siliconloom.mapper.chip.layout import Layout, Rings
 from siliconloom.mapper.chip.memory import MemoryMap
 from siliconloom.mapper.chip.operands import Found
@@ -228,6 +228,7 @@ class Nest:
         opens: bool = True,
         closes: bool = True,
         offset: int = 0,
+        within: Address = NOWHERE,
         local_pitch: int | None = None,
         fills: bool = False,
         compression: float | None = None,
@@ -248,6 +249,7 @@ class Nest:
             opens=opens,
             closes=closes,
             offset=offset,
+            within=within,
             local_pitch=local_pitch,
             fills=fills,
             compression=compression,

@@ -28,6 +28,7 @@ from siliconloom.mapper.chip.choice import (
     choose_layouts,
     executions,
     finalists,
+    moved_bytes,
 )
 from siliconloom.mapper.chip.known import KnownTasks
 from siliconloom.mapper.chip.layout import Layout
@@ -126,9 +127,9 @@ def map_workload(
     def drafted(choice: Choice, known: KnownTasks | None = None) -> Drafted:
         return draft(chip, graph, Mapping(parts, choice, placement), known, kept)
 
-    found = _best(parts, finalists(parts, choices, rivals), rivals, drafted, cost, searched)
+    found = _best(parts, finalists(parts, choices, rivals), rivals, drafted, objective, searched)
     if search:  # every choice, whatever its estimate; what is found without is one of them
-        other = _best(parts, [(0, choice) for choice in choices], rivals, drafted, cost, searched)
+        other = _best(parts, [(0, choice) for choice in choices], rivals, drafted, objective, searched)
         found = min(found, other, key=lambda made: cost(made.program))
     if searched.interrupted:
         notes = (*notes, INTERRUPTED)
@@ -143,7 +144,7 @@ def _best(
     choices: Sequence[tuple[int, Choice]],
     rivals: Rivals,
     lowered: Lower,
-    cost: Callable[[Program], int],
+    objective: Objective,
     searched: SearchEffort,
 ) -> Drafted:
     """Of choices, each with the sum of its operators' costs, the one whose whole program costs the least.
@@ -154,10 +155,10 @@ def _best(
         return lowered(choices[0][1])
     runs: list[tuple[int, int, Drafted]] = []
     try:
-        return _compared(parts, choices, rivals, lowered, cost, runs)
+        return _compared(parts, choices, rivals, lowered, objective, runs)
     except KeyboardInterrupt:
         searched.interrupted = True
-    return min(runs, key=lambda run: run[:2])[2] if runs else lowered(choices[0][1])
+    return _spared(parts, objective, runs) if runs else lowered(choices[0][1])
 
 
 def _compared(
@@ -165,25 +166,29 @@ def _compared(
     choices: Sequence[tuple[int, Choice]],
     rivals: Rivals,
     lowered: Lower,
-    cost: Callable[[Program], int],
+    objective: Objective,
     runs: list[tuple[int, int, Drafted]],
 ) -> Drafted:
     """As `_best`, with ``runs`` of whole programs as they come.
 
     Operators overlap with their neighbours. None is looked at that would have to gain twice as much by that as the
-    first one does, but for the first with a ring of values, or without, as loads of neighbours meet otherwise there.
+    first one does, but for the first with a ring of values, or without, as loads of neighbours meet otherwise there,
+    and for one that spares bytes.
     Where the overlap is a good part of the time, rivals of single tasks are tried, too: the one that is the fastest by
     itself need not be the fastest between its neighbours. Nor is this done to any that would have to gain twice as much
     by it as the one before did, unless tasks are few.
     """
-    timed = partial(lowered, known=KnownTasks())
+    timed, cost = partial(lowered, known=KnownTasks()), objective.measure
     first = timed(choices[0][1])
     runs.append((cost(first.program), 0, first))
     overlap = abs(choices[0][0] - runs[0][0])
     ringed = {choices[0][1][0].values > 0}
     for number, (total, choice) in enumerate(choices[1:], 1):
         unlike = (choice[0].values > 0) not in ringed
-        if unlike or total - 2 * overlap < min(run[0] for run in runs) * (1 - WORTH):
+        spares = total <= NEARLY * choices[0][0] and all(
+            moved_bytes(parts, choice) < moved_bytes(parts, run[2].mapping.choice) for run in runs
+        )
+        if unlike or spares or total - 2 * overlap < min(run[0] for run in runs) * (1 - WORTH):
             ringed.add(choice[0].values > 0)
             other = timed(choice)
             runs.append((cost(other.program), number, other))
@@ -199,7 +204,14 @@ def _compared(
             trials.left = budget * (place + 1) // len(runs) - trials.spent
             best, changed = trials.exchange(made, least, pairs=few)
             runs[place], gained = (best, number, changed), least - best
-    return min(runs, key=lambda run: run[:2])[2]
+    return _spared(parts, objective, runs)
+
+
+def _spared(parts: Sequence[Part], objective: Objective, runs: Sequence[tuple[int, int, Drafted]]) -> Drafted:
+    """Of whole programs that cost hardly more than the cheapest one the one that moves the fewest bytes."""
+    limit = objective.whole_slack * min(run[0] for run in runs)
+    near = [run for run in runs if run[0] <= limit]
+    return min(near, key=lambda run: (moved_bytes(parts, run[2].mapping.choice), *run[:2]))[2]
 
 
 Lower = Callable[..., Drafted]

@@ -133,8 +133,7 @@ class Moves:
         """Bytes of a slot of every ring that a sample's tile takes."""
         part, sizes = sample.share.operator, sample.sizes
         if isinstance(part, Gemm):
-            taken = self.layout(sample.share).needs(sizes["m"], sizes["n"], sizes["k"])
-            return {ring: int(need) for ring, need in taken.items()}
+            return self.layout(sample.share).needs_in(sizes["order"], sizes["m"], sizes["n"], sizes["k"])
         assert isinstance(part, Attention)
         queries, keys, heads, whole = (sizes[key] for key in (*SIZES["attention"], "whole"))
         most = self.limits(sample.share)["keys"][0]
@@ -237,6 +236,9 @@ class Moves:
             sizes["resident"] = bool(sizes["resident"]) and sizes["k"] == shape.k
             if sizes["order"] == "m_pairs" and not (sizes["resident"] and sizes["m"] < shape.m and not layout.blocks):
                 sizes["order"] = "m_outer"
+            if sizes["order"] == "m_kept" and not layout.may_stay(sizes["k"]):
+                sizes["order"] = "m_outer"
+            sizes["resident"] |= sizes["order"] == "m_kept" and sizes["k"] == shape.k
             return Sample(sample.share, sizes)
         assert isinstance(part, Attention)
         most = limits["keys"][0]

@@ -19,6 +19,8 @@ OBJECTIVES = ("time", "energy", "edp", "traffic")
 NEARLY = 1.0025
 """Where time counts alone, of candidates that take so many times the least cycles the one that moves the fewest bytes
 is taken."""
+SPARED = 1.001
+"""The same of whole workloads: that of the fastest divisions of the buffers which moves the fewest bytes is taken."""
 
 
 class Costed(Protocol):
@@ -59,6 +61,11 @@ class Objective(Struct, frozen=True):
     def slack(self) -> float:
         """How many times the least cost still counts as the least."""
         return NEARLY if self.name == "time" else 1.0
+
+    @property
+    def whole_slack(self) -> float:
+        """The same of a whole workload."""
+        return SPARED if self.name == "time" else 1.0
 
     def of(self, cycles: Any, moved: Any) -> Any:
         """Cost of so many cycles and bytes, of numbers or of arrays of them."""

@@ -16,11 +16,12 @@ from msgspec import Struct
 from msgspec.structs import astuple
 from numpy.typing import NDArray
 
+from siliconloom.arch.access import SUM_BYTES
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.layout import is_power, next_power, sums_room
 from siliconloom.arch.vector import Count
 from siliconloom.mapper.chip.builder import SLOTS
-from siliconloom.mapper.chip.gemm_cost import ORDERS, GemmMemories, Order, gemm_costs
+from siliconloom.mapper.chip.gemm_cost import KEPT, ORDERS, GemmMemories, Order, gemm_costs
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape
 from siliconloom.mapper.chip.layout import LARGE, Layout
 from siliconloom.mapper.chip.objective import ESTIMATED, Objective
@@ -33,6 +34,12 @@ FINE = 8
 PARTED = 16
 """Tiles of a part of the array are looked at where both slots of a whole one take more than this part of buffers."""
 
+READ_AGAIN = 32
+"""Where rows, with as many columns as there is room for sums, are at most this part of what columns are, it makes no
+difference how often they are read."""
+MOST_STAYING = 6
+"""Numbers of rows that are tried to stay: the largest that have room."""
+
 HALVES = 4
 """Sizes of so many grains and less may be whole ones and a half, as whole ones are of an array of half the size."""
 
@@ -43,8 +50,9 @@ class GemmTiling(Struct, frozen=True):
     """Tile sizes, the order of the outer loops, what it moves and what it should take.
 
     ``resident`` says that the operand of the outer loop stays in its buffer while the inner loop runs; two tiles of it
-    do, one in each slot, where rows are taken in pairs of tiles. ``sequence`` are
-    the numbers of the tiles of rows as they are computed, where that is not one after the other.
+    do, one in each slot, where rows are taken in pairs of tiles. With the order `KEPT` ``m`` are the rows that stay in
+    both slots, and ``resident`` says that columns do, too, while they pass. ``sequence`` are the numbers of the tiles
+    of rows as they are computed, where that is not one after the other.
     """
 
     m: int
@@ -85,7 +93,83 @@ def choose_tilings(
     rows, *others = candidates(tile, shape)
     if tiles is not None:
         others = [np.array([size], np.int64) for size in tiles]
-    sizes = _trimmed(tile, layouts, shape, rows, *others)
+    more = _that_stay(chip, layouts, shape, memories, (rows, others[0], others[1]), kept, objective)
+    made = _in_slots(chip, layouts, shape, memories, (rows, others[0], others[1]), kept, objective)
+    alike: dict[tuple[int, ...], list[GemmTiling]] = {}
+    found = []
+    for some, stay in zip(made, more, strict=True):
+        key = id(some), *map(id, stay)
+        if key not in alike:
+            alike[key] = sorted([*some, *stay], key=objective.of_tiling)
+        found.append(alike[key])
+    return found
+
+
+def _that_stay(
+    chip: Chip,
+    layouts: Sequence[Layout],
+    shape: GemmShape,
+    memories: GemmMemories,
+    sizes: tuple[Int, Int, Int],
+    kept: int,
+    objective: Objective,
+) -> list[list[GemmTiling]]:
+    """As `choose_tilings`, of rows that stay in both slots: of them as many as are tried, of one depth or the whole."""
+    tile = chip.tile
+    assert isinstance(tile, NpuTile)
+    laid, found, (rows, columns, depths) = GemmLayout(tile, shape), [list[GemmTiling]() for _ in layouts], sizes
+    sums = max(layout.partial for layout in layouts) // SUM_BYTES
+    if laid.blocks or READ_AGAIN * shape.m * shape.m <= sums:
+        return found
+    most = max(layout.moving for layout in layouts)
+    rows = rows[laid.kept_needs(rows, columns[:1], depths[:1])["moving"] <= most][-MOST_STAYING:]
+    made: dict[tuple[int, int, int, int], GemmTiling] = {}
+    for some in (depths[depths == shape.k], depths[(depths < shape.k) & (depths % laid.array.rows == 0)]):
+        if not (len(rows) and len(some)):
+            continue
+        axes = rows, columns, some
+        needs = laid.kept_needs(*np.ix_(*axes))
+        fits = [np.broadcast_to(_fits(layout, shape, needs), tuple(map(len, axes))) for layout in layouts]
+        fitting = np.logical_or.reduce(fits)
+        used = [fitting.any(axis=tuple({0, 1, 2} - {axis})) for axis in range(3)]
+        axes = rows[used[0]], columns[used[1]], some[used[2]]
+        m, n, k = np.ix_(*axes)
+        alike: dict[tuple[bytes, int], list[GemmTiling]] = {}
+        if not fitting.any():
+            continue
+        costs = gemm_costs(chip, memories, shape, laid.result_rows(m, n, k), n, k, KEPT, 0, m)["m_kept"]
+        tables = [np.broadcast_to(each, tuple(map(len, axes))).ravel() for each in astuple(costs)]
+        for number, (fit, layout) in enumerate(zip(fits, layouts, strict=True)):
+            # estimates leave out what columns gain that take turns in a ring of values; runs do not
+            values = layout.values if some[0] < shape.k else 0
+            among, same = np.flatnonzero(fit[np.ix_(*used)]), (fit.tobytes(), values)
+            if not len(among):
+                continue
+            for pick in dict.fromkeys(_best(tables, among, kept, objective)) if same not in alike else ():
+                places = np.unravel_index(pick, tuple(map(len, axes)))
+                tall, wide, deep = (int(each[place]) for each, place in zip(axes, places, strict=True))
+                key = tall, wide, deep, values if laid.turns(wide, deep, values) else 0
+                if key not in made:
+                    costed = [int(table[pick]) for table in tables]
+                    made[key] = _costed((tall, wide, deep), "m_kept", deep == shape.k, costed)
+                alike.setdefault(same, []).append(made[key])
+            found[number] += alike[same]
+    return found
+
+
+def _in_slots(
+    chip: Chip,
+    layouts: Sequence[Layout],
+    shape: GemmShape,
+    memories: GemmMemories,
+    candidates: tuple[Int, Int, Int],
+    kept: int,
+    objective: Objective,
+) -> list[list[GemmTiling]]:
+    """As `choose_tilings`, of tiles that lie in slots."""
+    tile = chip.tile
+    assert isinstance(tile, NpuTile)
+    sizes = _trimmed(tile, layouts, shape, *candidates)
     if not all(map(len, sizes)):
         return [[] for _ in layouts]
     m, n, k = np.ix_(*sizes)
@@ -149,7 +233,11 @@ def gemm_tiling(
     ``values`` are bytes of a slot in which tiles of the second operand take turns, where they fit it.
     """
     m, n, k = np.ix_(*(np.array([size], np.int64) for size in sizes))
-    costs = gemm_costs(chip, memories, shape, m, n, k, (order,), values)[order]
+    held = None
+    if order in KEPT:
+        assert isinstance(chip.tile, NpuTile)
+        held, m = m, GemmLayout(chip.tile, shape).result_rows(m, n, k)
+    costs = gemm_costs(chip, memories, shape, m, n, k, (order,), values, held)[order]
     return _costed(sizes, order, resident, [int(np.ravel(values)[0]) for values in astuple(costs)])
 
 

@@ -158,6 +158,8 @@ def agree_on(tile, folder):
     made = [mapped(tile, graph(folder, model, *sets)) for model, sets in works]
     for each in made:
         refuse(tile, each)
+    if tile.tile.array.dataflow != "output_stationary":
+        made.append(tiled_rows(tile, folder))
     programs = [(str(number), filled(each, number)) for number, each in enumerate(made)]
     tall = (GPT2 | {"n_embd": 16, "n_head": 1}, (("sequence", "43"),), (6, 16, 1))  # in more rows than an array has
     parts = [
@@ -334,16 +336,18 @@ def in_rings(tile, folder, model, sets, **sizes):
 
 @pytest.mark.slow
 def test_two_rings_and_pairs_of_tiles_agree_in_every_cycle_and_byte(chip, tmp_path):
-    """Every other tile of products, and attention's values, in a ring of their own; pairs of tiles that stay."""
+    """Every other tile of products, and attention's values, in a ring of their own; pairs of tiles, rows that stay."""
     several = PRODUCTS.replace("m: 1,", "m: 5,").replace("k: 3}", "k: 24}")
     token = in_rings(chip, tmp_path, LLAMA, (("phase", "decode"), ("context", "21"), ("batch", "3")), k=8)
     prompt = in_rings(chip, tmp_path, several, (), m=3, n=4, k=8)
-    pairs = tiled_pairs(chip, tmp_path, several)
+    pairs, rows = tiled_pairs(chip, tmp_path, several), tiled_rows(chip, tmp_path)
     for each in (token, prompt):
         turns = {i.post for i in each.program.instructions if i.opcode == Opcode.LOAD}
         names = [semaphore.name for semaphore in each.program.semaphores]
         assert 1 << names.index("values_full") in turns
-    for parity in check_programs(chip, [(str(n), filled(each, n)) for n, each in enumerate((token, prompt, pairs))]):
+    for parity in check_programs(
+        chip, [(str(n), filled(each, n)) for n, each in enumerate((token, prompt, pairs, rows))]
+    ):
         case = parity.case()
         assert case.passed, case
         assert case.difference == 0
@@ -357,6 +361,22 @@ def tiled_pairs(tile, folder, products):
     described["layout"].pop("values", None)
     for task, depth in zip(described["tasks"], (50, 24, 8), strict=True):
         task["gemm"] = {"m": 2, "n": 4, "k": depth, "order": "m_pairs", "resident": True}
+    return lower(tile, made, mapping_of(Document.parse(yaml.safe_dump(described)), tile, made))
+
+
+def tiled_rows(tile, folder):
+    """Products whose rows stay in both slots: beside columns of the whole depth, of a part, and with a rest of each."""
+    rows, columns = tile.tile.array.rows, 2 * tile.tile.array.cols
+    depths = (6 * rows, 4 * rows, 2 * rows, 5 * rows)
+    shapes = [(21, 2 * columns + 2, 6 * rows + number) for number in range(len(depths))]
+    entries = [f"{{name: g{number}, m: {m}, n: {n}, k: {k}}}" for number, (m, n, k) in enumerate(shapes)]
+    text = "\n  - ".join(["kind: gemms\nprecision: int8\ngemms:", *entries])
+    made = graph(folder, text)
+    described = yaml.safe_load(mapping_text(mapped(tile, made)))
+    described["layout"].pop("values", None)
+    for number, (task, depth, shape) in enumerate(zip(described["tasks"], depths, shapes, strict=True)):
+        sizes = {"m": 12 + number, "n": columns, "k": depth, "order": "m_kept"}
+        task["gemm"] = sizes | {"resident": depth == shape[2]}
     return lower(tile, made, mapping_of(Document.parse(yaml.safe_dump(described)), tile, made))
 
 

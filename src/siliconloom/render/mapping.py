@@ -97,7 +97,8 @@ def _tile(kind: str, tiling: dict[str, Any] | None) -> str:
     if tiling is None:
         return "whole"
     if kind == "gemm":
-        kept = ("B" if tiling["order"] == "n_outer" else "A") + " kept" if tiling["resident"] else "reloaded"
+        stays = tiling["resident"] or tiling["order"] == "m_kept"
+        kept = ("B" if tiling["order"] == "n_outer" else "A") + " kept" if stays else "reloaded"
         return f"{tiling['m']} x {tiling['n']} x {tiling['k']}, {tiling['order'][0]} outer, {kept}"
     if kind == "attention":
         return f"{tiling['queries']} queries x {tiling['heads']} heads, {tiling['keys']} keys"

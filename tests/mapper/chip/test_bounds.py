@@ -13,6 +13,7 @@ from siliconloom.evaluate.chip import simulate
 from siliconloom.mapper.chip.attention_cost import AttentionTiling
 from siliconloom.mapper.chip.bounds import operator_bound
 from siliconloom.mapper.chip.choice import Chosen, Part
+from siliconloom.mapper.chip.gemm_layout import GemmLayout
 from siliconloom.mapper.chip.layout import Layout
 from siliconloom.mapper.chip.memory import MemoryMap
 from siliconloom.mapper.chip.program import lower_tasks
@@ -68,8 +69,15 @@ def test_no_tiling_of_a_product_is_faster_than_its_bound(seed):
     part = share.operator
     tm, tn, tk = (r.choice([size, r.randint(1, size)]) for size in (part.m, part.n, part.k))
     assume(-(-part.m // tm) * -(-part.n // tn) * -(-part.k // tk) < 3000)
-    tiling = GemmTiling(tm, tn, tk, r.choice(["n_outer", "m_outer"]), tk == part.k, 0, 0, 0, 0, 0, 0)
-    slots = layout(chip, weights=tk * tn, moving=tm * tk, results=tm * tn, constants=8 * tn, partial=4 * tm * tn)
+    laid, order = GemmLayout(chip.tile, gemm_shape(part, Task(gemm, depends=False))), r.choice(["n", "m", "stay"])
+    if order == "stay" and not laid.blocks:
+        tk = tk if laid.may_stay(tk) else part.k
+        tiling = GemmTiling(tm, tn, tk, "m_kept", tk == part.k, 0, 0, 0, 0, 0, 0)
+        moving = -(-tm * int(laid.a_local(part.k)) // 2)
+    else:
+        tiling = GemmTiling(tm, tn, tk, "n_outer" if order == "n" else "m_outer", tk == part.k, 0, 0, 0, 0, 0, 0)
+        moving = tm * tk
+    slots = layout(chip, weights=tk * tn, moving=moving, results=tm * tn, constants=8 * tn, partial=4 * tm * tn)
     check(chip, gemm, slots, tiling, share)
 
 

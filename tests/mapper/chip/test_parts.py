@@ -12,8 +12,10 @@ from siliconloom.arch.assembler import check_program
 from siliconloom.arch.document import Document
 from siliconloom.arch.errors import DescriptionError
 from siliconloom.mapper.chip.described import mapping_of, mapping_text
+from siliconloom.mapper.chip.gemm_layout import GemmLayout
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.mapper.chip.program import lower
+from siliconloom.mapper.chip.tasks import gemm_shape
 from siliconloom.sim.chip.engine import run
 from siliconloom.sim.chip.tables import Counter
 from siliconloom.sim.golden.npu import GoldenMachine
@@ -107,6 +109,48 @@ def test_rows_in_pairs_of_tiles_make_the_same_product(dataflow, m, n, k, rows, c
 @settings(max_examples=30, deadline=None)
 @given(
     dataflow=st.sampled_from(["weight_stationary", "input_stationary"]),
+    m=st.integers(1, 60),
+    n=st.integers(1, 30),
+    k=st.integers(1, 30),
+    rows=st.integers(1, 40),
+    columns=st.sampled_from([4, 8, 16, 24]),
+    depth=st.sampled_from([8, 16, 24, 32]),
+    batch=st.integers(1, 3),
+    bus=st.sampled_from([4, 8, 16]),
+    seed=st.integers(0, 99),
+)
+def test_rows_that_stay_in_both_slots_make_the_same_product(dataflow, m, n, k, rows, columns, depth, batch, bus, seed):
+    """Columns of the whole depth stay, too, while the rows pass in several result tiles; others come in tiles of it."""
+    chip = small(bus, **{"tile.array.dataflow": dataflow})
+    gemms = [{"name": "g", "m": m, "n": n, "k": k, "batch": batch}]
+    graph = workload(json.dumps({"kind": "gemms", "name": "list", "precision": "int8", "gemms": gemms}))
+    mapped = map_workload(chip, graph)
+    wide, tall, deep = min(n, columns), min(rows, m), min(depth, k)
+    other = of_tiles(mapped, graph, m=min(tall, 20), n=wide, k=deep, order="m_outer")
+    stay = of_tiles(mapped, graph, m=tall, n=wide, k=deep, order="m_kept", resident=deep == k)
+    memory = filled(other, seed).loaded()
+    np.testing.assert_array_equal(results(stay, memory), results(other, memory))
+
+
+@pytest.mark.parametrize("dataflow", ["weight_stationary", "input_stationary"])
+@pytest.mark.parametrize(("rows", "depth"), [(20, 32), (64, 32), (20, 16), (64, 16), (28, 32)])
+def test_rows_that_stay_are_read_once_and_columns_once_for_each_so_many_rows(dataflow, rows, depth):
+    """The estimate says what a run moves, and what takes more than a slot stays: rows of 32 bytes in slots of 1 KiB."""
+    chip, (m, n, k), wide = small(8, **{"tile.array.dataflow": dataflow}), (64, 40, 32), 8
+    gemms = [{"name": "g", "m": m, "n": n, "k": k}]
+    graph = workload(json.dumps({"kind": "gemms", "name": "list", "precision": "int8", "gemms": gemms}))
+    made = of_tiles(map_workload(chip, graph), graph, m=rows, n=wide, k=depth, order="m_kept", resident=depth == k)
+    rounds, (tiling,) = -(-m // rows), (each.tiling for each in made.tasks)
+    parameters = n * GemmLayout(chip.tile, gemm_shape(made.tasks[0].task.operator, made.tasks[0].task)).columns(1)
+    counters = run(made.program, chip).counters
+    assert tiling.read_bytes == m * k + rounds * (n * k + parameters)
+    assert int(counters[:, Counter.READ_BYTES].sum()) == tiling.read_bytes
+    assert int(counters[:, Counter.WRITE_BYTES].sum()) == tiling.write_bytes == m * n
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    dataflow=st.sampled_from(["weight_stationary", "input_stationary"]),
     m=st.integers(1, 20),
     n=st.integers(1, 30),
     k=st.integers(9, 70),
@@ -180,6 +224,25 @@ def test_pairs_that_are_none_are_refused(sizes, message):
     gemms = [{"name": "g", "m": 9, "n": 21, "k": 10}]
     graph = workload(json.dumps({"kind": "gemms", "name": "list", "precision": "int8", "gemms": gemms}))
     given = {"m": 5, "n": 21, "k": 10, "order": "m_pairs", "resident": True} | sizes
+    with pytest.raises(DescriptionError, match=message):
+        of_tiles(map_workload(chip, graph), graph, **given)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"k": 8, "resident": True}, "beside rows that stay columns do where tiles have the whole depth, k 30"),
+        ({"k": 30, "resident": False}, "beside rows that stay columns do where tiles have the whole depth, k 30"),
+        ({"k": 4}, "beside rows that stay tiles have the whole depth 30 or whole folds of 8"),
+        ({"sequence": [1, 0]}, "rows that stay are taken one after the other"),
+        ({"m": 90}, "moving"),
+    ],
+)
+def test_rows_that_do_not_stay_in_both_slots_are_refused(sizes, message):
+    chip = small(8)
+    gemms = [{"name": "g", "m": 90, "n": 21, "k": 30}]
+    graph = workload(json.dumps({"kind": "gemms", "name": "list", "precision": "int8", "gemms": gemms}))
+    given = {"m": 45, "n": 16, "k": 8, "order": "m_kept", "resident": False} | sizes
     with pytest.raises(DescriptionError, match=message):
         of_tiles(map_workload(chip, graph), graph, **given)
 
