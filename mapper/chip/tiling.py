@@ -33,7 +33,7 @@ FINE = 8
 PARTED = 16
 """Tiles of a part of the array are looked at where both slots of a whole one take more than this part of buffers."""
 
-READ_AGAIN = 32
+READ_AGAIN = 128
 """Where rows, with as many columns as there is room for sums, are at most this part of what columns are, it makes no
 difference how often they are read."""
 MOST_STAYING = 6
