@@ -167,11 +167,13 @@ def choose_layouts(
     tiles: Mapping[str, tuple[int, int]] = MappingProxyType({}),
     objective: Objective = ESTIMATED,
     searched: SearchEffort | None = None,
+    stay: bool = True,
 ) -> tuple[list[Choice], Rivals]:
     """Every layout of the buffers in which all operators find room, with what is chosen under it; the best first.
 
     Beside them: what else there is for a task. ``tiles`` has columns and depth of products' tiles, where these are
-    decided already. How the search went is put down in ``searched``.
+    decided already. How the search went is put down in ``searched``. With ``stay`` rows of products may stay in both
+    slots of their ring.
 
     Raises
     ------
@@ -193,7 +195,9 @@ def choose_layouts(
     most = max(simulated // len({shape for _, _, shape in shapes}), LEAST_MEASURED)
     for (part, task, shape), bound in zip(shapes, bounds, strict=True):
         if shape not in alike:
-            alike[shape] = _pool(chip, divisions, task, bound, shape[1], measure, most, shape[2], objective, search)
+            alike[shape] = _pool(
+                chip, divisions, task, bound, shape[1], measure, most, shape[2], objective, search, stay
+            )
         alike[shape].count += part.count
         pools[task.operator.name, shape[1]] = alike[shape]
     fitting = [number for number in range(len(divisions)) if all(pool.under[number] for pool in alike.values())]
@@ -551,6 +555,7 @@ def _pool(
     tiles: tuple[int, int] | None,
     objective: Objective,
     search: SearchEffort,
+    stay: bool,
 ) -> _Pool:
     """Candidates for a task under each layout, its objects in the levels that `Part.levels` lists.
 
@@ -567,7 +572,7 @@ def _pool(
         if best and len(best) == len(candidates) and (near or number >= MOST_SHARES):
             break
         working = chip if share.tiles == chip.tile_count else chip.model_copy(update={"tile_count": share.tiles})
-        found = _tilings(working, candidates, task, share.operator, levels, kept, tiles, objective)
+        found = _tilings(working, candidates, task, share.operator, levels, kept, tiles, objective, stay)
         for layout, tilings in enumerate(found):
             for tiling in tilings:
                 pool.add(layout, share, tiling)
@@ -584,12 +589,13 @@ def _tilings(
     kept: int,
     tiles: tuple[int, int] | None,
     objective: Objective,
+    stay: bool,
 ) -> Sequence[Sequence[Tiling]]:
     """Candidates of a part under each layout."""
     if isinstance(part, Gemm):
         a, b, c = (chip.memory[name] for name in levels)
         memories = GemmMemories(a, b, c) if len(chip.memory) > 1 else None
-        return choose_tilings(chip, candidates, gemm_shape(part, task), memories, kept, tiles, objective)
+        return choose_tilings(chip, candidates, gemm_shape(part, task), memories, kept, tiles, objective, stay=stay)
     chip = chip.seen_from(levels[0])
     if isinstance(part, Attention):
         return choose_attention_tilings(chip, candidates, part, task.held_by(part), objective)

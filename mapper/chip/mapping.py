@@ -71,6 +71,7 @@ def map_workload(
     search: bool = True,
     kept: Kept | None = None,
     objective: Objective | None = None,
+    stay: bool = True,
 ) -> MappedWorkload:
     """Tile and lower ``graph`` for ``chip``.
 
@@ -89,6 +90,9 @@ def map_workload(
         What to minimise instead of ``cycles``.
     kept
         What an earlier program has left in the one memory level: parameters lie in its tiles.
+    stay
+        Rows of products may stay in both slots, which takes more instructions: where the program is longer than its
+        memory with them it is looked for without.
 
     Raises
     ------
@@ -118,11 +122,11 @@ def map_workload(
     decided = {} if kept is None else kept.tiles
     searched = SearchEffort()
     weighed = objective or ESTIMATED
-    choices, rivals = choose_layouts(chip, chip.tile, graph, parts, simulated, decided, weighed, searched)
+    choices, rivals = choose_layouts(chip, chip.tile, graph, parts, simulated, decided, weighed, searched, stay)
     if objective is None:
         made = lower(chip, graph, Mapping(parts, choices[0], placement), notes, kept)
         return replace(made, searched=searched)
-    cost = objective.measure
+    cost, words = objective.measure, chip.tile.sequencer.program_words
 
     def drafted(choice: Choice, known: KnownTasks | None = None) -> Drafted:
         return draft(chip, graph, Mapping(parts, choice, placement), known, kept)
@@ -131,6 +135,8 @@ def map_workload(
     if search:  # every choice, whatever its estimate; what is found without is one of them
         other = _best(parts, [(0, choice) for choice in choices], rivals, drafted, objective, searched)
         found = min(found, other, key=lambda made: cost(made.program))
+    if stay and len(found.program.instructions) > words and not searched.interrupted:
+        return map_workload(chip, graph, cycles, placement, search=search, kept=kept, objective=objective, stay=False)
     if searched.interrupted:
         notes = (*notes, INTERRUPTED)
     layout, chosen = found.mapping.choice

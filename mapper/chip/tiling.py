@@ -34,7 +34,7 @@ FINE = 8
 PARTED = 16
 """Tiles of a part of the array are looked at where both slots of a whole one take more than this part of buffers."""
 
-READ_AGAIN = 32
+READ_AGAIN = 128
 """Where rows, with as many columns as there is room for sums, are at most this part of what columns are, it makes no
 difference how often they are read."""
 MOST_STAYING = 6
@@ -77,12 +77,14 @@ def choose_tilings(
     kept: int = 3,
     tiles: tuple[int, int] | None = None,
     objective: Objective = ESTIMATED,
+    *,
+    stay: bool = True,
 ) -> list[list[GemmTiling]]:
     """For each layout the cheapest tilings that fit it, the best first; candidates are costed once for all of them.
 
     ``kept`` of each kind, and the most frugal: either order of the outer loops, with and without an operand that stays.
     Operands and results lie in the nearest memory level unless ``memories`` says otherwise. ``tiles`` has columns and
-    depth, where these are decided already.
+    depth, where these are decided already; with ``stay`` rows may stay in both slots of their ring.
     """
     tile = chip.tile
     assert isinstance(tile, NpuTile)
@@ -93,14 +95,16 @@ def choose_tilings(
     rows, *others = candidates(tile, shape)
     if tiles is not None:
         others = [np.array([size], np.int64) for size in tiles]
-    more = _that_stay(chip, layouts, shape, memories, (rows, others[0], others[1]), kept, objective)
     made = _in_slots(chip, layouts, shape, memories, (rows, others[0], others[1]), kept, objective)
+    if not stay:
+        return made
+    more = _that_stay(chip, layouts, shape, memories, (rows, others[0], others[1]), kept, objective)
     alike: dict[tuple[int, ...], list[GemmTiling]] = {}
     found = []
-    for some, stay in zip(made, more, strict=True):
-        key = id(some), *map(id, stay)
+    for some, held in zip(made, more, strict=True):
+        key = id(some), *map(id, held)
         if key not in alike:
-            alike[key] = sorted([*some, *stay], key=objective.of_tiling)
+            alike[key] = sorted([*some, *held], key=objective.of_tiling)
         found.append(alike[key])
     return found
 

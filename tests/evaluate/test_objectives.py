@@ -52,14 +52,15 @@ def test_no_other_objective_finds_less_of_what_one_minimises(name, model, sets):
 
 
 def test_energy_is_saved_where_operands_stay():
-    """In pairs of tiles of rows: 512 tokens of a layer move less than half as much as the fastest mapping does."""
+    """Rows that stay in both slots take no time, so that the fastest mapping has them, too."""
     chip = load_chip("npu-datacenter")
     graph = load_workload("llama3-8b", [("layers", "1"), ("sequence", "2048")])
     fastest, frugal = (figures(chip, graph, objective) for objective in ("time", "traffic"))
-    assert frugal["traffic"] < 0.8 * fastest["traffic"]
+    assert frugal["traffic"] <= fastest["traffic"] <= 1.01 * frugal["traffic"]
     assert frugal["time"] < 1.02 * fastest["time"]
-    plan = map_for("traffic", chip, graph)
-    assert any(getattr(task.tiling, "order", "") == "m_pairs" for task in plan.tasks)
+    for objective in ("time", "traffic"):
+        plan = map_for(objective, chip, graph)
+        assert sum(getattr(task.tiling, "order", "") == "m_kept" for task in plan.tasks) >= 3
 
 
 @pytest.mark.parametrize("seed", range(6))

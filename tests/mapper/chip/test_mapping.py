@@ -130,11 +130,13 @@ def check_local_addresses(plan):
             near = [r for r, base in places.items() if base <= access.address.base and (r in ACCUMULATED) == sums]
             ring = max(near, key=places.get)
             start, held = access.address.base - places[ring], sizes[ring]
-            if slots[ring] > 1 and ring not in SINGLE:
+            if ring == "moving" and not access.address.slot:  # rows that stay in both slots as one
+                held *= 2
+            elif slots[ring] > 1 and ring not in SINGLE:
                 assert access.address.slot == held
             values = 1 if sums or access.port in ("load", "store") or ring == "constants" else size
             assert start + values * access.size <= held, (ring, i)
-            end = places[ring] + slots[ring] * held
+            end = places[ring] + slots[ring] * sizes[ring]
             assert end <= (tile.accumulator if sums else tile.scratchpad).capacity
 
 
