@@ -8,8 +8,8 @@ from siliconloom.mapper.chip.mapping import fit_precision, map_workload
 from siliconloom.mapper.chip.program import lower
 
 
-def tiled(chip, graph, queries, keys, heads=1, apart=False, resident=False):
-    """The workload's program with attention in so many queries, keys and heads at a time; rows are not whole.
+def tiled(chip, graph, queries, keys, heads=1, apart=False, resident=False, whole=False):
+    """The workload's program with attention in so many queries, keys and heads at a time; rows may be whole.
 
     Values have a ring of their own where they lie ``apart``, half of what they share with keys elsewhere. Keys and
     values stay while tiles of queries pass where they are ``resident``.
@@ -23,4 +23,5 @@ def tiled(chip, graph, queries, keys, heads=1, apart=False, resident=False):
     for task in described["tasks"]:
         if "attention" in task:
             task["attention"] = {"queries": queries, "keys": keys, "heads": heads, "resident": resident}
+            task["attention"] |= {"whole": True} if whole else {}
     return lower(chip, graph, mapping_of(Document.parse(yaml.safe_dump(described)), chip, graph))
