@@ -25,7 +25,11 @@ def command(
     output: Annotated[
         str | None,
         typer.Option(
-            "-o", "--output", metavar="FILE", help="Write the mapping as YAML, for --mapping; - is standard output."
+            "-o",
+            "--output",
+            "--mapping-out",
+            metavar="FILE",
+            help="Write the mapping as YAML, for --mapping; - is standard output.",
         ),
     ] = None,
     json_file: Json = None,
