@@ -132,11 +132,7 @@ class SparseWeights(Description):
 
 @cache  # asked thousands of times by a search
 def _circuit_format(operands: tuple[DataType, ...]) -> DataType | None:
-    first = operands[0]
-    if not first.is_integer:
-        return first if first in ARRAY_FORMATS else None
-    short = [d for d in operands if d.is_integer and d.bits <= 8]
-    return max(short, key=lambda d: d.bits, default=DataType.INT16 if DataType.INT16 in operands else None)
+    return operands[0] if operands[0] in ROUNDED_FORMATS else None
 
 
 class SystolicArray(Description):

@@ -81,16 +81,18 @@ def pieces(
         return (TransferPiece(0, 0, _fields(1, total, 0, 0)) if long else as_it_is,)
     if long and not places & window_of(bus, total) - 1:
         return (TransferPiece(0, 0, _fields(1, total, 0, 0)),)
-    if rows > 1 and not (places | pitch | local_pitch) & window_of(bus, width) - 1:
-        return (as_it_is,)
+    by_row = rows > 1 and not (places | pitch | local_pitch) & window_of(bus, width) - 1
     if adjoin:
         part = min(lowest(places), bus)
-        if total // part <= LONGEST_ROW:
+        parts = -(-total // part)
+        if parts <= LONGEST_ROW and not (by_row and rows * -(-width // bus) <= parts):
             return tuple(_cut(total, part))
+    if by_row:
+        return (as_it_is,)
     part = min(lowest(places | (pitch | local_pitch if rows > 1 else 0)), bus)
     if fills and joins and width < pitch == local_pitch and rows > 1:
         filled = pieces(bus, rows, pitch, pitch, pitch, places)
-        if sum(piece.fields["m"] for piece in filled) <= rows * -(-width // part):
+        if sum(piece.fields["m"] * -(-piece.fields["n"] // bus) for piece in filled) <= rows * -(-width // part):
             return filled
     if rows * len(_lengths(width, part)) < -(-width // part):
         return tuple(
@@ -133,11 +135,13 @@ def moved_rows(
     joined, parted = joined & -joined, parted & -parted
     whole = adjoin & (joined >= np.minimum(total, bus))
     by_row = (rows > 1) & (parted >= np.minimum(width, bus))
+    by_row &= ~adjoin | (rows * -(-width // bus) <= -(-total // joined))
     long, lines = np.where(whole, total, width), np.where(whole, 1, rows)
-    if (whole | by_row).all():
+    kept = whole | by_row
+    if kept.all():
         return MovedRows(lines, long, _NONE, _NONE, _ONE)
     # what is cut: where all adjoins, in rows of a part, else every row in columns of one; and what is left over
-    kept, part = whole | by_row, np.where(adjoin, joined, parted)
+    part = np.where(adjoin, joined, parted)
     parts, rest = np.divmod(np.where(adjoin, total, width), part)
     each, ends = np.where(adjoin, 1, rows), rest > 0
     transfers = np.where(kept, 1, np.where(adjoin, 1 + ends, np.minimum(parts + ends, rows * (1 + ends))))
@@ -146,7 +150,7 @@ def moved_rows(
     if not fills:
         return moved
     full = moved_rows(bus, rows, pitch, pitch, pitch, places)
-    fewer = full.rows + full.rest_rows <= moved.rows + moved.rest_rows
+    fewer = full.rows * -(-full.width // bus) + full.rest_rows <= moved.rows + moved.rest_rows
     filled = (width < pitch) & (pitch == local_pitch) & (rows > 1) & ~by_row & fewer
     return MovedRows(*(np.where(filled, *both) for both in zip(full, moved, strict=True)))
 
