@@ -21,6 +21,7 @@ from siliconloom.rtl.npu.geometry import geometry_of
 from siliconloom.workloads import load_workload
 from siliconloom.workloads.load import read_workload
 from tests.execution.models import DATAFLOWS
+from tests.mapper.chip.semaphores import left
 
 MODELS = (
     "gpt2",
@@ -80,8 +81,9 @@ def tiles(draw):
 
 
 def wrong(chip, program):
-    """Rules that a program breaks, functions without a circuit left out."""
+    """Rules that a program breaks, functions without a circuit left out; and semaphores that do not end as they began."""
     found = [str(violation.error) for violation in violations(program, chip)]
+    found += [f"{name} ends {number:+d}" for name, number in left(program).items()]
     return [text for text in found if not any(f"no circuit for the vector function {f};" in text for f in UNBUILT)]
 
 

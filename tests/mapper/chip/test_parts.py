@@ -21,6 +21,7 @@ from siliconloom.sim.chip.tables import Counter
 from siliconloom.sim.golden.npu import GoldenMachine
 from siliconloom.verification.workload import filled
 from tests.mapper.chip.improvements import workload
+from tests.mapper.chip.semaphores import left
 from tests.mapper.chip.test_gather import small
 
 
@@ -128,6 +129,8 @@ def test_rows_that_stay_in_both_slots_make_the_same_product(dataflow, m, n, k, r
     wide, tall, deep = min(n, columns), min(rows, m), min(depth, k)
     other = of_tiles(mapped, graph, m=min(tall, 20), n=wide, k=deep, order="m_outer")
     stay = of_tiles(mapped, graph, m=tall, n=wide, k=deep, order="m_kept", resident=deep == k)
+    assert not left(other.program)
+    assert not left(stay.program)
     memory = filled(other, seed).loaded()
     np.testing.assert_array_equal(results(stay, memory), results(other, memory))
 
