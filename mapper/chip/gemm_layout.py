@@ -250,8 +250,15 @@ class GemmLayout:
 
     def kept_needs(self, rows: Any, n: Any, k: Any) -> dict[str, Count]:
         """As `needs` where ``rows`` of the first operand stay, which take both slots of their ring together."""
-        found = self.needs(self.result_rows(rows, n, k), n, k)
-        return found | {"moving": -(-rows * self.a_local(self.shape.k) // 2)}
+        found, whole = self.needs(self.result_rows(rows, n, k), n, k), self.a_local(self.shape.k)
+        # of the last tiles of the depth, which may begin within a line, the array reads whole lines
+        starts = (-(-self.shape.k // k) - 1) * k
+        ends = np.maximum(
+            self.size(starts) + self.a_local(self.shape.k - starts),
+            self.size(np.maximum(starts - k, 0)) + self.a_local(k),
+        )
+        beyond = np.maximum(ends - whole, 0)
+        return found | {"moving": -(-(rows * whole + beyond) // 2)}
 
     def may_stay(self, k: int) -> bool:
         """Whether rows may stay in both slots while columns come in tiles of this depth: whole folds, or all of it."""

@@ -81,7 +81,7 @@ def tiles(draw):
 
 
 def wrong(chip, program):
-    """Rules that a program breaks, functions without a circuit left out; and semaphores that do not end as they began."""
+    """Rules that a program breaks, functions without a circuit left out; semaphores that do not end as they began."""
     found = [str(violation.error) for violation in violations(program, chip)]
     found += [f"{name} ends {number:+d}" for name, number in left(program).items()]
     return [text for text in found if not any(f"no circuit for the vector function {f};" in text for f in UNBUILT)]
