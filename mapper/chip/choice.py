@@ -260,8 +260,8 @@ def finalists(parts: Sequence[Part], choices: Sequence[Choice], rivals: Rivals) 
     """The first few that are nearly as good as the best one, with what their operators take one after the other.
 
     Those that differ in the buffers' sizes only are one; among few tasks also in what else there would be room for.
-    Beyond those few one more: with a ring of values where no other has one, or without where all have. And one that
-    takes hardly longer and moves the fewest bytes.
+    Beyond those few one more of a way that none of them has: see `ways_of`. And one that takes hardly longer and moves
+    the fewest bytes.
     """
     found: list[tuple[int, Choice]] = []
     few = executions(parts) <= FEW
@@ -271,10 +271,9 @@ def finalists(parts: Sequence[Part], choices: Sequence[Choice], rivals: Rivals) 
         total = _total(parts, choice)
         if found and total > close * found[0][0]:
             break
-        if len(found) >= most:  # where loads take turns in other rings neighbours meet otherwise
-            alike = {other[0].values > 0 for _, other in found}
-            if few or len(alike) > 1 or (choice[0].values > 0) in alike:
-                continue
+        # where loads take turns in other rings neighbours meet otherwise
+        if len(found) >= most and (few or ways_of(choice) <= {way for _, other in found for way in ways_of(other)}):
+            continue
         if few:
             key: object = tuple(
                 (each.share, each.tiling)
@@ -292,6 +291,12 @@ def finalists(parts: Sequence[Part], choices: Sequence[Choice], rivals: Rivals) 
     if moved_bytes(parts, frugal) < min(moved_bytes(parts, other) for _, other in found):
         found.append((_total(parts, frugal), frugal))
     return found
+
+
+def ways_of(choice: Choice) -> set[tuple[str, bool]]:
+    """What decides how loads of neighbours meet: whether values have a ring, and whether rows of any product stay."""
+    stays = any(getattr(each.tiling, "order", "") == "m_kept" for made in choice[1] for each in made.values())
+    return {("values", choice[0].values > 0), ("rows", stays)}
 
 
 def moved_bytes(parts: Sequence[Part], choice: Choice) -> int:
@@ -623,4 +628,5 @@ __all__ = [
     "finalists",
     "moved_bytes",
     "nameless",
+    "ways_of",
 ]

@@ -18,6 +18,7 @@ from siliconloom.mapper.chip.attention_cost import AttentionTiling
 from siliconloom.mapper.chip.bounds import graph_bound
 from siliconloom.mapper.chip.choice import (
     FEW,
+    FINALISTS,
     LONG,
     WORTH,
     Choice,
@@ -29,6 +30,7 @@ from siliconloom.mapper.chip.choice import (
     executions,
     finalists,
     moved_bytes,
+    ways_of,
 )
 from siliconloom.mapper.chip.known import KnownTasks
 from siliconloom.mapper.chip.layout import Layout
@@ -177,9 +179,8 @@ def _compared(
 ) -> Drafted:
     """As `_best`, with ``runs`` of whole programs as they come.
 
-    Operators overlap with their neighbours. None is looked at that would have to gain twice as much by that as the
-    first one does, but for the first with a ring of values, or without, as loads of neighbours meet otherwise there,
-    and for one that spares bytes.
+    Operators overlap with their neighbours. Beyond `FINALISTS` none is looked at that would have to gain twice as much
+    by that as the first one does, but for the first of another way (`ways_of`), and for one that spares bytes.
     Where the overlap is a good part of the time, rivals of single tasks are tried, too: the one that is the fastest by
     itself need not be the fastest between its neighbours. Nor is this done to any that would have to gain twice as much
     by it as the one before did, unless tasks are few.
@@ -188,18 +189,18 @@ def _compared(
     first = timed(choices[0][1])
     runs.append((cost(first.program), 0, first))
     overlap = abs(choices[0][0] - runs[0][0])
-    ringed = {choices[0][1][0].values > 0}
+    few, met = executions(parts) <= FEW, ways_of(choices[0][1])
     for number, (total, choice) in enumerate(choices[1:], 1):
-        unlike = (choice[0].values > 0) not in ringed
+        unlike = not ways_of(choice) <= met
         spares = total <= NEARLY * choices[0][0] and all(
             moved_bytes(parts, choice) < moved_bytes(parts, run[2].mapping.choice) for run in runs
         )
-        if unlike or spares or total - 2 * overlap < min(run[0] for run in runs) * (1 - WORTH):
-            ringed.add(choice[0].values > 0)
+        hopeful = total - 2 * overlap < min(run[0] for run in runs) * (1 - WORTH)
+        if number < FINALISTS or unlike or spares or hopeful:
+            met |= ways_of(choice)
             other = timed(choice)
             runs.append((cost(other.program), number, other))
     runs.sort(key=lambda run: run[:2])
-    few = executions(parts) <= FEW
     if few or overlap >= OVERLAP * runs[0][0]:
         budget = (FEW_TRIED if few else TRIED) // len(first.program.instructions)
         trials = _Trials(parts, rivals, timed, cost, overlap)
