@@ -16,7 +16,6 @@ from msgspec import Struct
 from msgspec.structs import astuple
 from numpy.typing import NDArray
 
-from siliconloom.arch.access import SUM_BYTES
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.layout import is_power, next_power, sums_room
 from siliconloom.arch.vector import Count
@@ -34,9 +33,8 @@ FINE = 8
 PARTED = 16
 """Tiles of a part of the array are looked at where both slots of a whole one take more than this part of buffers."""
 
-READ_AGAIN = 128
-"""Where rows, with as many columns as there is room for sums, are at most this part of what columns are, it makes no
-difference how often they are read."""
+READ_AGAIN = 2
+"""So few rows are nothing beside the columns that they meet, and need not stay."""
 MOST_STAYING = 6
 """Numbers of rows that are tried to stay: the largest that have room."""
 
@@ -122,8 +120,7 @@ def _that_stay(
     tile = chip.tile
     assert isinstance(tile, NpuTile)
     laid, found, (rows, columns, depths) = GemmLayout(tile, shape), [list[GemmTiling]() for _ in layouts], sizes
-    sums = max(layout.partial for layout in layouts) // SUM_BYTES
-    if laid.blocks or READ_AGAIN * shape.m * shape.m <= sums:
+    if laid.blocks or shape.m <= READ_AGAIN:
         return found
     most = max(layout.moving for layout in layouts)
     rows = rows[laid.kept_needs(rows, columns[:1], depths[:1])["moving"] <= most][-MOST_STAYING:]
