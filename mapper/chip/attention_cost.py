@@ -19,7 +19,7 @@ from siliconloom.mapper.chip.attention_estimate import (
     carries,
     softmax_functions,
 )
-from siliconloom.mapper.chip.attention_layout import AttentionLayout
+from siliconloom.mapper.chip.attention_layout import AttentionLayout, may_stay
 from siliconloom.mapper.chip.attention_places import most_heads
 from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.layout import Layout
@@ -59,7 +59,7 @@ def choose_attention_tilings(
         for queries in (_between(most_queries) if whole else _halvings(most_queries))
         for heads in _halvings(most_heads(shape))
         if queries * heads <= ROW_LIMIT
-        for resident in ((False, True) if costs.may_stay(queries, keys, heads) else (False,))
+        for resident in ((False, True) if may_stay(made, queries, keys, heads) else (False,))
     ]
     found: list[list[AttentionTiling]] = [[] for _ in layouts]
     for apart in {layout.values > 0 for layout in layouts}:

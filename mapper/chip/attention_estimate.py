@@ -145,13 +145,7 @@ class AttentionCosts:
         self.alike = are_alike(shape, self.parts)
         """Whether all parts of the queries are in one pipeline, where all of their keys are one tile."""
         self._keys, self._values = cache(self._load_of_keys), cache(self._load_of_values)
-        self._stays, self._pipelines = cache(self._times_loaded), cache(self._number_of_pipelines)
-
-    def may_stay(self, queries: int, keys: int, heads: int) -> bool:
-        """Whether keys of any part of the queries may stay for several tiles of these."""
-        joined = self.alike and all(part.keys <= keys for part in self.parts)
-        first, *others = [self.parts] if joined else [[part] for part in self.parts]
-        return any(self._times(each, queries, keys, heads) for each in (first, *others))
+        self._pipelines = cache(self._number_of_pipelines)
 
     def of(self, tilings: Sequence[TilingSizes], *, apart: bool) -> list[AttentionTiling]:
         """Each tiling with what it should take; values have a ring of their own where they lie ``apart``."""
@@ -359,19 +353,10 @@ class AttentionCosts:
         found = np.zeros((len(tilings), len(self.parts)), np.int64)
         for number, (each, as_one) in enumerate(zip(tilings, joined[:, 0].tolist(), strict=True)):
             if each.resident and as_one:
-                found[number] = self._times(self.parts, each.queries, each.keys, each.heads)
+                found[number] = loads(self.layout, self.parts, each.queries, each.keys, each.heads)
             elif each.resident:
-                found[number] = [self._times([part], each.queries, each.keys, each.heads) for part in self.parts]
+                found[number] = [loads(self.layout, [p], each.queries, each.keys, each.heads) for p in self.parts]
         return found
-
-    def _times(self, parts: Sequence[AttentionPart], queries: int, keys: int, heads: int) -> int:
-        """`loads`, which counts the same whatever tile holds all of the keys."""
-        if any(part.keys > keys for part in parts):
-            return 0
-        return self._stays(tuple(parts), queries, heads)
-
-    def _times_loaded(self, parts: tuple[AttentionPart, ...], queries: int, heads: int) -> int:
-        return loads(self.layout, parts, queries, max(part.keys for part in parts), heads)
 
     def _resident(
         self, work: _Work, stays: Int, joined: Flags, taken: tuple[Int, Int, Int], last: tuple[Int, Int] | None

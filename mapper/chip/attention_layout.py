@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from math import gcd, lcm, prod
 from typing import NamedTuple
 
@@ -48,11 +49,7 @@ def loads(made: AttentionLayout, parts: Sequence[AttentionPart], queries: int, k
     """How often keys are loaded for a key-value head by one pipeline of `as_one`, where they may stay, or else 0."""
     if any(part.keys > keys for part in parts) or made.shape.values_in_keys:
         return 0
-    sizes = whole_places(made.shape, parts, queries, heads)
-    kept = kept_from(pipelines_from(made.shape, parts, sizes), parts=made.holds(parts))
-    if sharing(sizes, kept) < 2:
-        return 0
-    return prod(-(-total // size) for total, size in sizes[PARTS:kept])
+    return made.times_loaded(tuple(parts), queries, heads)
 
 
 def may_stay(made: AttentionLayout, queries: int, keys: int, heads: int) -> bool:
@@ -118,6 +115,7 @@ class AttentionLayout:
             self.value_plane = shape.positions * size(shape.v_head_dim)
         self.softmax_bytes = parameter_bytes(tile, VectorFunction.SOFTMAX, 1, narrow=1)
         self.constants = attention_constants(tile, shape)
+        self.times_loaded = cache(self._times_loaded)
 
     @classmethod
     def of(cls, chip: Chip, shape: Attention, held: int = 0) -> AttentionLayout:
@@ -126,6 +124,14 @@ class AttentionLayout:
         made = cls(chip.tile, chip.nearest, shape, held)
         made.chip = chip
         return made
+
+    def _times_loaded(self, parts: tuple[AttentionPart, ...], queries: int, heads: int) -> int:
+        """As `loads`, of parts all of whose keys are one tile, whatever its size."""
+        sizes = whole_places(self.shape, parts, queries, heads)
+        kept = kept_from(pipelines_from(self.shape, parts, sizes), parts=self.holds(parts))
+        if sharing(sizes, kept) < 2:
+            return 0
+        return prod(-(-total // size) for total, size in sizes[PARTS:kept])
 
     def _value_line(self, memory: Memory) -> int:
         """From position to position of a panel of values in main memory."""

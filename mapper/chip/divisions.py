@@ -58,10 +58,10 @@ def divisions_of(
 ) -> list[Layout]:
     """Ways to divide the buffers for tasks that have these bounds.
 
-    They are those with room for tiles for the whole array, for half of it and so on.
-    So an array of twice the size is tried with the divisions of this one, too. Where bytes count beside time those are
-    tried as well that leave most of the scratchpad to one operand of products (`FRUGAL_SHARES`). Values have a ring of
-    their own only where candidates are ``simulated``: what it saves hangs on when loads meet.
+    There is room for tiles for the whole array, for half of it and so on, so that an array of twice the size is tried
+    with the divisions of this one, too; and for rows of products that stay (`_staying`). Where bytes count beside time
+    those are tried as well that leave most of the scratchpad to one operand of products (`FRUGAL_SHARES`). Values have
+    a ring of their own only where candidates are ``simulated``: what it saves hangs on when loads meet.
     """
     constants, found = set[int](), dict[Layout, None]()
     paced, attended = _shares_of_work(chip, tasks, bounds)

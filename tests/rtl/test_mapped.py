@@ -350,6 +350,19 @@ def test_two_rings_and_pairs_of_tiles_agree_in_every_cycle_and_byte(chip, tmp_pa
         assert case.bytes_compared > 1000
 
 
+@pytest.mark.slow
+def test_rows_that_stay_on_an_array_of_any_sides_agree_in_every_cycle_and_byte(tmp_path):
+    """Tiles of their depth begin within lines, and of the last ones the array reads beyond the row."""
+    odd = tile_of(SETS | ODD | {"tile.scratchpad.capacity": "64 KiB"})
+    rows = tiled_rows(odd, tmp_path)
+    assert {each.tiling.order for each in rows.tasks} == {"m_kept"}
+    (parity,) = check_programs(odd, [("rows", filled(rows, 1))])
+    case = parity.case()
+    assert case.passed, case
+    assert case.difference == 0
+    assert case.bytes_compared > 1000
+
+
 def tiled_pairs(tile, folder, products):
     """Three products whose tiles of rows stay in pairs: the last pair is one tile, or one and a shorter one."""
     made = graph(folder, products)
