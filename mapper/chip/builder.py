@@ -206,6 +206,12 @@ class ProgramBuilder:
         """Declare two slots that a unit both fills and empties, one instruction after the other: nothing waits."""
         return self._declare(Ring(name, base, slot_bytes, NOBODY, NOBODY))
 
+    @property
+    def kinds_of_rings(self) -> tuple[tuple[int, ...], ...]:
+        """Of each ring its semaphores, and where its slots begin as far as transfers are cut by it."""
+        within = (self.bus or 1) - 1
+        return tuple((each.full, each.free, each.base & within, each.slot_bytes & within) for each in self.rings)
+
     def _declare(self, ring: Ring) -> Ring:
         self.rings.append(ring)
         self.sides += ring.producer, ring.consumer

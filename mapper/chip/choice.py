@@ -351,6 +351,12 @@ def _sizes(chosen: Chosen) -> tuple[int, ...]:
     return id(chosen.share), tiling.m, tiling.n, tiling.k, tiling.cycles
 
 
+def busiest(tiling: Tiling) -> int:
+    """Cycles of the unit that has the most to do, which are exact; how units go together is what is estimated."""
+    array = 0 if isinstance(tiling, VectorTiling) else tiling.array_cycles
+    return max(tiling.memory_cycles, tiling.vector_cycles, array)
+
+
 def nameless(task: Task) -> Task:
     """What a task computes, whatever it is called."""
     every = (task.operator, *task.fused)
@@ -393,6 +399,8 @@ class _Pool:
         self.least = self.worst = 1.0
         """The least that was seen of any kind, and the most."""
         self.kinds: list[Kind] = []
+        self.floors: list[int] = []
+        """What no run of a candidate is under: the work of its busiest unit."""
         self.alike: dict[tuple[int, ...], list[int]] = {}
         """Candidates of one estimate whose tiles are computed in one order, as there is one tile of rows: `_sizes`."""
         self._numbers: dict[tuple[int, int], int] = {}
@@ -410,6 +418,7 @@ class _Pool:
             self.all.append(Chosen(tiling, share, cost, self.objective.name == "time"))
             self.effort.candidates += 1
             self.layout.append(self.layouts[layout])
+            self.floors.append(max(self.floor, int(self.objective.of(busiest(tiling), self._moved(number)))))
             self.kinds.append(_kind(share, tiling))
             if self._has_twin(number):
                 self.alike.setdefault(_sizes(self.all[number]), []).append(number)
@@ -422,7 +431,7 @@ class _Pool:
         if known is not None:
             return known
         ratio = self.ratios.get(self.kinds[number], self.least) if len(self.known) < 2 * self.most else self.worst
-        return self.all[number].cost * ratio
+        return max(self.all[number].cost * ratio, self.floors[number])
 
     def simulated(self, number: int) -> bool:
         """Simulate a candidate, unless the search was interrupted or now is."""
@@ -490,7 +499,7 @@ class _Pool:
         best = LONG
         while left and len(self.known) < self.most and best - self.floor > self.worth:
             values = ((self.value(number), number) for number in left)
-            near = [(value, number) for value, number in values if self.hope(number) * value < best - self.worth]
+            near = [(value, number) for value, number in values if self.hoped(number, value) < best - self.worth]
             if not near:
                 break
             had = Counter(self.kinds[known][:2] for known in self.known)
@@ -532,13 +541,16 @@ class _Pool:
             return False
         if self.search.interrupted:
             return False
-        return self.value(number) - max(self.hope(number) * self.value(number), self.floor) > self.worth
+        value = self.value(number)
+        return value - self.hoped(number, value) > self.worth
 
-    def hope(self, number: int) -> float:
-        """How much of its estimate a candidate could take."""
+    def hoped(self, number: int, value: float) -> float:
+        """The least that a candidate of this `value` could take: a part of that, and no less than its busiest unit."""
         if self.most > LEAST_MEASURED:
-            return FEW_HOPE
-        return ATTENTION_HOPE if isinstance(self.all[number].tiling, AttentionTiling) else HOPE
+            part = FEW_HOPE
+        else:
+            part = ATTENTION_HOPE if isinstance(self.all[number].tiling, AttentionTiling) else HOPE
+        return max(part * value, self.floors[number])
 
     def chosen(self, number: int) -> Chosen:
         """A candidate with what it takes."""

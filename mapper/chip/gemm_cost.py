@@ -69,32 +69,33 @@ def gemm_costs(
     n: Int,
     k: Int,
     orders: Sequence[Order] = ORDERS,
-    values: int = 0,
+    values: Sequence[int] = (0,),
     held: Int | None = None,
-) -> dict[Order, GemmCosts]:
+) -> list[dict[Order, GemmCosts]]:
     """Cost the tilings ``m`` x ``n`` x ``k`` with each of these orders of the outer loops that there is.
 
-    Tiles of the second operand take turns in two rings where they fit a slot of ``values`` bytes (`gemm.takes_turns`).
-    With `KEPT` as orders ``held`` are the rows that stay, and ``m`` those of a result tile.
+    Tiles of the second operand take turns in two rings where they fit a slot of so many bytes (`gemm.takes_turns`):
+    there is an answer for each of ``values``. With `KEPT` as orders ``held`` are the rows that stay, and ``m`` those of
+    a result tile.
 
     The sizes are broadcast: what depends on two of them is worked out for those two only.
     """
-    found: dict[Order, GemmCosts] = {}
-    if held is not None:
-        return {"m_kept": _kept(_paces(chip, memories, shape, (m, n, k), values, stay=True), held // m)}
-    at = _paces(chip, memories, shape, (m, n, k), values)
-    for order in orders:
-        if order == "m_pairs" and (at.blocks or not np.any(at.whole_k & (at.m_tiles > 1))):
+    at = _paces(chip, memories, shape, (m, n, k), stay=held is not None)
+    found = []
+    for turns in (at.taking_turns(size) for size in values):
+        if held is not None:
+            found.append({KEPT[0]: _kept(turns, held // m)})
             continue
-        found[order] = _reloaded(at, order)
+        some = [o for o in orders if o != "m_pairs" or (not at.blocks and np.any(at.whole_k & (at.m_tiles > 1)))]
+        found.append({order: _reloaded(turns, order) for order in some})
     return found
 
 
 class _Paces(NamedTuple):
     """What sets the pace of a tiling: transfers in bytes and cycles, all of them and of one tile; stages; turns.
 
-    ``first`` are cycles from a tile's last transfer to its first product, ``behind`` those that all transfers have
-    before and behind them; ``worked`` is the pace of array, sequencer and sums, and ``rest`` the last tile's product of
+    ``first`` are cycles from a tile's last transfer to its first product, ``waited`` those for which a slot is waited
+    for, ``behind`` those that all transfers have before and behind them; ``worked`` is the pace of array, sequencer and sums, and ``rest`` the last tile's product of
     a depth that is no multiple of theirs.
     """
 
@@ -130,6 +131,13 @@ class _Paces(NamedTuple):
     tail: Int
     drained: Int
     behind: Int
+    b_tile: Int
+    """Bytes of a tile of the second operand."""
+
+    def taking_turns(self, values: int) -> _Paces:
+        """Where those tiles take turns that fit so many bytes: a slot is waited for until the product before is done."""
+        turning = ~self.whole_k & (self.b_tile <= values)
+        return self._replace(waited=np.where(turning, 0, self.waited)) if turning.any() else self
 
     @property
     def results(self) -> Int:
@@ -155,7 +163,6 @@ def _paces(
     memories: GemmMemories,
     shape: GemmShape,
     sizes: tuple[Int, Int, Int],
-    values: int,
     *,
     stay: bool = False,
 ) -> _Paces:
@@ -214,9 +221,6 @@ def _paces(
     worked = np.maximum(np.maximum(times * np.maximum(compute, sequencer), partial_turn), held_up)
     drained = lead + result + out + np.maximum(times * vector, result_turn) + last_store + away
     behind = fetch + arrive + first + product + ending + away
-    turning = ~whole_k & (np.asarray(layout.b_tile(n, k)) <= values)
-    # a slot is waited for until its product is done, or with two rings until the one before that is
-    waited = np.where(turning, 0, product)
     return _Paces(
         shape,
         layout.blocks,
@@ -242,7 +246,7 @@ def _paces(
         result,
         arrive,
         first,
-        waited,
+        product,
         out,
         epilogue,
         worked,
@@ -250,6 +254,7 @@ def _paces(
         tail,
         drained,
         behind,
+        np.asarray(layout.b_tile(n, k)),
     )
 
 

@@ -1,18 +1,20 @@
 """Tasks that were lowered before: programs that differ in a task have the instructions of all others in common.
 
-What a task is lowered to follows from its tiling and share, from the division of the buffers, and from the addresses of
-what was made before it. Two drafts that agree in these have the same instructions there, but for the slots of rings,
-which follow from everything before and around a task (`builder.Stretch`). So what is found here serves drafts, whose
-time is asked for, and no program that runs.
+What a task is lowered to follows from its tiling and share, from which rings there are and what their slots begin at
+multiples of, and from the addresses of what was made before it. Two drafts that agree in these have the same
+instructions there, but for local addresses: where slots lie is the division of the buffers, and which of them has its
+turn follows from everything before and around a task (`builder.Stretch`). Nobody's time depends on either. So what is
+found here serves drafts, whose time is asked for, and no program that runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
 from siliconloom.mapper.chip.builder import Stretch
 from siliconloom.mapper.chip.choice import Chosen
+from siliconloom.mapper.chip.layout import Layout
 from siliconloom.mapper.chip.lowering import Context, Stored
 from siliconloom.mapper.chip.memory import Taken
 
@@ -34,6 +36,7 @@ class KnownTasks:
     def __init__(self) -> None:
         self._told: dict[tuple[object, ...], _Told] = {}
         self._numbers: dict[tuple[object, ...], int] = {}
+        self._rings: dict[Layout, Hashable] = {}
         self._results = 0
         """Number of what was made so far, by whatever tasks."""
 
@@ -45,7 +48,10 @@ class KnownTasks:
         """Do what ``emit``, which lowers the task that is chosen so, would do."""
         builder, memory = context.builder, context.memory
         at = builder.operator, context.layer.level, memory.repetition, memory.used, self._results
-        key = id(chosen.tiling), id(chosen.share), context.layout, *at
+        rings = self._rings.get(context.layout)
+        if rings is None:
+            rings = self._rings[context.layout] = context.layout.values, builder.kinds_of_rings
+        key = id(chosen.tiling), id(chosen.share), rings, *at
         told = self._told.get(key)
         if told is None:
             told = self._told[key] = self._listen(context, chosen, emit)

@@ -138,7 +138,8 @@ def _that_stay(
         alike: dict[tuple[bytes, int], list[GemmTiling]] = {}
         if not fitting.any():
             continue
-        costs = gemm_costs(chip, memories, shape, laid.result_rows(m, n, k), n, k, KEPT, 0, m)["m_kept"]
+        (costed,) = gemm_costs(chip, memories, shape, laid.result_rows(m, n, k), n, k, KEPT, held=m)
+        costs = costed[KEPT[0]]
         tables = [np.broadcast_to(each, tuple(map(len, axes))).ravel() for each in astuple(costs)]
         for number, (fit, layout) in enumerate(zip(fits, layouts, strict=True)):
             # estimates leave out what columns gain that take turns in a ring of values; runs do not
@@ -151,8 +152,7 @@ def _that_stay(
                 tall, wide, deep = (int(each[place]) for each, place in zip(axes, places, strict=True))
                 key = tall, wide, deep, values if laid.turns(wide, deep, values) else 0
                 if key not in made:
-                    costed = [int(table[pick]) for table in tables]
-                    made[key] = _costed((tall, wide, deep), "m_kept", deep == shape.k, costed)
+                    made[key] = _costed((tall, wide, deep), KEPT[0], deep == shape.k, [int(each[pick]) for each in tables])
                 alike.setdefault(same, []).append(made[key])
             found[number] += alike[same]
     return found
@@ -183,10 +183,11 @@ def _in_slots(
     # pairs of tiles spare bytes and, as nothing is loaded for the next pair meanwhile, no time
     orders = ORDERS[:2] if objective.name == "time" else ORDERS
     pairs = whole & np.broadcast_to(m < shape.m, whole.shape)
-    tables_of: dict[int, dict[Order, list[Int]]] = {}
-    for values in {layout.values for layout in layouts}:
-        costs = gemm_costs(chip, memories, shape, m, n, k, orders, values)
-        tables_of[values] = {o: [np.broadcast_to(v, whole.shape).ravel() for v in astuple(c)] for o, c in costs.items()}
+    rings = sorted({layout.values for layout in layouts})
+    tables_of = {
+        values: {o: [np.broadcast_to(v, whole.shape).ravel() for v in astuple(c)] for o, c in costs.items()}
+        for values, costs in zip(rings, gemm_costs(chip, memories, shape, m, n, k, orders, rings), strict=True)
+    }
     made: dict[tuple[Order, int, int], GemmTiling] = {}
     alike: dict[tuple[bytes, int], list[GemmTiling]] = {}
     """What is found where the same tiles fit, which is so of many layouts."""
@@ -238,8 +239,8 @@ def gemm_tiling(
     if order in KEPT:
         assert isinstance(chip.tile, NpuTile)
         held, m = m, GemmLayout(chip.tile, shape).result_rows(m, n, k)
-    costs = gemm_costs(chip, memories, shape, m, n, k, (order,), values, held)[order]
-    return _costed(sizes, order, resident, [int(np.ravel(values)[0]) for values in astuple(costs)])
+    (costs,) = gemm_costs(chip, memories, shape, m, n, k, (order,), (values,), held)
+    return _costed(sizes, order, resident, [int(np.ravel(values)[0]) for values in astuple(costs[order])])
 
 
 def _costed(sizes: tuple[int, int, int], order: Order, resident: bool, costs: Sequence[int]) -> GemmTiling:
