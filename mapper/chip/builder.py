@@ -151,10 +151,9 @@ def _frozen(draft: dict[str, object] | Instruction) -> Instruction:
     if isinstance(draft, Instruction):
         return draft
     for name in LOCAL:
-        if name in draft:
-            value = draft[name]
-            if isinstance(value, _Local):
-                draft[name] = value.freeze()
+        value = draft.get(name)
+        if isinstance(value, _Local):
+            draft[name] = value.freeze()
     return Instruction(**draft)  # type: ignore[arg-type]
 
 

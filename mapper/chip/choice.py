@@ -542,15 +542,19 @@ class _Pool:
         if self.search.interrupted:
             return False
         value = self.value(number)
-        return value - self.hoped(number, value) > self.worth
+        # of a kind of which none was run it is not known either how much more it could take
+        least = self.hoped(number, value) if self.kinds[number] in self.ratios else self.hope(number) * value
+        return value - max(least, self.floor) > self.worth
 
     def hoped(self, number: int, value: float) -> float:
         """The least that a candidate of this `value` could take: a part of that, and no less than its busiest unit."""
+        return max(self.hope(number) * value, self.floors[number])
+
+    def hope(self, number: int) -> float:
+        """How much of its estimate a candidate could take."""
         if self.most > LEAST_MEASURED:
-            part = FEW_HOPE
-        else:
-            part = ATTENTION_HOPE if isinstance(self.all[number].tiling, AttentionTiling) else HOPE
-        return max(part * value, self.floors[number])
+            return FEW_HOPE
+        return ATTENTION_HOPE if isinstance(self.all[number].tiling, AttentionTiling) else HOPE
 
     def chosen(self, number: int) -> Chosen:
         """A candidate with what it takes."""
