@@ -387,7 +387,7 @@ def _operands(
         part = m < min(shape.m, layout.array.rows)  # of a block, whose lines are not all its own
         a_places = np.where(m_tiles > 1, np.where(part, layout.size(m), layout.a_pitch), 0)
         a_places = a_places | np.where(k_tiles > 1, np.where(part, within, line) * k, 0)
-        a: _Transfers = _Blocks(chip, memories.a, layout, a_places)
+        a: _Transfers = _Blocks(chip, memories.a, layout, a_places, m)
     else:
         a_places = np.where(m_tiles > 1, m * layout.a_row, 0) | np.where(k_tiles > 1, layout.size(k), 0)
         pitch: Any = layout.a_local(shape.k)
@@ -517,11 +517,15 @@ class _Tiles(_Transfers):
 
 
 class _Blocks(_Transfers):
-    """Transfers of the tiles of a first operand in blocks of rows, each transposed."""
+    """Transfers of the tiles of a first operand in blocks of rows, each transposed, and of so ``many`` rows but the last.
 
-    def __init__(self, chip: Chip, memory: Memory, layout: GemmLayout, places: Int) -> None:
+    Of the last tile, too, sizes are asked for by a table of their own.
+    """
+
+    def __init__(self, chip: Chip, memory: Memory, layout: GemmLayout, places: Int, many: Int) -> None:
         super().__init__(chip, memory, layout.shape.dtype.bits, layout.a_pitch, lambda width: width, places)
         self.layout, self.within = layout, layout.a_line(min(layout.shape.m, layout.array.rows))
+        self.many = many
 
     def _both(self, rows: Int, cols: Int) -> tuple[Int, Int]:
         """Whole blocks, and the lines of another one: all of that one, or those of a part of the array's rows."""
@@ -533,10 +537,12 @@ class _Blocks(_Transfers):
         if not np.any(rest):
             return moved, held
         local = layout.a_line(rest)
-        # lines of a block that is read as a whole adjoin
-        part = (whole == 0) & (rest < self.layout.shape.m)
+        # lines of a block that is read as a whole adjoin: of the last one, too, where a tile begins with it
+        ends = rows is not self.many and rest == layout.shape.m % array.rows
+        part = (whole == 0) & (rest < layout.shape.m) & np.logical_not(ends)
         wide, pitch = np.where(part, layout.size(rest), local), np.where(part, self.within, local)
-        places = self.places | np.where(part, pitch | local, local)
+        # behind whole blocks, in main memory as in local memory
+        places = self.places | np.where(whole > 0, whole * (width | self.pitch), 0)
         more, longer = self._moved(np.maximum(cols, 1), np.maximum(wide, 1), pitch, local, places)
         some = (rest > 0) & (cols > 0)
         return moved + np.where(some, more, 0), held + np.where(some, longer, 0)
