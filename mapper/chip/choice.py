@@ -352,7 +352,10 @@ def _sizes(chosen: Chosen) -> tuple[int, ...]:
 
 
 def busiest(tiling: Tiling) -> int:
-    """Cycles of the unit that has the most to do, which are exact; how units go together is what is estimated."""
+    """Cycles of the unit that has the most to do: exact, but that transfers of a first tile may be cut less.
+
+    How units go together is what is estimated.
+    """
     array = 0 if isinstance(tiling, VectorTiling) else tiling.array_cycles
     return max(tiling.memory_cycles, tiling.vector_cycles, array)
 

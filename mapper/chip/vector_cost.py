@@ -129,6 +129,7 @@ def _cost(chip: Chip, made: VectorLayout, rows: int, cols: int) -> VectorTiling:
     within = size(cols) if cols < shape.cols else 0
     places = (rows * made.row if rows < shape.rows else 0) | within
     source_places = (rows * made.source_row if rows < shape.rows else 0) | within
+    second_places = (rows * made.second_row if rows < shape.rows else 0) | shape.seconds * within
     cache = CacheLayout(tile, memory, shape.cached) if shape.cached is not None else None
 
     def transfer(lines: int, width: int, pitch: int, local: int, places: int) -> tuple[int, int]:
@@ -150,7 +151,7 @@ def _cost(chip: Chip, made: VectorLayout, rows: int, cols: int) -> VectorTiling:
                 at = rows * made.weight_row if rows < shape.rows else 0
                 weights = transfer(tall, size(shape.counted), made.weight_row, made.local(shape.counted), at)
             second = made.second_row
-            table = transfer(tall, made.second_width(wide), second, shape.seconds * local, source_places)
+            table = transfer(tall, made.second_width(wide), second, shape.seconds * local, second_places)
             others = shape.passes
             result = operand
             if shape.gathers:
