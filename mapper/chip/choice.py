@@ -382,8 +382,9 @@ class _Pool:
         most: int,
         objective: Objective,
         search: SearchEffort,
+        exact: bool = True,
     ) -> None:
-        self.floor, self.measure, self.layouts = floor, measure, layouts
+        self.floor, self.measure, self.layouts, self.exact = floor, measure, layouts, exact
         self.objective, self.search, self.effort = objective, search, Effort()
         self.all: list[Chosen] = []
         self.layout: list[Layout] = []
@@ -403,7 +404,7 @@ class _Pool:
         """The least that was seen of any kind, and the most."""
         self.kinds: list[Kind] = []
         self.floors: list[int] = []
-        """What no run of a candidate is under: the work of its busiest unit."""
+        """What no run of a candidate is under: the work of its busiest unit, where that is ``exact``."""
         self.alike: dict[tuple[int, ...], list[int]] = {}
         """Candidates of one estimate whose tiles are computed in one order, as there is one tile of rows: `_sizes`."""
         self._numbers: dict[tuple[int, int], int] = {}
@@ -421,7 +422,8 @@ class _Pool:
             self.all.append(Chosen(tiling, share, cost, self.objective.name == "time"))
             self.effort.candidates += 1
             self.layout.append(self.layouts[layout])
-            self.floors.append(max(self.floor, int(self.objective.of(busiest(tiling), self._moved(number)))))
+            least = busiest(tiling) if self.exact else 0
+            self.floors.append(max(self.floor, int(self.objective.of(least, self._moved(number)))))
             self.kinds.append(_kind(share, tiling))
             if self._has_twin(number):
                 self.alike.setdefault(_sizes(self.all[number]), []).append(number)
@@ -588,7 +590,9 @@ def _pool(
     began = time.perf_counter()
     floor = int(objective.of(bound.lower_bound_cycles, least_bytes(chip, bound)))
     measured = None if measure is None else partial(measure, task, levels)
-    pool = _Pool(floor, measured, candidates, most, objective, search)
+    # of other tasks than products all objects are costed in one level, wherever they are
+    exact = len(chip.memory) == 1 or isinstance(task.operator, Gemm)
+    pool = _Pool(floor, measured, candidates, most, objective, search, exact)
     kept = max(most // LEAST_MEASURED, LEAST_KEPT)
     for number, (least, share) in enumerate(shares(chip, task.operator, task.fused, candidates)):
         best = list(pool.best.values())
