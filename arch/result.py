@@ -139,6 +139,15 @@ class LevelResult(ResultSection):
     latency_s: float | None = None
 
 
+class AreaResult(ResultSection):
+    """Silicon of one of our chips, as `arch.area` counts it: good to a factor of two."""
+
+    mm2: float = Field(description="of all parts")
+    parts: dict[str, float]
+    technology: str
+    excludes: list[str] = Field(description="what no part counts")
+
+
 class TriedPlacement(ResultSection):
     """A placement that was looked at."""
 
@@ -263,6 +272,7 @@ class Result(ResultSection):
     units: dict[str, UnitResult] | None = None
     traffic_bytes: dict[str, int] | None = None
     traffic: dict[str, dict[str, int]] | None = None
+    area: AreaResult | None = Field(default=None, description="of one of our chips")
     system: SystemResult | None = None
     plan_text: str | None = None
     windows: list[WindowResult] | None = None

@@ -95,8 +95,8 @@ class _Paces(NamedTuple):
     """What sets the pace of a tiling: transfers in bytes and cycles, all of them and of one tile; stages; turns.
 
     ``first`` are cycles from a tile's last transfer to its first product, ``waited`` those for which a slot is waited
-    for, ``behind`` those that all transfers have before and behind them; ``worked`` is the pace of array, sequencer and sums, and ``rest`` the last tile's product of
-    a depth that is no multiple of theirs.
+    for, ``behind`` those that all transfers have before and behind them; ``worked`` is the pace of array, sequencer and
+    sums, and ``rest`` the last tile's product of a depth that is no multiple of theirs.
     """
 
     shape: GemmShape
@@ -135,7 +135,7 @@ class _Paces(NamedTuple):
     """Bytes of a tile of the second operand."""
 
     def taking_turns(self, values: int) -> _Paces:
-        """Where those tiles take turns that fit so many bytes: a slot is waited for until the product before is done."""
+        """Where those tiles take turns that fit so many bytes: slots are waited for until the one before is done."""
         turning = ~self.whole_k & (self.b_tile <= values)
         return self._replace(waited=np.where(turning, 0, self.waited)) if turning.any() else self
 
@@ -159,12 +159,7 @@ class _Paces(NamedTuple):
 
 
 def _paces(
-    chip: Chip,
-    memories: GemmMemories,
-    shape: GemmShape,
-    sizes: tuple[Int, Int, Int],
-    *,
-    stay: bool = False,
+    chip: Chip, memories: GemmMemories, shape: GemmShape, sizes: tuple[Int, Int, Int], *, stay: bool = False
 ) -> _Paces:
     """Of tiles of these sizes; with ``stay`` of a first operand whose tiles are parts of rows that stay."""
     m, n, k = sizes
@@ -517,7 +512,7 @@ class _Tiles(_Transfers):
 
 
 class _Blocks(_Transfers):
-    """Transfers of the tiles of a first operand in blocks of rows, each transposed, and of so ``many`` rows but the last.
+    """Transfers of the tiles of a first operand in blocks of rows, each transposed, of ``many`` rows but for the last.
 
     Of the last tile, too, sizes are asked for by a table of their own.
     """

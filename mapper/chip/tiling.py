@@ -152,7 +152,9 @@ def _that_stay(
                 tall, wide, deep = (int(each[place]) for each, place in zip(axes, places, strict=True))
                 key = tall, wide, deep, values if laid.turns(wide, deep, values) else 0
                 if key not in made:
-                    made[key] = _costed((tall, wide, deep), KEPT[0], deep == shape.k, [int(each[pick]) for each in tables])
+                    made[key] = _costed(
+                        (tall, wide, deep), KEPT[0], deep == shape.k, [int(each[pick]) for each in tables]
+                    )
                 alike.setdefault(same, []).append(made[key])
             found[number] += alike[same]
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from siliconloom.arch.area import logic_transistors
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import Chip, NpuTile, PimTile
 from siliconloom.arch.pim import Command
@@ -10,7 +11,6 @@ from siliconloom.arch.technology import (
     CLOCK_SHARE,
     MEMORY_BACKGROUND,
     MEMORY_BYTE,
-    REGISTER_TRANSISTORS,
     SRAM_BYTE_TRANSISTORS,
     TECHNOLOGIES,
     Technology,
@@ -46,12 +46,12 @@ def standing_power(chip: Chip) -> dict[str, float]:
         return watts
     elements = tile.array.rows * tile.array.cols
     operand = max(tile.array.operands, key=mac_transistors)
-    # an element keeps two operands, the moving one and the stationary one with its successor
-    transistors = elements * (mac_transistors(operand) + 3 * operand.bits * REGISTER_TRANSISTORS)
+    logic = logic_transistors(tile)
+    transistors = logic.array
     work = elements * technology.mac(operand)
     if isinstance(tile, NpuTile):
         wide = (tile.vector.format or operand).accumulator
-        transistors += tile.vector.lanes * mac_transistors(wide)
+        transistors += logic.vector
         transistors += (tile.scratchpad.capacity + tile.accumulator.capacity) * SRAM_BYTE_TRANSISTORS
         work += tile.vector.lanes * technology.mac(wide)
     watts["static"] = chip.tile_count * transistors * technology.transistor

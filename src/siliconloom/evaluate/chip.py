@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from siliconloom import __version__
 from siliconloom.arch import Chip, LoomError, load_chip
+from siliconloom.arch.area import AREA_EXCLUDED, chip_area
 from siliconloom.arch.description import Memory, NpuTile
 from siliconloom.arch.document import Document
 from siliconloom.arch.isa import Program, Unit
@@ -218,6 +219,13 @@ def binding_key(chip: Chip, bound: Bound) -> str:
     return narrowest(chip, level, chip.memory[level])[0]
 
 
+def area_summary(chip: Chip) -> dict[str, Any]:
+    """What a chip takes of silicon (`arch.result.AreaResult`)."""
+    parts = chip_area(chip)
+    excludes = list(AREA_EXCLUDED)
+    return {"mm2": sum(parts.values()), "parts": parts, "technology": chip.technology, "excludes": excludes}
+
+
 def check_floors(simulation: Simulation) -> None:
     """A time below a physical floor is a bug of ours, never a result."""
     outcome, bound = simulation.run, simulation.plan.bound
@@ -309,6 +317,7 @@ def _result(simulation: Simulation) -> dict[str, Any]:
         "energy": joules,
         "energy_excludes": list(EXCLUDED),
         "power_w": energy_j / simulation.seconds if outcome.cycles else 0.0,
+        "area": area_summary(simulation.described),
         "bound": {
             **bound.as_dict(),
             "lower_bound_s": bound.lower_bound_cycles / chip.clock,

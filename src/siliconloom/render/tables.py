@@ -107,6 +107,13 @@ def placed_text(placed: dict[str, Any] | None) -> str:
     return f"{placed['by']}, {placed['gap'] or 0:.3%} above {least}: {'; '.join(tried)}"
 
 
+def area_text(area: dict[str, Any]) -> str:
+    """Square millimetres of a chip's arithmetic and SRAM, and of the largest parts."""
+    parts = sorted((square, name) for name, square in area["parts"].items() if square)[::-1]
+    named = ", ".join(f"{name} {square:.3g}" for square, name in parts[:3])
+    return f"{area['mm2']:.3g} mm2 in {area['technology']}: {named}"
+
+
 def simulation_tables(result: dict[str, Any], out: Console) -> None:
     """Print a simulation's result: what it took, where the time went, what held each unit up."""
     bound, cycles = result["bound"], result["cycles"]
@@ -144,6 +151,7 @@ def simulation_tables(result: dict[str, Any], out: Console) -> None:
     lines.append(("hardware", hardware_text(result["hardware"])))
     lines.append(("energy", f"{format_si(result['energy_j'], 'J')}, {format_si(result['power_w'], 'W')} on average"))
     lines += excluded_rows(result["energy_excludes"], out, 18)
+    lines += [("area", area_text(result["area"])), ("", "arithmetic and SRAM; whole dies have 0.8 to 2.6 times that")]
     engine = result["simulator"]
     events = engine["events"] + engine["events_skipped"]
     jumped = f"{format_count(events, 'event')}, {engine['events_skipped'] / max(events, 1):.2%} of them jumped"
