@@ -19,7 +19,7 @@ from siliconloom.arch.datatype import (
     pattern_of,
     scale_bits,
 )
-from siliconloom.arch.document import Description, Document, Name, find_file, rule_at
+from siliconloom.arch.document import Description, Document, Name, find_document, rule_at
 from siliconloom.arch.dram import Dram, NamedDram
 from siliconloom.arch.names import LIBRARY
 from siliconloom.arch.pim import PimTile as PimTile
@@ -791,15 +791,15 @@ class Chip(Description):
         return -(-picoseconds * self.clock // 10**12)
 
 
-def load_chip(name: str, overrides: list[tuple[str, str]] | None = None) -> Chip:
-    """Read a chip from a file or the library, with ``--set`` overrides applied.
+def load_chip(name: str | Document, overrides: list[tuple[str, str]] | None = None) -> Chip:
+    """Read a chip from a file or the library, or as described, with ``--set`` overrides applied.
 
     Raises
     ------
     LoomError
         When there is no such file, or the description breaks a rule.
     """
-    document = Document.load(find_file(name, LIBRARY, "chip"))
+    document = find_document(name, LIBRARY, "chip")
     document.override(overrides or [])
     document.expect_kind(["chip"])
     return document.validate(Chip)
