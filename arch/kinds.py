@@ -18,6 +18,13 @@ def is_gpu(name: str | Document) -> bool:
     return path.is_file() and Document.load(path).data.get("kind") == "gpu"
 
 
+def machine_document(name: str) -> Document:
+    """Description of a machine by file or library name, as it is written."""
+    if name.lower() in (known := {n.lower(): n for n in gpu_names()}):
+        return find_document(known[name.lower()], LIBRARY / "gpu", "GPU")
+    return find_document(name, LIBRARY, "chip")
+
+
 def machine_kind(name: str | Document) -> str:
     """Whether a file, a library entry or a description is of a ``chip``, a ``system`` or a ``gpu``."""
     if is_gpu(name):

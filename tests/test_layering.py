@@ -52,7 +52,7 @@ ALLOWED = {
     # A schedule of tasks on streams is how a plan's step is costed: the one simulator that the mapper runs itself.
     "mapper.system": (*MODELS, "mapper.context", "mapper.experts", "sim.system"),
     "baselines": ("arch", "workloads", "sim.system"),
-    "evaluate": ("arch", "workloads", "rtl", "sim", "mapper", "baselines"),
+    "evaluate": ("arch", "models", "workloads", "rtl", "sim", "mapper", "baselines"),
     "execution": ("arch", "models", "workloads", "sim", "mapper"),
     "verification": ("arch", "workloads", "rtl", "sim", "mapper", "execution"),
     "reproduce": ("arch", "workloads", "sim", "mapper", "baselines", "evaluate", "render"),

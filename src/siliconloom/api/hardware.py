@@ -39,7 +39,7 @@ def verified(
     simulator: str = "verilator",
     cases: int | None = None,
     programs: int | None = None,
-    mapping: Document | None = None,
+    mapping: str | Document | None = None,
     watcher: Watcher = NOBODY,
 ) -> Verified:
     """Record of the RTL of ``chip`` against its models, on random work or on a workload's program.
@@ -70,7 +70,8 @@ def verified(
         if machine_kind(chip) == "system":
             raise NotSupported(f"RTL of a workload on a system ({chip}); name one of its chips")
         described = load_chip(chip, split_overrides(list(sets))[0])
-        mapped, _ = load_plan(chip, workload, list(sets), mapping)
+        found = Document.load(mapping) if isinstance(mapping, str) else mapping
+        mapped, _ = load_plan(chip, workload, list(sets), found)
     return verify(
         described,
         overrides=sets,

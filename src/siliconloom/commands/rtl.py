@@ -9,6 +9,9 @@ import typer
 
 from siliconloom.commands.options import Json, Machine, Set
 
+EXAMPLES = ("loom rtl npu-edge-int8 -o out/rtl", "loom rtl systolic-ws-8 -o out/array --set tile.array.rows=4")
+"""Shown below the command's help."""
+
 
 def command(
     chip: Machine,
@@ -22,7 +25,10 @@ def command(
     ] = "sync",
     json_file: Json = None,
 ) -> None:
-    """Write the Verilog of a chip, with project files, constraints, benches and an FPGA top."""
+    """Write the Verilog of a chip, with all that tools need.
+
+    Project files, constraints, benches, a register map, a C driver and an FPGA top lie beside it.
+    """
     from siliconloom.api.hardware import read_hardware
     from siliconloom.arch import Chip, LoomError
     from siliconloom.arch.description import NpuTile

@@ -12,6 +12,15 @@ if TYPE_CHECKING:
     from siliconloom.mapper.chip.budget import Budget
 
 
+EXAMPLES = (
+    "loom sim npu-edge gpt2",
+    "loom sim npu-edge gpt2 --set tile.array.rows=32 --json result.json",
+    "loom sim npu-datacenter llama3-8b --set workload.phase=decode",
+    "loom sim dgx-h100 llama3-8b --set plan.tensor=4",
+)
+"""Shown below the command's help."""
+
+
 def command(
     chip: Machine,
     workload: Workload,
@@ -42,7 +51,10 @@ def command(
     ] = None,
     json_file: Json = None,
 ) -> None:
-    """Map a workload to a chip, or a system of chips, and simulate it, cycle by cycle."""
+    """Simulate a workload on a chip, system or GPU, cycle by cycle.
+
+    The workload is mapped first. Chips are simulated by their instructions, GPUs are predicted.
+    """
     from siliconloom.arch import LoomError
     from siliconloom.arch.document import Document, parse_assignments
     from siliconloom.arch.overrides import split_overrides

@@ -8,6 +8,13 @@ import typer
 
 from siliconloom.commands.options import Json, Machine, Set
 
+EXAMPLES = (
+    "loom verify npu-edge-int8 --seed 7",
+    "loom verify systolic-ws-8 --cases 2 --simulator icarus",
+    "loom verify npu-edge gpt2 --set workload.layers=1 --set workload.sequence=8",
+)
+"""Shown below the command's help."""
+
 
 def command(
     chip: Machine,
@@ -32,10 +39,13 @@ def command(
     ] = None,
     json_file: Json = None,
 ) -> None:
-    """Build the RTL of a chip, run random work or a workload's program, and print RTL cycles beside the model's."""
+    """Run the RTL of a chip beside its models, and compare.
+
+    Random work, or a workload's program; every value and every cycle must be the same.
+    """
     from siliconloom.api.hardware import check_simulator, verified
     from siliconloom.arch import CheckFailed
-    from siliconloom.arch.document import Document, parse_assignments
+    from siliconloom.arch.document import parse_assignments
     from siliconloom.render.output import check_outputs, write_json
     from siliconloom.render.tables import Terminal, console
     from siliconloom.render.verification import verification_table
@@ -50,7 +60,7 @@ def command(
         simulator=simulator,
         cases=cases,
         programs=programs,
-        mapping=None if mapping is None else Document.load(mapping),
+        mapping=mapping,
         watcher=Terminal(json_file != "-"),
     )
     if json_file != "-":
