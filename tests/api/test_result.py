@@ -135,6 +135,20 @@ def test_pages_show_the_tables_of_the_terminal(kind, step, on_gpu):
     assert repr(result).startswith("<Result siliconloom.")
 
 
+def test_a_page_is_shown_once(step, monkeypatch):
+    """Not line by line as well, as rich does where it finds that a notebook runs it."""
+    import rich.console
+
+    from siliconloom.render.tables import Screen
+
+    monkeypatch.setattr(rich.console, "_is_jupyter", lambda: True)
+    assert not Screen().is_jupyter
+    shown = []
+    monkeypatch.setattr("rich.jupyter.display", lambda *a: shown.append(a))
+    assert step._repr_html_()
+    assert shown == []
+
+
 def test_names_of_users_are_text_on_pages():
     graph = {"kind": "gemms", "name": "a /b", "precision": "int8", "gemms": [{"name": "x", "m": 8, "n": 8, "k": 8}]}
     result = sl.simulate("npu-edge-int8", graph)
