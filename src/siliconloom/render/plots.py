@@ -33,7 +33,8 @@ def plot_operators(result: dict[str, Any], axes: Axes | None, most: int) -> Axes
     drawn.set_yticks([row + 0.4 - height / 2 for row in range(len(longest))], [name for name, _ in longest])
     drawn.invert_yaxis()
     drawn.set_title(f"{result['workload']}, {result['phase']}")
-    if len(series) > 1:
+    if len(series) > 1:  # machines may be a thousand times apart
+        drawn.set_xscale("log")
         drawn.legend()
     return drawn
 
