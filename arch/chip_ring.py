@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from siliconloom.arch import Chip, LoomError, NotSupported, System, load_system
 from siliconloom.arch.description import NpuTile
+from siliconloom.arch.document import Document
 from siliconloom.arch.link import LinkProtocol
 from siliconloom.arch.ring import RingEngine
 from siliconloom.arch.system import load_group
 
 
-def load_ring(name: str, overrides: list[tuple[str, str]]) -> System:
+def load_ring(name: str | Document, overrides: list[tuple[str, str]]) -> System:
     """A system of one kind of chip, with overrides: those under ``chip.`` go to the chip."""
     own = [(path, value) for path, value in overrides if not path.startswith("chip.")]
     inner = {path.removeprefix("chip."): value for path, value in overrides if path.startswith("chip.")}

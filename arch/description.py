@@ -19,7 +19,7 @@ from siliconloom.arch.datatype import (
     pattern_of,
     scale_bits,
 )
-from siliconloom.arch.document import Description, Document, Name, find_file, rule_at
+from siliconloom.arch.document import Description, Document, Name, find_document, rule_at
 from siliconloom.arch.dram import Dram, NamedDram
 from siliconloom.arch.names import LIBRARY
 from siliconloom.arch.pim import PimTile as PimTile
@@ -280,8 +280,8 @@ class SystolicArray(Description):
 class Scratchpad(Description):
     """Software-managed on-chip memory for operands and results."""
 
-    capacity: Bytes
-    banks: int = Field(default=4, ge=1, le=1024)
+    capacity: Bytes = Field(description="of all banks together")
+    banks: int = Field(default=4, ge=1, le=1024, description="each with a read and a write port of its own")
 
     @model_validator(mode="after")
     def _check(self) -> Scratchpad:
@@ -293,7 +293,7 @@ class Scratchpad(Description):
 class Accumulator(Description):
     """On-chip memory that holds and sums the array's results at full precision."""
 
-    capacity: Bytes
+    capacity: Bytes = Field(description="of the sums that it holds at once")
 
 
 class VectorUnit(Description):
@@ -357,8 +357,8 @@ class Sequencer(Description):
 class SystolicTile(Description):
     """A bare array with valid/ready operand streams."""
 
-    kind: Literal["systolic"]
-    array: SystolicArray
+    kind: Literal["systolic"] = Field(description="a bare array with operand streams")
+    array: SystolicArray = Field(description="the systolic array")
 
     @model_validator(mode="after")
     def _check(self) -> SystolicTile:
@@ -413,13 +413,13 @@ class NpuTile(Description):
     ``array.cache`` is int8 and int4, as far as array and vector unit have a circuit for them (`misfit_of_scales`).
     """
 
-    kind: Literal["npu"]
-    array: SystolicArray
-    scratchpad: Scratchpad
-    accumulator: Accumulator
-    vector: VectorUnit
-    dma: Dma = Dma()
-    sequencer: Sequencer = Sequencer()
+    kind: Literal["npu"] = Field(description="array, vector unit, DMA and sequencer around on-chip memories")
+    array: SystolicArray = Field(description="the systolic array")
+    scratchpad: Scratchpad = Field(description="software-managed on-chip memory for operands and results")
+    accumulator: Accumulator = Field(description="on-chip memory that sums the array's results at full precision")
+    vector: VectorUnit = Field(description="SIMD unit for everything that is not a matrix product")
+    dma: Dma = Field(default=Dma(), description="mover between main memory and the scratchpad")
+    sequencer: Sequencer = Field(default=Sequencer(), description="reads the program and hands it to the units")
 
     @model_validator(mode="before")
     @classmethod
@@ -553,7 +553,7 @@ class Memory(Description):
     than a whole stripe is served by fewer ports and takes as long as the busiest of them.
     """
 
-    kind: MemoryKind
+    kind: MemoryKind = Field(description="sets energies, and CXL's rules of striping; not the timing")
     capacity: Bytes = Field(description="of one device")
     bandwidth: Bandwidth = Field(default=0, description="reads and writes together, of one device")
     latency: Latency = Field(description="from request to first data, and from last data to acknowledge")
@@ -652,12 +652,12 @@ class Chip(Description):
         "links": "links of a lone chip; describe a system (kind: system), whose link joins its chips",
     }
 
-    kind: Literal["chip"]
-    name: Name
-    description: str = ""
-    clock: Frequency
+    kind: Literal["chip"] = Field(description="what is described")
+    name: Name = Field(description="letters, digits, . _ -; also that of files and of Verilog modules")
+    description: str = Field(default="", description="in words, for people")
+    clock: Frequency = Field(description="of everything on the chip")
     technology: Literal["45nm", "7nm"] = Field(default="7nm", description="energy table of arch.technology")
-    tile: Tile
+    tile: Tile = Field(description="what computes: a systolic, npu or pim tile")
     tile_count: int = Field(default=1, ge=1, le=4096, description="identical tiles that share every operator")
     tiles_join: bool = Field(
         default=False,
@@ -791,15 +791,41 @@ class Chip(Description):
         return -(-picoseconds * self.clock // 10**12)
 
 
-def load_chip(name: str, overrides: list[tuple[str, str]] | None = None) -> Chip:
-    """Read a chip from a file or the library, with ``--set`` overrides applied.
+def load_chip(name: str | Document, overrides: list[tuple[str, str]] | None = None) -> Chip:
+    """Read a chip from a file or the library, or as described, with ``--set`` overrides applied.
 
     Raises
     ------
     LoomError
         When there is no such file, or the description breaks a rule.
     """
-    document = Document.load(find_file(name, LIBRARY, "chip"))
+    document = find_document(name, LIBRARY, "chip")
     document.override(overrides or [])
     document.expect_kind(["chip"])
     return document.validate(Chip)
+
+
+def new_chip(name: str, base: str) -> str:
+    """Text of a description with every key of a chip, each with its meaning; its values are those of another chip.
+
+    Parameters
+    ----------
+    name
+        What it is called.
+    base
+        The other chip: a file or a library name.
+
+    Raises
+    ------
+    LoomError
+        When there is no such chip, or the name is none that a chip may have.
+    """
+    from siliconloom.arch.template import commented
+
+    load_chip(base, [("name", name)])
+    document = find_document(base, LIBRARY, "chip")
+    heading = (
+        f"{name}: a chip like {base}. Lines with ## say what a key means. A key behind one # is not set, and shows its "
+        "default: take the # and the blank away to set it. Quantities have units: 256 KiB, 900 GB/s, 1.2 GHz, 500 ns."
+    )
+    return commented(Chip, {**document.data, "name": name}, heading)

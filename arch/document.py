@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -101,6 +101,21 @@ class Document:
         if not isinstance(data, dict):
             raise DescriptionError("the document must be a mapping of keys to values", position=top)
         return cls(data, positions, source)
+
+    @classmethod
+    def of(cls, data: Mapping[Any, Any], source: str) -> Document:
+        """Take plain data, or a description's, that is at hand; ``source`` is the name that errors show.
+
+        Raises
+        ------
+        DescriptionError
+            For what is nested too deeply, as YAML of that depth would be.
+        """
+        top = Position(source)
+        return cls(_plain(data, top), {(): top}, source)
+
+    def __str__(self) -> str:
+        return self.source
 
     def override(self, assignments: Iterable[tuple[str, str]], prefix: str = "") -> None:
         """Apply ``--set path=value`` pairs in order; values are read as YAML, errors show ``prefix`` before paths."""
@@ -252,6 +267,15 @@ def _read_yaml(text: str, source: str) -> tuple[Any, dict[tuple[Key, ...], Posit
     return data, reader.positions
 
 
+def _plain(data: Any, top: Position, depth: int = 0) -> Any:
+    """Data with mappings and sequences of any kind as new dictionaries and lists."""
+    if depth > MAX_DEPTH:
+        raise DescriptionError(f"nested more than {MAX_DEPTH} levels deep", position=top)
+    if isinstance(data, Mapping):
+        return {key: _plain(value, top, depth + 1) for key, value in data.items()}
+    return [_plain(value, top, depth + 1) for value in data] if isinstance(data, list | tuple) else data
+
+
 def _copied(data: Any) -> Any:
     """Plain data, its mappings and lists new ones."""
     if isinstance(data, dict):
@@ -352,6 +376,13 @@ def find_file(name: str, folder: Path, what: str, suffixes: Sequence[str] = (".y
     raise LoomError(f"{name}: no such file and no {what} of that name in the library; {hint}")
 
 
+def find_document(described: str | Document, folder: Path, what: str) -> Document:
+    """Description of a file or of a library entry; of one that is at hand a copy, so that overrides stay in it."""
+    if isinstance(described, Document):
+        return Document(_copied(described.data), dict(described.positions), described.source)
+    return Document.load(find_file(described, folder, what))
+
+
 def _has_index(here: object, index: int) -> bool:
     return isinstance(here, list) and index < len(here)
 
@@ -375,4 +406,4 @@ def _dotted(path: Sequence[Key]) -> str:
     return ".".join(str(step) for step in path)
 
 
-__all__ = ["Description", "Document", "Key", "find_file", "parse_assignments", "rule_at"]
+__all__ = ["Description", "Document", "Key", "find_document", "find_file", "parse_assignments", "rule_at"]

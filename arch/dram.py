@@ -77,25 +77,25 @@ class DramOrganization(Description):
 class DramTiming(Description):
     """JEDEC's constraints between commands, in cycles; ``tRC`` is tRAS + tRP when absent."""
 
-    CL: Cycles
-    CWL: Cycles
-    tRCD: Cycles
-    tRP: Cycles
-    tRAS: Cycles
-    tRC: Cycles | None = None
-    tRRD_S: Cycles
-    tRRD_L: Cycles
-    tFAW: Cycles
-    tCCD_S: Cycles
-    tCCD_L: Cycles
-    tWR: Cycles
-    tWTR_S: Cycles
-    tWTR_L: Cycles
+    CL: Cycles = Field(description="read command to first data")
+    CWL: Cycles = Field(description="write command to first data")
+    tRCD: Cycles = Field(description="activation to read or write of the row")
+    tRP: Cycles = Field(description="precharge to the next activation of the bank")
+    tRAS: Cycles = Field(description="activation to precharge of the bank")
+    tRC: Cycles | None = Field(default=None, description="activations of one bank; tRAS + tRP when absent")
+    tRRD_S: Cycles = Field(description="activations of banks in different groups")
+    tRRD_L: Cycles = Field(description="activations of banks in one group")
+    tFAW: Cycles = Field(description="window that holds at most four activations of a rank")
+    tCCD_S: Cycles = Field(description="reads or writes of different bank groups")
+    tCCD_L: Cycles = Field(description="reads or writes of one bank group")
+    tWR: Cycles = Field(description="last data written to precharge")
+    tWTR_S: Cycles = Field(description="last data written to a read of another bank group")
+    tWTR_L: Cycles = Field(description="last data written to a read of the same bank group")
     tRTP: Cycles = Field(description="the longer one, within a bank group, where a standard has two")
     tRTRS: int = Field(default=1, ge=0, le=100, description="turn-around of the data bus between ranks")
-    tRFC: Cycles
+    tRFC: Cycles = Field(description="refresh of all banks to the next command")
     tRFCpb: Cycles | None = Field(default=None, description="per-bank refresh; tRFC when absent")
-    tREFI: Cycles
+    tREFI: Cycles = Field(description="mean time between refreshes")
 
     @model_validator(mode="after")
     def _check(self) -> DramTiming:
@@ -138,12 +138,14 @@ class DramController(Description):
         "moves to its bank's queue",
     )
     timeout: Cycles = Field(default=200, description="idle cycles until a row is closed, with page: timeout")
-    read_queue: int = Field(default=32, ge=1, le=1024)
-    write_queue: int = Field(default=32, ge=1, le=1024)
+    read_queue: int = Field(default=32, ge=1, le=1024, description="reads that may wait")
+    write_queue: int = Field(default=32, ge=1, le=1024, description="writes that may wait")
     write_low: int = Field(default=8, ge=0, le=1024, description="more writes than this are drained when banks idle")
     bank_queue: int = Field(default=8, ge=1, le=256, description="requests waiting in front of each bank")
     row_hits: int = Field(default=4, ge=1, le=2**20, description="hits in a row before a waiting conflict may close it")
-    refresh: Literal["none", "rank", "bank"] = "rank"
+    refresh: Literal["none", "rank", "bank"] = Field(
+        default="rank", description="of all banks of a rank at once, of one bank after the other, or none"
+    )
     two_commands: bool = Field(default=False, description="row and column commands have a bus each, as in HBM")
 
     @model_validator(mode="after")
@@ -156,15 +158,15 @@ class DramController(Description):
 class Dram(Description):
     """One memory behind one address space."""
 
-    kind: Literal["dram"]
-    name: Name
-    standard: Standard
-    description: str = ""
-    source: str = ""
+    kind: Literal["dram"] = Field(description="what is described")
+    name: Name = Field(description="letters, digits, . _ -")
+    standard: Standard = Field(description="JEDEC's name of the kind of memory")
+    description: str = Field(default="", description="in words, for people")
+    source: str = Field(default="", description="where the numbers are from")
     clock_period: Duration = Field(description="tCK of the command clock")
-    organization: DramOrganization
-    timing: DramTiming
-    controller: DramController = DramController()
+    organization: DramOrganization = Field(description="how many of what")
+    timing: DramTiming = Field(description="constraints between commands, in cycles")
+    controller: DramController = Field(default=DramController(), description="queues and policies of each channel")
     mapping: str = Field(
         description="order of ro, ra, bg, ba, ch, co in an address, from its top bit down; a part with bits (co2) is "
         "split off its field, the one without has the rest"

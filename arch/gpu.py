@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from siliconloom.arch.document import MAX_SHOWN, Description, Document, Name, find_file
+from siliconloom.arch.document import MAX_SHOWN, Description, Document, Name, find_document
 from siliconloom.arch.errors import DescriptionError, LoomError, Position, shortened
 from siliconloom.arch.names import LIBRARY, gpu_names
 from siliconloom.arch.quantity import Bandwidth, Bytes, Duration, Frequency
@@ -175,10 +175,12 @@ def refuse_idle(overrides: list[tuple[str, str]], idle: Mapping[str, str] | None
             raise DescriptionError(f"changes nothing: {reason}", position=position, path=f"{prefix}{path}")
 
 
-def load_gpu(name: str, overrides: list[tuple[str, str]] | None = None) -> Gpu:
+def load_gpu(name: str | Document, overrides: list[tuple[str, str]] | None = None) -> Gpu:
     """Read a GPU from a file or the library; library names are taken in any case (``H100``)."""
     known = {n.lower(): n for n in gpu_names()}
-    document = Document.load(find_file(known.get(name.lower(), name), LIBRARY / "gpu", "GPU"))
+    if isinstance(name, str):
+        name = known.get(name.lower(), name)
+    document = find_document(name, LIBRARY / "gpu", "GPU")
     document.override(overrides or [])
     document.expect_kind(["gpu"])
     return document.validate(Gpu)

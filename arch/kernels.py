@@ -17,6 +17,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from functools import cache, cached_property
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -39,6 +40,10 @@ KERNELS: dict[str, Kernel] = {}
 """Every kernel of the modules that were imported, by module and name."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+ONLY_KEPT: ContextVar[bool] = ContextVar("ONLY_KEPT", default=False)
+"""Whether kernels raise `NotKept` in place of being compiled: for who asks whether the next run has to wait."""
 
 
 class Kernel:
@@ -87,6 +92,8 @@ class Kernel:
         library = self._libraries.get(key) if key is not None else None
         if library is not None:
             return library(*arguments)
+        if ONLY_KEPT.get():
+            raise NotKept(self.__name__)
         outcome = self.dispatcher(*map(FixedArgument.plain, arguments))
         if key is not None:
             self._keep(key)
@@ -161,6 +168,10 @@ def part(*, inside: bool = True) -> Callable[[Function], Function]:
         return cast(Function, made)
 
     return make
+
+
+class NotKept(LookupError):
+    """A kernel was called of which no machine code is kept, where none is to be made (`ONLY_KEPT`)."""
 
 
 UNCOUNTED = {"_nrt": False}

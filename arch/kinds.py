@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from siliconloom.arch.document import Document, find_file
+from siliconloom.arch.document import Document, find_document
 from siliconloom.arch.names import LIBRARY, gpu_names
 
 
-def is_gpu(name: str) -> bool:
-    """Whether ``name`` is a GPU of the library, or a file that describes one."""
+def is_gpu(name: str | Document) -> bool:
+    """Whether ``name`` is a GPU of the library, or a file or description of one."""
+    if isinstance(name, Document):
+        return name.data.get("kind") == "gpu"
     if name.lower() in {n.lower() for n in gpu_names()}:
         return True
     path = Path(name)
     return path.is_file() and Document.load(path).data.get("kind") == "gpu"
 
 
-def machine_kind(name: str) -> str:
-    """Whether a file or library entry describes a ``chip``, a ``system`` or a ``gpu``."""
+def machine_document(name: str) -> Document:
+    """Description of a machine by file or library name, as it is written."""
+    if name.lower() in (known := {n.lower(): n for n in gpu_names()}):
+        return find_document(known[name.lower()], LIBRARY / "gpu", "GPU")
+    return find_document(name, LIBRARY, "chip")
+
+
+def machine_kind(name: str | Document) -> str:
+    """Whether a file, a library entry or a description is of a ``chip``, a ``system`` or a ``gpu``."""
     if is_gpu(name):
         return "gpu"
-    return Document.load(find_file(name, LIBRARY, "chip")).expect_kind(["chip", "system"])
+    return find_document(name, LIBRARY, "chip").expect_kind(["chip", "system"])

@@ -30,13 +30,15 @@ ACCUMULATE_STAGES = 1
 class PimTile(Description):
     """Channels of DRAM whose banks compute: bank-side lanes, a global buffer, a command sequencer."""
 
-    kind: Literal["pim"]
+    kind: Literal["pim"] = Field(description="channels of DRAM whose banks compute")
     dram: NamedDram = Field(description="one channel: a description, or the name of one in the library")
     channels: int = Field(default=1, ge=1, le=1024, description="equal and independent")
     lanes: int = Field(ge=1, le=1024, description="16-bit multipliers per bank; each does two int8 products")
     accumulators: int = Field(default=4, ge=1, le=64, description="sums that a bank holds at once")
     global_buffer: Bytes = Field(description="vector buffer shared by the banks of a channel")
-    operands: tuple[DataType, ...] = Field(default=(DataType.BF16,), min_length=1)
+    operands: tuple[DataType, ...] = Field(
+        default=(DataType.BF16,), min_length=1, description="formats that the lanes multiply: bf16, fp16, int8"
+    )
     activate_group: Literal[1, 2, 4] = Field(default=4, description="banks that one command activates, within tFAW")
     activations: Literal["shared", "separate"] = Field(
         default="shared",

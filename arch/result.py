@@ -1,6 +1,6 @@
 """The result of one step of a workload on a machine: one schema, whatever the machine is.
 
-What every result has stands in `Result`; what only some machines have is optional there, and says which. A key is
+What every result has stands in `StepResult`; what only some machines have is optional there, and says which. A key is
 never renamed and never changes its unit within a version of the schema.
 """
 
@@ -224,7 +224,7 @@ class SimulatorResult(ResultSection):
     instructions: int | None = None
 
 
-class Result(ResultSection):
+class StepResult(ResultSection):
     """One step of a workload on a machine."""
 
     model_config = ConfigDict(extra="forbid", defer_build=True, title=SCHEMA)

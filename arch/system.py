@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from siliconloom.arch.description import Chip, load_chip
-from siliconloom.arch.document import Description, Document, Name, find_file
+from siliconloom.arch.document import Description, Document, Name, find_document
 from siliconloom.arch.link import LinkProtocol
 from siliconloom.arch.names import LIBRARY
 from siliconloom.arch.network import Algorithm, Endpoint, LinkPort, Topology, refuse_idle_topology
@@ -76,9 +76,9 @@ def load_group(group: ChipGroup, overrides: list[tuple[str, str]] | None = None)
     return load_chip(group.chip, [*group.overrides.items(), *(overrides or [])])
 
 
-def load_system(name: str, overrides: list[tuple[str, str]] | None = None) -> System:
+def load_system(name: str | Document, overrides: list[tuple[str, str]] | None = None) -> System:
     """Read a system from a file or the library, as `load_chip` does."""
-    document = Document.load(find_file(name, LIBRARY, "system"))
+    document = find_document(name, LIBRARY, "system")
     document.override(overrides or [])
     document.expect_kind(["system"])
     system = document.validate(System)

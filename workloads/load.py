@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from pydantic import Field, TypeAdapter
 
 from siliconloom.arch.datatype import DataType, Packing
-from siliconloom.arch.document import Document, find_file
-from siliconloom.arch.errors import NotSupported, Position
+from siliconloom.arch.document import Document, find_document, find_file
+from siliconloom.arch.errors import LoomError, NotSupported, Position
 from siliconloom.workloads.architecture import Architecture, MixtureOfExperts
 from siliconloom.workloads.attention import TokenStep
 from siliconloom.workloads.dataflow import Dataflow
@@ -39,8 +39,8 @@ from siliconloom.workloads.steps import requested_step, token_step
 from siliconloom.workloads.transformer import forward_graph
 
 
-def load_workload(name: str, overrides: list[tuple[str, str]] | None = None) -> Graph:
-    """Read a workload from a file or the library.
+def load_workload(name: str | Document | Graph, overrides: list[tuple[str, str]] | None = None) -> Graph:
+    """Read a workload from a file or the library, or as described; one that was read already is taken as it is.
 
     Parameters
     ----------
@@ -56,12 +56,22 @@ def load_workload(name: str, overrides: list[tuple[str, str]] | None = None) -> 
     LoomError
         When there is no such file, or the description breaks a rule.
     """
+    if isinstance(name, Graph):
+        if overrides:
+            path, value = overrides[0]
+            raise LoomError(f"--set workload.{path}={value}: {name.name} was read already; read it with its overrides")
+        return name
     document, title = workload_document(name)
     return read_workload(document, title, overrides)
 
 
-def workload_document(name: str) -> tuple[Document, str]:
-    """Description of a workload by file or library name, and its name where it says none; see `load_workload`."""
+def workload_document(name: str | Document) -> tuple[Document, str]:
+    """Description of a workload, and its name where it says none; see `load_workload`."""
+    if isinstance(name, Document):
+        document = find_document(name, LIBRARY, "workload")
+        if "kind" not in document.data and "model_type" in document.data:
+            document = _wrapped(document, Path(document.source))
+        return document, _title(document.source)
     path = find_file(name, LIBRARY, "workload", suffixes=(".yaml", ".onnx", ".gguf"))
     if path.suffix == ".onnx":
         from siliconloom.workloads.onnx.description import onnx_document

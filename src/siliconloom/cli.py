@@ -15,14 +15,15 @@ from typing import Annotated
 import typer
 
 from siliconloom.commands.explaining import explain
-from siliconloom.commands.group import PLAIN, CommandGroup
+from siliconloom.commands.group import PLAIN, TOLD, CommandGroup
 
 app = typer.Typer(
     name="loom",
     cls=CommandGroup,
     no_args_is_help=True,
     help="One description of an AI accelerator: Verilog, a cycle simulator, and the proof that the two agree.",
-    **PLAIN,
+    epilog=TOLD,
+    **{**PLAIN, "add_completion": True},
 )
 
 

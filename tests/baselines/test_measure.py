@@ -186,8 +186,8 @@ def test_a_file_of_operations_is_measured_row_by_row(tmp_path):
     ("options", "message"),
     [
         (
-            ["--shapes", "llama3-80b"],
-            "--shapes llama3-80b: no such file and no workload of that name; did you mean 'llama3-8b'?",
+            ["--shapes", "lama3-8b"],
+            "--shapes lama3-8b: no such file and no workload of that name; did you mean 'llama3-8b'?",
         ),
         (
             ["--shapes", "gpt2"],

@@ -187,7 +187,7 @@ def test_what_no_kernel_does_is_refused():
 
 def test_an_unknown_gpu_has_the_nearest_name():
     with pytest.raises(LoomError, match="did you mean 'h100'"):
-        load_gpu("h10")
+        load_gpu("hh100")
     assert load_gpu("H100").name == "h100"
 
 

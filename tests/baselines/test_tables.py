@@ -115,9 +115,9 @@ GOOD = G + "gemm,h100,1,2,3,5\n"
         (G + "gemm,h100,1,2,3,0\n", {}, "t.csv:2:17: time_us: must be a positive number (got '0')"),
         (G + "gemm,h100,1,2,3,slow\n", {}, "t.csv:2:17: time_us: must be a number (got 'slow')"),
         (
-            G + "gemm,h10,1,2,3,5\n",
+            G + "gemm,hh100,1,2,3,5\n",
             {},
-            "t.csv:2:6: gpu: must be one of the GPUs of the table: h100 (got 'h10'); did you mean 'h100'?",
+            "t.csv:2:6: gpu: must be one of the GPUs of the table: h100 (got 'hh100'); did you mean 'h100'?",
         ),
         ("op,m,n,k,time_us\ngemm,1,2,3,5\n", {}, "t.csv:1:1: the column 'gpu' is missing"),
         ("op,gpu,batch,time_us\nserve,h100,1,5\n", {}, "t.csv:2:1: model: whole models and layers need it"),

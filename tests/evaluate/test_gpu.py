@@ -86,7 +86,7 @@ def test_tables_of_gpus_fit_a_terminal(capsys, ops):
 @pytest.mark.parametrize(
     ("csv", "gpu", "said"),
     [
-        (OPS, "h10", "did you mean 'h100'?"),
+        (OPS, "hh100", "did you mean 'h100'?"),
         (OPS, "nothing-like-it", "known: a10, a100, "),
         (OPS.replace("bf16", "fp8"), "a100", "a100: no units for fp8; it has "),
         (OPS, "v100", "v100: no units for bf16; it has fp16"),
@@ -150,9 +150,9 @@ def test_compare_counts_the_serving_stack_and_the_gpus(capsys):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--gpu", "h10"], "did you mean 'h100'?"),
+        (["--gpu", "hh100"], "did you mean 'h100'?"),
         (["--gpu", "h100,h100"], "each machine once"),
-        (["--gpu", "h100", "--price", "h10=3"], "'h10' is not compared here; did you mean 'h100'?"),
+        (["--gpu", "h100", "--price", "hh100=3"], "'hh100' is not compared here; did you mean 'h100'?"),
         (["--gpu", "h100", "--price", "h100"], "must look like NAME=DOLLARS_PER_HOUR"),
         (["--gpu", "h100", "--price", "h100=-1"], "must look like NAME=DOLLARS_PER_HOUR"),
         (["--gpu", "h100", "--price", "h100=nan"], "must look like NAME=DOLLARS_PER_HOUR"),

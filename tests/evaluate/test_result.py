@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from siliconloom.arch.result import SCHEMA, Result
+from siliconloom.arch.result import SCHEMA, StepResult
 from siliconloom.cli import main
 from siliconloom.evaluate.machine import evaluate, read_machine
 from siliconloom.workloads import load_workload
@@ -28,7 +28,7 @@ ASKED = {
     "training": ("dgx-a100", "gpt2", [LAYERS, ("phase", "training"), ("batch", "8")], [("plan.tensor", "2")]),
     "list on a gpu": ("a100", "gpt2-block-gemms", [], []),
 }
-COMMON = {name for name, field in Result.model_fields.items() if field.is_required()} - {"schema_"} | {"schema"}
+COMMON = {name for name, field in StepResult.model_fields.items() if field.is_required()} - {"schema_"} | {"schema"}
 
 
 def result_of(name):
@@ -98,9 +98,9 @@ def test_the_schema_refuses_what_is_no_result(key, value):
     found = dict(result_of("array")[0].result)
     missing = {name: each for name, each in found.items() if name != key}
     with pytest.raises(ValidationError):
-        Result.model_validate(missing)
+        StepResult.model_validate(missing)
     with pytest.raises(ValidationError):
-        Result.model_validate({**found, "secondes": value})
+        StepResult.model_validate({**found, "secondes": value})
 
 
 def test_the_schema_is_printed(capsys):

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from siliconloom.arch import LoomError, NotSupported, load_chip, load_system, memo
-from siliconloom.arch.result import Result
+from siliconloom.arch.result import StepResult
 from siliconloom.arch.system import Policy
 from siliconloom.evaluate import chip_machine
 from siliconloom.evaluate.channels import row_stream, stream_bandwidth
@@ -38,7 +38,7 @@ def decode(model="gpt2", batch=8, context=200, **sets):
 
 def on(graph, *sets, contexts=(), exact=False):
     system, chip = load_machine("neupims", [("policy.tensor", "1"), *sets])
-    return Result.model_validate(system_step(system, graph, contexts=contexts, chip=chip, exact=exact))
+    return StepResult.model_validate(system_step(system, graph, contexts=contexts, chip=chip, exact=exact))
 
 
 def offloaded(result):
@@ -145,7 +145,7 @@ def test_chips_that_share_keys_have_a_part_of_every_context():
     """Contexts of their own were not divided: each chip attended to all keys."""
     graph, lengths = decode(batch=8, layers=2, context=600), [180, 600, 1020, 300, 900, 720, 480, 600]
     found = [
-        Result.model_validate(
+        StepResult.model_validate(
             chip_system_result(
                 cluster_of(load_system("neupims", [("policy.tensor", "1")])),
                 Policy(attention="pim", interleave="never"),
@@ -220,7 +220,7 @@ def test_streams_stay_below_the_pins():
 
 def test_a_chip_alone_is_a_system_of_one():
     chip = load_chip("pim-gpt")
-    found = Result.model_validate(system_step(None, decode(batch=1, precision="bf16"), chip=chip))
+    found = StepResult.model_validate(system_step(None, decode(batch=1, precision="bf16"), chip=chip))
     assert found.cycles >= found.bound.lower_bound_cycles > 0
     assert found.system.tensor == found.system.pipeline == 1
 

@@ -8,6 +8,9 @@ import typer
 
 from siliconloom.commands.options import Json
 
+EXAMPLES = ("loom cascade attention-3-pass --set M=65536 --buffer 16MiB",)
+"""Shown below the command's help."""
+
 
 def command(
     cascade: Annotated[str, typer.Argument(metavar="CASCADE", help="Cascade: a YAML file or a library name.")],
@@ -42,10 +45,11 @@ def command(
     ] = "time",
     json_file: Json = None,
 ) -> None:
-    """Derive passes, live footprints and least traffic of a cascade of extended Einsums.
+    """Derive the passes and least traffic of a cascade of Einsums.
 
-    A pass visits a rank once; what a later pass reads must live whole or go through memory. With --cores products
-    run one after the other or as pipelines, whatever is best where what they hand on has --buffer.
+    Live footprints of its tensors, too. A pass visits a rank once; what a later pass reads must live whole or go
+    through memory. With --cores products run one after the other or as pipelines, whatever is best where what they hand
+    on has --buffer.
     """
     from siliconloom.arch.document import parse_assignments
     from siliconloom.mapper.fusion.summary import schedule_summary

@@ -6,11 +6,18 @@ from typing import Annotated
 
 import typer
 
+from siliconloom.commands.completion import systems
 from siliconloom.commands.options import Json, Set
+
+EXAMPLES = ("loom collective dgx-h100 all_reduce '64 MiB'", "loom collective ring all_gather '1 MiB' --chips 16")
+"""Shown below the command's help."""
 
 
 def command(
-    system: Annotated[str, typer.Argument(metavar="SYSTEM", help="System or bare network: file or library name.")],
+    system: Annotated[
+        str,
+        typer.Argument(metavar="SYSTEM", help="System or bare network: file or library name.", autocompletion=systems),
+    ],
     operation: Annotated[
         str,
         typer.Argument(
@@ -40,7 +47,10 @@ def command(
     ] = False,
     json_file: Json = None,
 ) -> None:
-    """Run a collective, or a program of them, over a system's links, message by message."""
+    """Run a collective over a system's links, or a program.
+
+    Message by message; a program has several collectives, and work between them.
+    """
     from siliconloom.arch import LoomError
     from siliconloom.arch.document import parse_assignments
     from siliconloom.evaluate.collective import collective_result, load_any, parse_size

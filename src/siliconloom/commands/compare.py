@@ -6,14 +6,24 @@ from typing import Annotated
 
 import typer
 
+from siliconloom.commands.completion import gpus
 from siliconloom.commands.options import Json, Machine, Set, Workload
+
+EXAMPLES = (
+    "loom compare npu-datacenter llama3-8b --gpu h100",
+    "loom compare npu-edge gpt2 --gpu h100,a100 --price h100=2.5",
+)
+"""Shown below the command's help."""
 
 
 def command(
     chip: Machine,
     workload: Workload,
     gpu: Annotated[
-        str, typer.Option("--gpu", metavar="GPU[,GPU]", help="GPUs to compare with: library names or files.")
+        str,
+        typer.Option(
+            "--gpu", metavar="GPU[,GPU]", help="GPUs to compare with: library names or files.", autocompletion=gpus
+        ),
     ],
     sets: Set = None,
     tensor: Annotated[int, typer.Option("--tensor", min=1, max=1024, help="GPUs that share every operator.")] = 1,
@@ -31,7 +41,7 @@ def command(
     ] = None,
     json_file: Json = None,
 ) -> None:
-    """Put a workload on a chip and on GPUs side by side, operator by operator."""
+    """Put a workload on a chip and on GPUs side by side."""
     from siliconloom.arch.document import parse_assignments
     from siliconloom.arch.gpu import load_gpu
     from siliconloom.arch.overrides import split_overrides

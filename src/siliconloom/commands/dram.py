@@ -9,6 +9,9 @@ import typer
 
 from siliconloom.commands.options import Json, Set
 
+EXAMPLES = ("loom dram hbm2 trace.csv", "loom dram ddr4 trace.csv --commands commands.csv")
+"""Shown below the command's help."""
+
 
 def command(
     memory: Annotated[str, typer.Argument(metavar="MEMORY", help="Memory description: a YAML file or a library name.")],
@@ -20,7 +23,7 @@ def command(
     exact: Annotated[bool, typer.Option("--exact", help="Run every command; the result is the same.")] = False,
     json_file: Json = None,
 ) -> None:
-    """Replay memory requests on a DRAM, command by command: when each is done."""
+    """Replay requests on a DRAM: when each is done."""
     from siliconloom.arch.document import parse_assignments
     from siliconloom.arch.dram import load_dram
     from siliconloom.evaluate.dram import commands_csv, dram_result

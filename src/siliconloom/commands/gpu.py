@@ -6,11 +6,17 @@ from typing import Annotated
 
 import typer
 
+from siliconloom.commands.completion import gpus
 from siliconloom.commands.options import Json, Set
+
+EXAMPLES = ("loom gpu h100", "loom gpu h100 operations.csv --sustained")
+"""Shown below the command's help."""
 
 
 def command(
-    name: Annotated[str, typer.Argument(metavar="GPU", help="GPU description: a YAML file or a library name.")],
+    name: Annotated[
+        str, typer.Argument(metavar="GPU", help="GPU description: a YAML file or a library name.", autocompletion=gpus)
+    ],
     operations: Annotated[
         str | None,
         typer.Argument(
@@ -26,7 +32,10 @@ def command(
     ] = True,
     json_file: Json = None,
 ) -> None:
-    """Predict the time of every product, attention and collective of a list on a GPU."""
+    """Predict the times of a list of operations on a GPU.
+
+    The list has products, attentions and collectives; without one, what the GPU is.
+    """
     from siliconloom.arch.document import parse_assignments
     from siliconloom.arch.gpu import load_gpu, refuse_idle
     from siliconloom.baselines.operations import read_operations

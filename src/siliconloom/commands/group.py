@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -29,12 +29,18 @@ COMMANDS = (
     "reproduce",
     "measure",
     "warmup",
+    "doctor",
+    "new",
 )
 """Files of `siliconloom.commands`."""
 
 
 PLANNED = {"serve": "request-level simulation", "sweep": "design-space exploration"}
 """Commands whose names are taken and which are not built yet."""
+
+
+TOLD = "Examples are below the help of each command: loom sim --help. What is installed, and what is not: loom doctor."
+"""Below the help of all commands."""
 
 
 PLAIN: dict[str, Any] = {"add_completion": False, "pretty_exceptions_enable": False, "rich_markup_mode": None}
@@ -56,7 +62,8 @@ class Commands(Mapping[str, Any]):
                 told = f"Not built yet: {PLANNED[name]}."
                 one.command(name=name, hidden=True, context_settings=free, help=told)(_planned(name))
             else:
-                one.command(name=name)(import_module(f"siliconloom.commands.{name}").command)
+                module = import_module(f"siliconloom.commands.{name}")
+                one.command(name=name, epilog=examples_text(module.EXAMPLES))(module.command)
             self.made[name] = typer.main.get_command(one)
         return self.made[name]
 
@@ -66,6 +73,11 @@ class Commands(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(COMMANDS) + len(PLANNED)
+
+
+def examples_text(examples: Iterable[str]) -> str:
+    """Command lines as they stand below a command's help, one a line."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in examples)
 
 
 def _planned(name: str) -> Callable[[], None]:

@@ -6,9 +6,12 @@ import typer
 
 from siliconloom.commands.options import Json
 
+EXAMPLES = ("loom list", "loom list --json -")
+"""Shown below the command's help."""
+
 
 def command(json_file: Json = None) -> None:
-    """List the library: chips, systems, networks, GPUs, workloads and cascades."""
+    """List the library: chips, systems, GPUs, workloads, more."""
     from siliconloom.arch.names import chip_names, gpu_names, network_names, system_names
     from siliconloom.render.output import check_outputs, write_json
     from siliconloom.workloads.cascades.names import cascade_names

@@ -8,6 +8,13 @@ import typer
 
 from siliconloom.commands.options import Chip, Json, Objective, Placement, Search, SearchTime, Seed, Set, Workload
 
+EXAMPLES = (
+    "loom map npu-edge gpt2",
+    "loom map npu-edge gpt2 -o mapping.yaml",
+    "loom map npu-edge gpt2 --set workload.layers=1 --search --objective energy",
+)
+"""Shown below the command's help."""
+
 
 def command(
     chip: Chip,
@@ -34,8 +41,9 @@ def command(
     ] = None,
     json_file: Json = None,
 ) -> None:
-    """Show the mapping of a workload to a chip, how far it is from its lower bound, and why.
+    """Show the mapping of a workload to a chip, and its gap.
 
+    The gap is how far each task is from its lower bound, and why.
     Ctrl-C ends the search with the best mapping so far.
     """
     from siliconloom.arch.document import Document, parse_assignments

@@ -9,6 +9,9 @@ import typer
 
 from siliconloom.commands.options import Json
 
+EXAMPLES = ("loom measure -o baseline.csv.gz --quick", "loom measure --shapes llama3-8b --dtype bf16")
+"""Shown below the command's help."""
+
 
 def command(
     output: Annotated[
@@ -24,7 +27,7 @@ def command(
     quick: Annotated[bool, typer.Option("--quick", help="A few shapes, in short bursts.")] = False,
     json_file: Json = None,
 ) -> None:
-    """Time this machine's GPU and write a baseline file (needs PyTorch)."""
+    """Time this machine's GPU for a baseline; needs PyTorch."""
     from siliconloom.evaluate.measuring import measure_gpu
     from siliconloom.render.measurement import measurement_tables
     from siliconloom.render.output import check_outputs, write_json

@@ -8,13 +8,16 @@ import typer
 
 from siliconloom.commands.options import Json
 
+EXAMPLES = ("loom models list", "loom models get smollm2-135m")
+"""Shown below the command's help."""
+
 
 def command(
     action: Annotated[str, typer.Argument(metavar="ACTION", help="list, or get.")],
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Of the model, with get.")] = None,
     json_file: Json = None,
 ) -> None:
-    """List models with weights and tokenizers that can be downloaded, or get one of them."""
+    """List or get models with weights that can be downloaded."""
     from siliconloom.arch import LoomError
     from siliconloom.arch.errors import nearest_name
     from siliconloom.models.fetched import FETCHED, fetch, fetched_path, known_model

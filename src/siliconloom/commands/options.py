@@ -6,16 +6,30 @@ from typing import Annotated
 
 import typer
 
-Chip = Annotated[str, typer.Argument(metavar="CHIP", help="Chip description: a YAML file or a library name.")]
-Machine = Annotated[str, typer.Argument(metavar="CHIP", help="Chip or system: a YAML file or a library name.")]
+from siliconloom.commands.completion import chips, machines, set_paths, workloads
+
+Chip = Annotated[
+    str, typer.Argument(metavar="CHIP", help="Chip description: a YAML file or a library name.", autocompletion=chips)
+]
+Machine = Annotated[
+    str,
+    typer.Argument(metavar="CHIP", help="Chip, system or GPU: a YAML file or a library name.", autocompletion=machines),
+]
 Workload = Annotated[
     str,
-    typer.Argument(metavar="WORKLOAD", help="Workload YAML, Hugging Face config.json, ONNX file, or a library name."),
+    typer.Argument(
+        metavar="WORKLOAD",
+        help="Workload YAML, Hugging Face config.json, ONNX file, or a library name.",
+        autocompletion=workloads,
+    ),
 ]
 Set = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="PATH=VALUE", help="Override any value: tile.array.rows=32, workload.phase=decode. Repeatable."
+        "--set",
+        metavar="PATH=VALUE",
+        help="Override any value: tile.array.rows=32, workload.phase=decode. Repeatable.",
+        autocompletion=set_paths,
     ),
 ]
 Json = Annotated[

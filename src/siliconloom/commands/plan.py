@@ -6,19 +6,26 @@ from typing import Annotated
 
 import typer
 
+from siliconloom.commands.completion import systems
 from siliconloom.commands.options import Json, Set, Workload
+
+EXAMPLES = ("loom plan dgx-h100 llama3-8b", "loom plan dgx-h100 llama3-8b --set workload.phase=training")
+"""Shown below the command's help."""
 
 
 def command(
-    system: Annotated[str, typer.Argument(metavar="SYSTEM", help="System: a YAML file or a library name.")],
+    system: Annotated[
+        str, typer.Argument(metavar="SYSTEM", help="System: a YAML file or a library name.", autocompletion=systems)
+    ],
     model: Workload,
     sets: Set = None,
     trace: Annotated[str | None, typer.Option("--trace", metavar="FILE", help="Write a timeline for Perfetto.")] = None,
     json_file: Json = None,
 ) -> None:
-    """Find the fastest way to split a model over a system; --set plan.tensor=8 and so on fix parts of it.
+    """Find the fastest way to split a model over a system.
 
-    --set workload.phase=training, prefill or decode; --set run.steps=... times a whole training run with failures.
+    --set plan.tensor=8 and so on fix parts of the plan, --set workload.phase is training, prefill or decode.
+    --set run.steps=1000 times a whole training run with failures.
     """
     from siliconloom.arch.document import parse_assignments
     from siliconloom.arch.timeline import Timeline

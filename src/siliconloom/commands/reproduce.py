@@ -8,6 +8,9 @@ import typer
 
 from siliconloom.commands.options import Json
 
+EXAMPLES = ("loom reproduce gpipe", "loom reproduce")
+"""Shown below the command's help."""
+
 
 def command(
     cards: Annotated[
@@ -15,7 +18,7 @@ def command(
     ] = None,
     json_file: Json = None,
 ) -> None:
-    """Derive published results again: ours, published, the error, and the cause where it is too large."""
+    """Derive published results again: ours, theirs, the error."""
     from siliconloom.render.output import check_outputs
     from siliconloom.reproduce.command import reproduce_and_print
 

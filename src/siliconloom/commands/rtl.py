@@ -9,6 +9,9 @@ import typer
 
 from siliconloom.commands.options import Json, Machine, Set
 
+EXAMPLES = ("loom rtl npu-edge-int8 -o out/rtl", "loom rtl systolic-ws-8 -o out/array --set tile.array.rows=4")
+"""Shown below the command's help."""
+
 
 def command(
     chip: Machine,
@@ -22,9 +25,12 @@ def command(
     ] = "sync",
     json_file: Json = None,
 ) -> None:
-    """Write the Verilog of a chip, with project files, constraints, benches and an FPGA top."""
-    from siliconloom.arch import Chip, LoomError, load_chip, machine_kind
-    from siliconloom.arch.chip_ring import load_ring
+    """Write the Verilog of a chip, with all that tools need.
+
+    Project files, constraints, benches, a register map, a C driver and an FPGA top lie beside it.
+    """
+    from siliconloom.api.hardware import read_hardware
+    from siliconloom.arch import Chip, LoomError
     from siliconloom.arch.description import NpuTile
     from siliconloom.arch.document import parse_assignments
     from siliconloom.render.emission import emission_lines, warn_of_fallback, warn_of_no_bench
@@ -39,7 +45,7 @@ def command(
     if json_file not in (None, "-") and Path(json_file).resolve().is_relative_to(folder.resolve()):
         raise LoomError(f"--json {json_file} lies in {folder}, which -o writes; name a file elsewhere")
     assignments = parse_assignments(sets or [])
-    described = load_ring(chip, assignments) if machine_kind(chip) == "system" else load_chip(chip, assignments)
+    described = read_hardware(chip, assignments)
     check_folder(folder, described.name)
     with under_way(json_file != "-", f"generating the Verilog of {described.name} ..."):
         bundle = complete_rtl(described, reset=style)

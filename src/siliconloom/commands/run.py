@@ -8,6 +8,12 @@ import typer
 
 from siliconloom.commands.options import Chip, Json, Set, Workload
 
+EXAMPLES = (
+    "loom run npu-edge gpt2 --set workload.layers=1 --set workload.sequence=8",
+    'loom run npu-edge smollm2-135m --prompt "Hello" --tokens 12',
+)
+"""Shown below the command's help."""
+
 
 def command(
     chip: Chip,
@@ -58,7 +64,10 @@ def command(
     ] = None,
     json_file: Json = None,
 ) -> None:
-    """Run a whole model's values on the program that loom sim times: beside float64, or from words to words."""
+    """Run a model's values on the program that loom sim times.
+
+    Beside float64, or with --prompt from words to words.
+    """
     from siliconloom.arch import LoomError
     from siliconloom.arch.document import parse_assignments
     from siliconloom.commands.prompting import PromptAsked, run_prompt

@@ -6,6 +6,9 @@ from typing import Annotated
 
 import typer
 
+EXAMPLES = ("loom schema chip", "loom schema result -o result.schema.json")
+"""Shown below the command's help."""
+
 
 def command(
     kind: Annotated[
@@ -20,7 +23,7 @@ def command(
         str, typer.Option("-o", "--output", metavar="FILE", help="File to write; - is standard output.")
     ] = "-",
 ) -> None:
-    """Print the JSON Schema of a description, for editors, of a result, or of a verification's record."""
+    """Print the JSON Schema of a description or a result."""
     from siliconloom.evaluate.schemas import schema_of
     from siliconloom.render.output import check_outputs, write_json
 

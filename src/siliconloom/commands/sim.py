@@ -12,6 +12,15 @@ if TYPE_CHECKING:
     from siliconloom.mapper.chip.budget import Budget
 
 
+EXAMPLES = (
+    "loom sim npu-edge gpt2",
+    "loom sim npu-edge gpt2 --set tile.array.rows=32 --json result.json",
+    "loom sim npu-datacenter llama3-8b --set workload.phase=decode",
+    "loom sim dgx-h100 llama3-8b --set plan.tensor=4",
+)
+"""Shown below the command's help."""
+
+
 def command(
     chip: Machine,
     workload: Workload,
@@ -42,12 +51,15 @@ def command(
     ] = None,
     json_file: Json = None,
 ) -> None:
-    """Map a workload to a chip, or a system of chips, and simulate it, cycle by cycle."""
-    from siliconloom.arch import LoomError, NotSupported
+    """Simulate a workload on a chip, system or GPU, cycle by cycle.
+
+    The workload is mapped first. Chips are simulated by their instructions, GPUs are predicted.
+    """
+    from siliconloom.arch import LoomError
     from siliconloom.arch.document import Document, parse_assignments
     from siliconloom.arch.overrides import split_overrides
     from siliconloom.arch.progress import NOBODY, Watcher
-    from siliconloom.evaluate.machine import computes_in_memory, evaluate, read_machine
+    from siliconloom.evaluate.machine import evaluate, read_machine, refuse_options
     from siliconloom.render.output import check_outputs, write_json, write_text
     from siliconloom.workloads import load_workload
 
@@ -68,19 +80,9 @@ def command(
     chip_sets, workload_sets = split_overrides(assignments)
     graph = load_workload(workload, workload_sets)
     machine = read_machine(chip, chip_sets)
-    options = {"--trace": trace, "--report": report, "--window": window, "--csv": csv, "--search": bool(length) or None}
-    options["--mapping"] = mapping
-    options["--placement"] = placement
-    options["--objective"] = None if objective == "time" else objective
-    if mapping is not None and (length or objective != "time"):
-        raise LoomError("--search and --objective look for a mapping, and --mapping gives one")
-    if mapping is not None and placement is not None:
-        raise LoomError("--placement is of the search of a mapping, and --mapping gives one")
-    unsupported = [name for name, value in options.items() if value]
-    if unsupported and (machine.chip is None or machine.system is not None or computes_in_memory(machine, graph)):
-        alone = machine.chip is not None and machine.system is None
-        where = "a chip whose memory computes" if alone else "a system" if machine.chip is not None else "GPUs"
-        raise NotSupported(f"{' and '.join(unsupported)} for {where}")
+    options = {"--trace": trace, "--report": report, "--window": window, "--csv": csv}
+    options |= {"--mapping": mapping, "--placement": placement, "--objective": objective}
+    refuse_options(machine, graph, options, search=length)
     seen, wanted = None, 0
     if trace is not None and machine.chip is not None:
         from siliconloom.evaluate.timeline import TRACE_LIMIT, parse_window

@@ -9,6 +9,9 @@ import typer
 
 from siliconloom.commands.options import Chip, Json, Set
 
+EXAMPLES = ("loom synth systolic-ws-8 --seeds 0", "loom synth npu-edge-int8 --part array")
+"""Shown below the command's help."""
+
 
 def command(
     chip: Chip,
@@ -27,7 +30,10 @@ def command(
     ] = None,
     json_file: Json = None,
 ) -> None:
-    """Synthesize a chip's RTL with Yosys, and with nextpnr for its clock frequency on an FPGA."""
+    """Synthesize a chip's RTL: cells, and clock on an FPGA.
+
+    Yosys counts the cells, nextpnr places them for the frequency.
+    """
     from siliconloom.arch import CheckFailed, load_chip
     from siliconloom.arch.document import parse_assignments
     from siliconloom.evaluate.synth import check_request

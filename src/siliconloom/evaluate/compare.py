@@ -13,6 +13,7 @@ import numpy as np
 from siliconloom import __version__
 from siliconloom.arch import LoomError, NotSupported
 from siliconloom.arch.compared import COMPARE_SCHEMA
+from siliconloom.arch.document import Document
 from siliconloom.arch.errors import nearest_name
 from siliconloom.arch.gpu import Gpu
 from siliconloom.arch.progress import NOBODY, Watcher
@@ -58,7 +59,7 @@ def parse_prices(texts: list[str], known: list[str]) -> dict[str, float]:
 
 
 def compare_workload(
-    name: str,
+    name: str | Document,
     sets: list[tuple[str, str]],
     graph: Graph,
     gpus: list[Gpu],

@@ -17,7 +17,7 @@ from siliconloom.evaluate.chip import Simulation, simulate
 from siliconloom.workloads import Graph, Phase
 
 if TYPE_CHECKING:  # a run of one chip plans nothing, and makes no model of a system
-    from siliconloom.arch.result import Result
+    from siliconloom.arch.result import StepResult
     from siliconloom.arch.system import Policy, System
     from siliconloom.evaluate.objectives import Search
     from siliconloom.mapper.system.cluster import Cluster
@@ -69,11 +69,11 @@ class Evaluation(Struct, frozen=True):
     simulation: Simulation | None = None
 
     @property
-    def typed(self) -> Result:
+    def typed(self) -> StepResult:
         """The result, checked against its schema."""
-        from siliconloom.arch.result import Result
+        from siliconloom.arch.result import StepResult
 
-        return Result.model_validate(self.result)
+        return StepResult.model_validate(self.result)
 
 
 def _plan(given: Sequence[tuple[str, str]]) -> Mapping[str, Any]:
@@ -95,8 +95,8 @@ def _refuse_shared(name: str, plan: Mapping[str, Any]) -> None:
             raise LoomError(f"plan.{key}: {name} is one chip; a plan is of a system (loom list)")
 
 
-def read_machine(name: str, sets: Sets) -> DescribedMachine:
-    """A machine by file or library name, with overrides; those under ``plan.`` are of the plan of a system.
+def read_machine(name: str | Document, sets: Sets) -> DescribedMachine:
+    """A machine as described, or by file or library name, with overrides; those under ``plan.`` are a system's.
 
     Raises
     ------
@@ -113,7 +113,7 @@ def read_machine(name: str, sets: Sets) -> DescribedMachine:
     plan = _plan(given)
     if machine_kind(name) == "chip":
         if plan:
-            _refuse_shared(name, plan)
+            _refuse_shared(str(name), plan)
         chip = load_chip(name, rest)
         return DescribedMachine(chip.name, chip=chip)
     from siliconloom.arch.gpu_system import refuse_unread
@@ -138,7 +138,7 @@ def read_machine(name: str, sets: Sets) -> DescribedMachine:
     return _our_system(name, rest, plan)
 
 
-def _our_system(name: str, sets: Sets, plan: Mapping[str, Any]) -> DescribedMachine:
+def _our_system(name: str | Document, sets: Sets, plan: Mapping[str, Any]) -> DescribedMachine:
     from siliconloom.evaluate.cluster import cluster_of
     from siliconloom.evaluate.system import load_machine
 
@@ -155,6 +155,33 @@ def computes_in_memory(machine: DescribedMachine, graph: Graph) -> bool:
     if chip is None:
         return False
     return chip.tile.kind == "pim" or (chip.pim is not None and graph.phase is Phase.DECODE)
+
+
+def refuse_options(
+    machine: DescribedMachine, graph: Graph, options: Mapping[str, object], *, search: Search = False
+) -> None:
+    """Raise where what is asked of a step contradicts itself, or is of chips only and the machine is none.
+
+    Parameters
+    ----------
+    options
+        Values by the names of the command line's options (``--mapping``, ``--objective``, ...); false: not asked.
+    search
+        As `evaluate` takes it.
+    """
+    given = {**options, "--search": bool(search)}
+    if given.get("--objective") == "time":
+        given["--objective"] = None
+    if given.get("--mapping") is not None and (search or given.get("--objective")):
+        raise LoomError("--search and --objective look for a mapping, and --mapping gives one")
+    if given.get("--mapping") is not None and given.get("--placement") is not None:
+        raise LoomError("--placement is of the search of a mapping, and --mapping gives one")
+    chip = machine.chip
+    unsupported = [name for name, value in given.items() if value]
+    if unsupported and (chip is None or machine.system is not None or computes_in_memory(machine, graph)):
+        alone = chip is not None and machine.system is None
+        where = "a chip whose memory computes" if alone else "a system" if chip is not None else "GPUs"
+        raise NotSupported(f"{' and '.join(unsupported)} for {where}")
 
 
 def evaluate(
@@ -249,4 +276,4 @@ def _policy(machine: DescribedMachine) -> Policy:
     return Policy() if machine.policy is None else machine.policy
 
 
-__all__ = ["Evaluation", "DescribedMachine", "computes_in_memory", "evaluate", "read_machine"]
+__all__ = ["Evaluation", "DescribedMachine", "computes_in_memory", "evaluate", "read_machine", "refuse_options"]

@@ -23,7 +23,7 @@ from siliconloom.mapper.chip.sharing import CUT_DIMENSIONS
 from siliconloom.mapper.chip.vector_cost import VectorTiling
 from siliconloom.sim.chip.engine import Stopwatch, run
 from siliconloom.sim.dram.memory import effective
-from siliconloom.workloads import load_workload
+from siliconloom.workloads import Graph, load_workload
 
 SCHEMA = "siliconloom.mapping/1"
 BOUND = 0.9
@@ -31,8 +31,8 @@ BOUND = 0.9
 
 
 def load_plan(
-    chip: str,
-    workload: str,
+    chip: str | Document,
+    workload: str | Document | Graph,
     overrides: list[tuple[str, str]],
     mapping: Document | None = None,
     objective: str = "time",
@@ -66,8 +66,8 @@ def load_plan(
 
 
 def _load_plan(
-    chip: str,
-    workload: str,
+    chip: str | Document,
+    workload: str | Document | Graph,
     overrides: list[tuple[str, str]],
     mapping: Document | None,
     objective: str,

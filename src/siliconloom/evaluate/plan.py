@@ -47,7 +47,7 @@ Described = TypeVar("Described", bound=Description)
 
 
 def read_plan_input(
-    system: str, model: str, assignments: list[tuple[str, str]]
+    system: str | Document, model: str | Document | Graph, assignments: list[tuple[str, str]]
 ) -> tuple[Cluster, Graph, dict[str, Any], Troubles, Decoding | None]:
     """Cluster, workload, the values of ``plan.`` given, what goes wrong, and what follows, from names and overrides."""
     troubles = Troubles(_read("run", assignments, DescribedRun), _read("slow", assignments, Straggler))
@@ -99,7 +99,7 @@ def _read(prefix: str, assignments: list[tuple[str, str]], kind: type[Described]
 
 
 def read_cluster(
-    name: str, assignments: list[tuple[str, str]], phases: Collection[Phase]
+    name: str | Document, assignments: list[tuple[str, str]], phases: Collection[Phase]
 ) -> tuple[Cluster, dict[str, Any]]:
     """A system as a cluster, and the values of ``plan.``, from a name and overrides, for work of some phases."""
     mine = [(p.removeprefix("plan."), v) for p, v in assignments if p.startswith("plan.")]

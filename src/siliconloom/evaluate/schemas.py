@@ -60,9 +60,9 @@ def schema_of(kind: str) -> dict[str, Any]:
 
         made = CascadeDescription.model_json_schema()
     elif kind == "result":
-        from siliconloom.arch.result import Result
+        from siliconloom.arch.result import StepResult
 
-        made = Result.model_json_schema(by_alias=True)
+        made = StepResult.model_json_schema(by_alias=True)
     elif kind == "plan":
         from siliconloom.arch.planned import PlanResult
 

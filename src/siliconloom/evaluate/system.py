@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from siliconloom.arch import Chip, NotSupported, load_group, load_system
+from siliconloom.arch.document import Document
 from siliconloom.arch.system import Policy, System
 from siliconloom.evaluate.chips import chip_system_result
 from siliconloom.evaluate.cluster import chip_alone, cluster_of
@@ -13,7 +14,7 @@ from siliconloom.sim.dram.memory import effective
 from siliconloom.workloads import Graph
 
 
-def load_machine(name: str, overrides: list[tuple[str, str]]) -> tuple[System, Chip]:
+def load_machine(name: str | Document, overrides: list[tuple[str, str]]) -> tuple[System, Chip]:
     """A system and its chip, with overrides: those under ``chip.`` go to the chip."""
     own = [(path, value) for path, value in overrides if not path.startswith("chip.")]
     system = load_system(name, own)

@@ -14,6 +14,8 @@ def compare_tables(result: dict[str, Any], out: Console) -> None:
     """Print the totals side by side, then every operator."""
     machines = result["machines"]
     out.print(f"{bold(result['workload'])} ({asked_text(result)})")
+    for line in headlines(machines):
+        out.print(line)
     print_overrides(result, out)
     for note in result["notes"]:
         out.print(f"note: {note}", style="yellow")
@@ -41,6 +43,25 @@ def compare_tables(result: dict[str, Any], out: Console) -> None:
     out.print("± error; ratio: of ours, above 1 ours is faster", style="dim")
     for line in measured_lines(machines):
         out.print(line, style="dim")
+
+
+def headlines(machines: list[dict[str, Any]]) -> list[str]:
+    """A sentence for each other machine: how many times as fast ours is, or it is, and what each takes of energy."""
+    ours, *others = machines
+    lines = []
+    for other in others:
+        named = f"{other['count']} x {other['name']}" if other["count"] > 1 else other["name"]
+        ratio, (low, high) = other["speedup"], other["speedup_range"]
+        if low <= 1 <= high:
+            told = f"{ours['name']} and {named} are as fast within the prediction's error"
+        else:
+            fast, slow = (ours["name"], named) if ratio > 1 else (named, ours["name"])
+            times = [r if ratio > 1 else 1 / r for r in (ratio, low, high) if r > 0]
+            span = f" ({min(times[1:]):.3g} to {max(times[1:]):.3g})" if len(times) == 3 and low < high else ""
+            told = f"{fast} is {times[0]:.3g} times as fast as {slow}{span}"
+        took = f"{format_si(ours['seconds'], 's')} and {format_si(other['seconds'], 's')}"
+        lines.append(f"{told}: {took}")
+    return lines
 
 
 def total_rows(machines: list[dict[str, Any]]) -> list[Row]:

@@ -31,7 +31,8 @@ class Screen(Console):
     """
 
     def __init__(self, *, width: int | None = None, stderr: bool = False) -> None:
-        super().__init__(highlight=False, markup=False, emoji=False, width=width, stderr=stderr)
+        plain: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
+        super().__init__(**plain, width=width, stderr=stderr, force_jupyter=False)  # a notebook shows what it is given
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Every text that is printed, a table's cells and titles among it, comes through here."""

@@ -20,7 +20,7 @@ import numpy as np
 from msgspec import Struct
 
 from siliconloom.arch import Chip, System, load_chip, load_system
-from siliconloom.arch.result import Result
+from siliconloom.arch.result import StepResult
 from siliconloom.evaluate.system import system_step
 from siliconloom.reproduce.card import Card, CardRow, Sense
 from siliconloom.reproduce.neupims_artifact import Charged, Shape, charged, instructions
@@ -105,7 +105,7 @@ def described(changes: Changes = ()) -> tuple[System, Chip, Chip]:
 
 
 @cache
-def step(model: str, data: str, batch: int, blocked: bool, changes: Changes = (), **policy: str | bool) -> Result:
+def step(model: str, data: str, batch: int, blocked: bool, changes: Changes = (), **policy: str | bool) -> StepResult:
     """A decode step under a policy."""
     system, chip, one_buffer = described(changes)
     tensor, pipeline = MODELS[model]
@@ -113,30 +113,32 @@ def step(model: str, data: str, batch: int, blocked: bool, changes: Changes = ()
     system = system.model_copy(update={"policy": system.policy.model_copy(update=fixed | policy)})
     graph = load_workload(model, [("phase", "decode"), ("batch", str(batch))])
     described_chip = one_buffer if blocked else chip
-    return Result.model_validate(system_step(system, graph, contexts=contexts(DATA[data], batch), chip=described_chip))
+    return StepResult.model_validate(
+        system_step(system, graph, contexts=contexts(DATA[data], batch), chip=described_chip)
+    )
 
 
-def npu_only(model: str, data: str, batch: int) -> Result:
+def npu_only(model: str, data: str, batch: int) -> StepResult:
     return step(model, data, batch, False, attention="npu")
 
 
-def naive(model: str, data: str, batch: int) -> Result:
+def naive(model: str, data: str, batch: int) -> StepResult:
     return step(model, data, batch, True, attention="pim", balance="round_robin", interleave="never")
 
 
-def dual(model: str, data: str, batch: int) -> Result:
+def dual(model: str, data: str, batch: int) -> StepResult:
     return step(model, data, batch, False, attention="pim", balance="round_robin", interleave="never")
 
 
-def balanced(model: str, data: str, batch: int) -> Result:
+def balanced(model: str, data: str, batch: int) -> StepResult:
     return step(model, data, batch, False, attention="pim", interleave="never")
 
 
-def interleaved(model: str, data: str, batch: int, changes: Changes = ()) -> Result:
+def interleaved(model: str, data: str, batch: int, changes: Changes = ()) -> StepResult:
     return step(model, data, batch, False, changes, attention="pim", interleave="always")
 
 
-def neupims(model: str, data: str, batch: int) -> Result:
+def neupims(model: str, data: str, batch: int) -> StepResult:
     """Everything, interleaved where that is faster."""
     return min(balanced(model, data, batch), interleaved(model, data, batch), key=lambda s: s.cycles)
 

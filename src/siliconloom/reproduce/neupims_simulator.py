@@ -7,7 +7,7 @@ is what the closed form and we may differ by before a cause is asked for.
 
 from __future__ import annotations
 
-from siliconloom.arch.result import OperatorResult, Result
+from siliconloom.arch.result import OperatorResult, StepResult
 from siliconloom.mapper.pim.offload import Head, attention_macros
 from siliconloom.mapper.system.shard import tensor_shard
 from siliconloom.reproduce import neupims, neupims_artifact
@@ -45,7 +45,7 @@ BESIDE = (
 )
 
 
-def operators(simulated: Result) -> dict[str, OperatorResult]:
+def operators(simulated: StepResult) -> dict[str, OperatorResult]:
     """Operators of a layer."""
     return {o.name.removeprefix("layer."): o for o in simulated.operators if o.block == "layer"}
 

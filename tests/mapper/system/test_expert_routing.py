@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from siliconloom.arch import LoomError, load_system
 from siliconloom.arch.planned import PlanResult
-from siliconloom.arch.result import Result
+from siliconloom.arch.result import StepResult
 from siliconloom.cli import main
 from siliconloom.evaluate.cluster import cluster_of
 from siliconloom.mapper.experts import RoutingTrace
@@ -159,7 +159,7 @@ def test_sim_and_plan_say_the_same_and_what_was_found(trace, phase, placement):
     asked = [f"workload.phase={phase}", *degrees(expert=4)]
     keys = ["plan.expert_routing=trace.csv", f"plan.expert_placement={placement}"]
     simulated, planned = (result(command, *asked, *keys) for command in ("sim", "plan"))
-    Result.model_validate(simulated)
+    StepResult.model_validate(simulated)
     PlanResult.model_validate(planned)
     assert simulated["seconds"] == planned["step_s"]
     assert simulated["experts"] == planned["experts"]

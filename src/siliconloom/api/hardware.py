@@ -1,0 +1,87 @@
+"""Descriptions whose RTL is asked for, and their verification: what command line and Python API share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from siliconloom.arch import Chip, Document, LoomError, NotSupported, System, load_chip, machine_kind
+from siliconloom.arch.chip_ring import load_ring
+from siliconloom.arch.errors import nearest_name
+from siliconloom.arch.overrides import split_overrides
+from siliconloom.arch.progress import NOBODY, Watcher
+from siliconloom.arch.verified import Verified
+from siliconloom.workloads import Graph
+
+COUNT = 8
+"""Random cases, and programs, where nothing is said."""
+SIMULATORS = ("icarus", "verilator")
+
+
+def read_hardware(chip: str | Document, sets: Sequence[tuple[str, str]]) -> Chip | System:
+    """A chip, or a ring of chips, with its overrides."""
+    return load_ring(chip, list(sets)) if machine_kind(chip) == "system" else load_chip(chip, list(sets))
+
+
+def check_simulator(name: str) -> None:
+    """Raise `LoomError` for a simulator that is not known."""
+    if name not in SIMULATORS:
+        near = nearest_name(name, SIMULATORS)
+        hint = f"; did you mean '{near}'?" if near else ""
+        raise LoomError(f"--simulator: must be one of {', '.join(SIMULATORS)} (got '{name}'){hint}")
+
+
+def verified(
+    chip: str | Document,
+    workload: str | Document | Graph | None,
+    sets: Sequence[tuple[str, str]],
+    *,
+    seed: int = 0,
+    simulator: str = "verilator",
+    cases: int | None = None,
+    programs: int | None = None,
+    mapping: str | Document | None = None,
+    watcher: Watcher = NOBODY,
+) -> Verified:
+    """Record of the RTL of ``chip`` against its models, on random work or on a workload's program.
+
+    Parameters
+    ----------
+    cases, programs
+        How much random work; `COUNT` of each unless given, and nothing where a ``workload`` runs.
+
+    Raises
+    ------
+    LoomError
+        For options that contradict each other, and descriptions without RTL.
+    """
+    from siliconloom.evaluate.mapping import load_plan
+    from siliconloom.verification.machine import verify
+
+    check_simulator(simulator)
+    mapped = None
+    if workload is None:
+        if mapping is not None:
+            raise LoomError("--mapping is of a workload; name it behind the chip")
+        described = read_hardware(chip, sets)
+    else:
+        given = [name for name, value in (("--cases", cases), ("--programs", programs)) if value is not None]
+        if given:
+            raise LoomError(f"{' and '.join(given)}: of random work; a workload's program runs once")
+        if machine_kind(chip) == "system":
+            raise NotSupported(f"RTL of a workload on a system ({chip}); name one of its chips")
+        described = load_chip(chip, split_overrides(list(sets))[0])
+        found = Document.load(mapping) if isinstance(mapping, str) else mapping
+        mapped, _ = load_plan(chip, workload, list(sets), found)
+    return verify(
+        described,
+        overrides=sets,
+        seed=seed,
+        simulator=simulator,
+        cases=COUNT if cases is None else cases,
+        programs=COUNT if programs is None else programs,
+        workload=mapped,
+        watcher=watcher,
+    )
+
+
+__all__ = ["COUNT", "SIMULATORS", "check_simulator", "read_hardware", "verified"]

@@ -1,0 +1,293 @@
+"""Questions to machines: what the commands of ``loom`` of the same names answer, as results in Python.
+
+Every function asks the evaluator that its command asks, so one question has one answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import PathLike, fspath
+from pathlib import Path
+
+from siliconloom.api.inputs import (
+    Machine,
+    Mapped,
+    Sets,
+    Workload,
+    assignments,
+    mapping_document,
+    named_machine,
+    named_workload,
+)
+from siliconloom.api.result import Result
+from siliconloom.arch import LoomError, NotSupported
+
+
+def simulate(
+    machine: Machine,
+    workload: Workload,
+    sets: Sets | None = None,
+    *,
+    exact: bool = False,
+    search: bool = False,
+    search_time: float | None = None,
+    seed: int | None = None,
+    objective: str = "time",
+    placement: str | None = None,
+    mapping: Mapped | None = None,
+) -> Result:
+    """Map a workload to a chip, GPU or system and simulate a step of it: what ``loom sim`` answers.
+
+    Parameters
+    ----------
+    machine, workload
+        Library names, files, dictionaries, or descriptions that were read.
+    sets
+        Values to override, by key path: ``{"tile.array.rows": 32, "workload.phase": "decode"}``.
+    exact
+        Run every event instead of jumping what repeats; the result is the same.
+    search, search_time, seed
+        Simulate changes of the mapping: a fixed number of them, or as many as fit so many seconds; which ones.
+    objective
+        What a mapping minimises: ``time``, ``energy``, ``edp`` or ``traffic``.
+    placement
+        What lies in which of several memory levels: ``heuristic``, ``exact`` or ``best``.
+    mapping
+        A mapping to run, as a file that ``loom map -o`` writes, or a dictionary.
+
+    Returns
+    -------
+    A result of the schema ``siliconloom.result/2``; of one chip its ``source`` is the `Simulation`.
+
+    Raises
+    ------
+    LoomError
+        For bad descriptions, and work that does not fit.
+    NotSupported
+        For what a kind of machine does not do.
+    """
+    from siliconloom.arch.overrides import split_overrides
+    from siliconloom.evaluate.machine import evaluate, read_machine, refuse_options
+    from siliconloom.evaluate.objectives import budget_of, check_objective
+    from siliconloom.workloads import load_workload
+
+    check_objective(objective)
+    budget = budget_of(search, search_time, seed)
+    pairs = assignments(sets)
+    machine_sets, workload_sets = split_overrides(pairs)
+    graph = load_workload(named_workload(workload), workload_sets)
+    described = read_machine(named_machine(machine), machine_sets)
+    options = {"--mapping": mapping, "--placement": placement, "--objective": objective}
+    refuse_options(described, graph, options, search=budget)
+    done = evaluate(
+        described,
+        graph,
+        pairs,
+        exact=exact,
+        search=budget,
+        mapping=mapping_document(mapping),
+        objective=objective,
+        placement=placement,
+    )
+    return Result(done.result, done.simulation)
+
+
+def plan(system: Machine, model: Workload, sets: Sets | None = None) -> Result:
+    """Find the fastest way to split a model over a system: what ``loom plan`` answers.
+
+    Parameters
+    ----------
+    system, model
+        Library names, files, dictionaries, or descriptions that were read.
+    sets
+        Values to override, by key path; ``{"plan.tensor": 8}`` and so on fix parts of the plan.
+
+    Returns
+    -------
+    A result of the schema ``siliconloom.plan/1``; ``frame("alternatives")`` are the next best plans.
+
+    Raises
+    ------
+    LoomError
+        For bad descriptions, and models that do not fit.
+    """
+    from siliconloom.evaluate.plan import plan_result, read_plan_input
+
+    pairs = assignments(sets)
+    found = plan_result(*read_plan_input(named_machine(system, "system"), named_workload(model), pairs))
+    found["asked"]["overrides"] = dict(pairs)
+    return Result(found)
+
+
+def compare(
+    machine: Machine,
+    workload: Workload,
+    gpus: Machine | Sequence[Machine],
+    sets: Sets | None = None,
+    *,
+    tensor: int = 1,
+    sustained: bool = False,
+    stack: str = "none",
+    prices: Mapping[str, float] | None = None,
+) -> Result:
+    """Put a workload on a chip or system and on GPUs side by side: what ``loom compare`` answers.
+
+    Parameters
+    ----------
+    machine, workload
+        Library names, files, dictionaries, or descriptions that were read.
+    gpus
+        A GPU, or several of them.
+    sets
+        Values to override, by key path, of the machine and the workload.
+    tensor
+        GPUs that share every operator.
+    sustained
+        GPUs in a run of seconds, under the power limit.
+    stack
+        Serving software on the GPUs: ``none``, ``tensorrt-llm``, ``vllm``, ``deepspeed-mii``.
+    prices
+        Dollars an hour, by the name of a machine.
+
+    Returns
+    -------
+    A result of the schema ``siliconloom.comparison``; its ``operators`` have a row for each operator and machine.
+
+    Raises
+    ------
+    LoomError
+        For bad descriptions, and models that do not fit.
+    """
+    from siliconloom.arch.gpu import load_gpu
+    from siliconloom.arch.overrides import split_overrides
+    from siliconloom.baselines.stacks import find_stack
+    from siliconloom.evaluate.compare import compare_workload
+    from siliconloom.workloads import load_workload
+
+    if isinstance(tensor, bool) or not isinstance(tensor, int) or not 1 <= tensor <= 1024:
+        raise LoomError(f"tensor: must be a whole number from 1 to 1024 (got {tensor!r})")
+    pairs = assignments(sets)
+    machine_sets, workload_sets = split_overrides(pairs)
+    several = [gpus] if isinstance(gpus, str) or not isinstance(gpus, Sequence) else gpus
+    theirs = [load_gpu(named_machine(gpu, "gpu")) for gpu in several]
+    if not theirs:
+        raise LoomError("gpus: name at least one")
+    software = find_stack(stack)
+    graph = load_workload(named_workload(workload), workload_sets)
+    found = compare_workload(
+        named_machine(machine),
+        machine_sets,
+        graph,
+        theirs,
+        tensor=tensor,
+        sustained=sustained,
+        stack=software,
+        prices=[f"{name}={price}" for name, price in (prices or {}).items()],
+        overrides=pairs,
+    )
+    return Result(found)
+
+
+def verify(
+    chip: Machine,
+    workload: Workload | None = None,
+    sets: Sets | None = None,
+    *,
+    seed: int = 0,
+    simulator: str = "verilator",
+    cases: int | None = None,
+    programs: int | None = None,
+    mapping: Mapped | None = None,
+) -> Result:
+    """Build the RTL of a chip and run random work, or a workload's program, on it and on its models: ``loom verify``.
+
+    A difference raises nothing: ``passed`` of the result tells, and its cases say where the first one is.
+
+    Parameters
+    ----------
+    chip
+        A chip, or a ring of chips.
+    workload
+        Run the program that `simulate` times, in place of random work.
+    sets
+        Values to override, by key path.
+    seed
+        Of random shapes, values and stalls.
+    simulator
+        ``verilator`` or ``icarus``.
+    cases, programs
+        How much random work; 8 of each unless given.
+    mapping
+        Of the workload.
+
+    Returns
+    -------
+    A result whose ``source`` is the record of the verification.
+
+    Raises
+    ------
+    LoomError
+        When the simulator is missing or the description has no RTL.
+    """
+    from siliconloom.api.hardware import verified
+
+    record = verified(
+        named_machine(chip, "chip"),
+        None if workload is None else named_workload(workload),
+        assignments(sets),
+        seed=seed,
+        simulator=simulator,
+        cases=cases,
+        programs=programs,
+        mapping=mapping_document(mapping),
+    )
+    return Result(record.as_dict(), record)
+
+
+def generate_rtl(
+    chip: Machine, folder: str | PathLike[str] | None = None, sets: Sets | None = None, *, reset: str = "sync"
+) -> Result:
+    """Generate the Verilog of a chip and all that goes with it: what ``loom rtl`` writes.
+
+    Parameters
+    ----------
+    chip
+        A chip, or a ring of chips.
+    folder
+        Where to write all files, in one step; nothing is written without it.
+    sets
+        Values to override, by key path.
+    reset
+        ``sync`` or ``async_low``.
+
+    Returns
+    -------
+    The sidecar ``siliconloom.json``: ports, parameters, file lists; ``source.files`` is the text of every file.
+
+    Raises
+    ------
+    LoomError
+        When the description has no RTL, or the folder holds something else.
+    """
+    from siliconloom.api.hardware import read_hardware
+    from siliconloom.rtl.folder import check_folder
+    from siliconloom.verification.emission import check_reset, complete_rtl
+
+    style = check_reset(reset)
+    described = read_hardware(named_machine(chip, "chip"), assignments(sets))
+    target = None if folder is None else Path(fspath(folder))
+    if target is not None:
+        check_folder(target, described.name)
+    bundle = complete_rtl(described, reset=style)
+    if target is not None:
+        bundle.write(target)
+    return Result(bundle.sidecar, bundle)
+
+
+def serve(system: Machine, model: Workload, trace: str | PathLike[str], sets: Sets | None = None) -> Result:
+    """Simulate serving requests; not built, and raises `NotSupported`."""
+    del system, model, trace, sets
+    raise NotSupported("serve (request-level simulation) is not built yet")
+
+
+__all__ = ["compare", "generate_rtl", "plan", "serve", "simulate", "verify"]
