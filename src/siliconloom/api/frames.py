@@ -57,6 +57,18 @@ def arrow_table(rows: Sequence[Mapping[str, Any]], model: type[BaseModel] | None
     return pyarrow.table(columns)
 
 
+FIRST, LAST = ("name", "machine", "repeat", "seconds"), ("utilization", "bound", "energy_j")
+"""Columns that are told before and behind all others, as what is printed of a wide table are its ends."""
+
+
+def ends_first(table: Any) -> Any:
+    """The same columns, with those first and last that are asked for most."""
+    names = table.column_names
+    between = [name for name in names if name not in FIRST and name not in LAST]
+    order = [*(name for name in FIRST if name in names), *between, *(name for name in LAST if name in names)]
+    return table.select(order)
+
+
 def data_frame(table: Any) -> Any:
     """The table as a `pandas.DataFrame` whose columns are the table's own buffers: nothing is copied."""
     require_extra(("pandas",), "frames", "a data frame")

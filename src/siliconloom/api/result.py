@@ -76,10 +76,10 @@ class Result:
         LoomError
             When there is no such part, or pyarrow is not installed.
         """
-        from siliconloom.api.frames import arrow_table
+        from siliconloom.api.frames import arrow_table, ends_first
 
         rows, model = self._rows(part)
-        return arrow_table(rows, model)
+        return ends_first(arrow_table(rows, model))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """The operators, for libraries that read Arrow's C stream: ``polars.DataFrame(result)``."""
