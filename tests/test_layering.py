@@ -55,6 +55,7 @@ ALLOWED = {
     "evaluate": ("arch", "workloads", "rtl", "sim", "mapper", "baselines"),
     "execution": ("arch", "models", "workloads", "sim", "mapper"),
     "verification": ("arch", "workloads", "rtl", "sim", "mapper", "execution"),
+    "sweeps": ("arch", "workloads", "evaluate"),
     "reproduce": ("arch", "workloads", "sim", "mapper", "baselines", "evaluate", "render"),
     "render": ("arch",),
     "commands": (
@@ -68,6 +69,7 @@ ALLOWED = {
         "evaluate",
         "verification",
         "execution",
+        "sweeps",
         "reproduce",
         "render",
     ),
