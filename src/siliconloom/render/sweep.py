@@ -83,8 +83,6 @@ class LiveSweep(AbstractContextManager["LiveSweep"]):
 
     Parameters
     ----------
-    paths
-        The keys to show.
     show
         Whether to show anything; nothing is shown where standard error is no terminal.
     """
@@ -251,7 +249,8 @@ def _print_sensitivity(result: SweepResult, out: Console) -> None:
                 (names[s.key], figure_text(metric, s.mu_star or 0.0), figure_text(metric, s.sigma or 0.0))
                 for s in sorted(found, key=lambda s: -(s.mu_star or 0.0))
             ]
-        out.print(table(title, columns, rows))
+        out.print(title, style="bold")
+        out.print(table("", columns, rows))
         out.print()
 
 

@@ -32,7 +32,7 @@ SMALLER = (r"memory\.[\w-]+\.latency", r"tile\.vector\.latency")
 """Keys of which less is a better machine."""
 
 
-class Front:
+class ParetoFront:
     """Points of which none is better in one objective without being worse in another; it grows point by point."""
 
     def __init__(self, objectives: Sequence[SweptMetric]) -> None:
@@ -195,4 +195,4 @@ def monotone_breaks(
     return tuple(sorted(found, key=lambda each: -each.worse))
 
 
-__all__ = ["Front", "direction_of", "effects_of", "feasible", "monotone_breaks", "sensitivity_of"]
+__all__ = ["ParetoFront", "direction_of", "effects_of", "feasible", "monotone_breaks", "sensitivity_of"]

@@ -11,10 +11,12 @@ from msgspec import Struct
 
 from siliconloom.arch.document import Document
 from siliconloom.arch.errors import DescriptionError, LoomError, NotSupported
+from siliconloom.arch.kinds import machine_kind
 from siliconloom.arch.overrides import split_overrides
 from siliconloom.arch.sweep import Sweep, amount_of, text_of
 from siliconloom.evaluate.machine import read_machine
 from siliconloom.workloads import load_workload
+from siliconloom.workloads.load import workload_document
 
 Indices = tuple[int, ...]
 """A point: of each axis which of its values."""
@@ -94,6 +96,13 @@ def check_keys(sweep: Sweep, document: Document, axes: Sequence[Axis]) -> None:
     LoomError
         With the place of the key in the sweep's file.
     """
+    for key, name, find in (("machine", sweep.machine, machine_kind), ("workload", sweep.workload, workload_document)):
+        try:
+            find(name)
+        except DescriptionError:
+            raise
+        except LoomError as error:
+            raise document.error(str(error), (key,)) from None
     for path, value in sweep.set.items():
         _check_key(sweep, document, ("set", path), path, text_of(value))
     for axis in axes:

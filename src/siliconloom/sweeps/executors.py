@@ -26,6 +26,8 @@ AHEAD = 4
 """Questions for each worker that are under way or wait for one."""
 DEATHS = 2
 """Workers that may die of a question before it is said to kill them."""
+MOST_FRUITLESS = 6
+"""How often workers may die one after the other without an answer between."""
 KILLED = PointAnswer({}, why="its worker process died, twice", again=True)
 
 
@@ -62,11 +64,21 @@ class LocalProcesses:
     def __init__(self, setting: PointSetting, workers: int) -> None:
         self._setting, self._workers = setting, workers
         self._before = {process.pid for process in multiprocessing.active_children()}
+        self._fruitless = 0
         self._pool = self._started()
 
     def _started(self) -> ProcessPoolExecutor:
         context = multiprocessing.get_context("spawn")
         return ProcessPoolExecutor(self._workers, context, begin_worker, (self._setting,))
+
+    def _restart(self) -> None:
+        """Begin anew after a worker died; raises `LoomError` where they die whatever they are asked."""
+        self._pool.shutdown(wait=False)
+        self._fruitless += 1
+        if self._fruitless > MOST_FRUITLESS:
+            hint = 'a script needs if __name__ == "__main__":, or workers=1 (--workers 1)'
+            raise LoomError(f"worker processes die before they answer anything; {hint}")
+        self._pool = self._started()
 
     def __enter__(self) -> Self:
         return self
@@ -89,21 +101,26 @@ class LocalProcesses:
                 following = again.pop(0) if again else None if alone else next(waiting, None)
                 if following is None:
                     break
-                running[self._pool.submit(answer, self._setting, following[1])] = following
-                if alone:
-                    break
+                try:
+                    running[self._pool.submit(answer, self._setting, following[1])] = following
+                except BrokenProcessPool:  # a worker died while it had nothing to do
+                    again.insert(0, following)
+                    if running:
+                        break
+                    self._restart()
             if not running:
                 return
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 asked = running.pop(future)
                 try:
-                    yield asked[0], future.result()
+                    found = future.result()
+                    self._fruitless = 0
+                    yield asked[0], found
                 except BrokenProcessPool:
                     lost = [asked, *running.values()]
                     running.clear()
-                    self._pool.shutdown(wait=False)
-                    self._pool = self._started()
+                    self._restart()
                     for question in lost:
                         if alone and deaths.get(question[0], 0) >= DEATHS - 1:
                             yield question[0], KILLED

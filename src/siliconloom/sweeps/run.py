@@ -13,7 +13,7 @@ from siliconloom.arch.errors import LoomError
 from siliconloom.arch.inputs import files_read, forget_files_read
 from siliconloom.arch.sweep import SEARCHES, Sweep, load_sweep
 from siliconloom.arch.swept import SweepProgress, SweepResult
-from siliconloom.sweeps.analysis import Front
+from siliconloom.sweeps.analysis import ParetoFront
 from siliconloom.sweeps.axes import Indices, check_keys, sets_at, user_files
 from siliconloom.sweeps.designs import design_of
 from siliconloom.sweeps.executors import Executor, executor_of
@@ -102,7 +102,7 @@ class SweepRun:
         self._described, self._setting, self._store = described, setting, store
         self._scheduler, self._workers, self._watcher = scheduler, workers, watcher
         self._began = self._told = time.monotonic()
-        self._front = Front(described.objectives)
+        self._front = ParetoFront(described.objectives)
         self._known: dict[str, PointAnswer] = {}
         self._places: dict[str, Indices] = {}
         self._numbers: dict[str, int] = {}

@@ -48,8 +48,9 @@ class PointSearch:
                 return trial.user_attrs[VIOLATIONS]
 
         if sweep.method is SweepMethod.NSGA2:
+            mutation = None if len(self._axes) > 1 else 0.5  # of one key all of its values would be drawn anew
             return samplers.NSGAIISampler(
-                population_size=self.population, seed=sweep.seed, constraints_func=constraints
+                population_size=self.population, seed=sweep.seed, mutation_prob=mutation, constraints_func=constraints
             )
         return samplers.TPESampler(n_startup_trials=10, seed=sweep.seed, constraints_func=constraints)
 

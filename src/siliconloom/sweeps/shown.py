@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
 from pydantic import ValidationError
 
 from siliconloom import __version__
@@ -21,7 +22,7 @@ from siliconloom.arch.swept import (
     SweptPoint,
     SweptQuestion,
 )
-from siliconloom.sweeps.analysis import Front, effects_of, feasible, monotone_breaks, sensitivity_of
+from siliconloom.sweeps.analysis import ParetoFront, effects_of, feasible, monotone_breaks, sensitivity_of
 from siliconloom.sweeps.axes import Axis, Indices, axes_of, fixed_sets
 from siliconloom.sweeps.metrics import constraints_of, objectives_of
 from siliconloom.sweeps.question import PointAnswer
@@ -97,6 +98,13 @@ def point_of(described: DescribedSweep, number: int, place: Indices, answer: Poi
     )
 
 
+def told(described: DescribedSweep, member: StoredPoint) -> PointAnswer:
+    """The answer of a point; without a figure that the sweep asks it has failed."""
+    assert member.answer is not None
+    lacking = described.lacks(member.answer)
+    return member.answer if lacking is None else replace(member.answer, why=f"it has no {lacking}")
+
+
 def result_of(
     described: DescribedSweep, members: Sequence[StoredPoint], *, complete: bool, seconds: float, evaluated: int
 ) -> SweepResult:
@@ -110,9 +118,9 @@ def result_of(
     for member in members:
         if member.answer is not None and member.key not in numbers:
             numbers[member.key] = len(points)
-            points.append(point_of(described, len(points), member.place, member.answer, times[member.key]))
+            points.append(point_of(described, len(points), member.place, told(described, member), times[member.key]))
             places.append(member.place)
-    front = Front(described.objectives)
+    front = ParetoFront(described.objectives)
     for point in points:
         if point.feasible:
             front.add(point.number, point.metrics)

@@ -103,6 +103,9 @@ class Store:
         try:
             self._connection = self._connected(write)
             self._check(write)
+            if write:  # once it is known to be ours
+                self._connection.execute("PRAGMA journal_mode = WAL")
+                self._connection.execute("PRAGMA synchronous = NORMAL")
         except sqlite3.Error as error:
             self._release()
             raise self._error(error) from None
@@ -126,10 +129,7 @@ class Store:
         if self.path is None:
             return sqlite3.connect(":memory:", isolation_level=None)
         if write:
-            made = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None)
-            made.execute("PRAGMA journal_mode = WAL")
-            made.execute("PRAGMA synchronous = NORMAL")
-            return made
+            return sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None)
         return sqlite3.connect(
             f"{self.path.absolute().as_uri()}?mode=ro", timeout=BUSY_S, isolation_level=None, uri=True
         )
