@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from siliconloom import __version__
 from siliconloom.arch.document import Document
 from siliconloom.arch.errors import LoomError
-from siliconloom.arch.sweep import Sweep
+from siliconloom.arch.sweep import SEARCHES, Sweep
 from siliconloom.arch.swept import (
     KeySensitivity,
     SweepResult,
@@ -150,7 +150,9 @@ def result_of(
         ),
         front=front.numbers(),
         points=tuple(points),
-        effects=effects_of(described.axes, described.objectives, points, places),
+        effects=()
+        if described.sweep.method in SEARCHES
+        else effects_of(described.axes, described.objectives, points, places),
         sensitivity=sensitivity,
         monotone=monotone_breaks(described.axes, points, places),
         notes=tuple(notes),
