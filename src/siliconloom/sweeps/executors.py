@@ -169,7 +169,8 @@ def executor_of(setting: PointSetting, scheduler: str | None, workers: int | Non
         return DaskCluster(setting, scheduler)
     if workers is not None and workers < 1:
         raise LoomError(f"--workers: at least 1 (got {workers})")
-    count = len(os.sched_getaffinity(0)) if workers is None else workers
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = cores if workers is None else workers
     return InProcess(setting) if count == 1 else LocalProcesses(setting, count)
 
 
