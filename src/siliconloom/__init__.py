@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from siliconloom.api.questions import plan as plan
     from siliconloom.api.questions import serve as serve
     from siliconloom.api.questions import simulate as simulate
+    from siliconloom.api.questions import sweep as sweep
     from siliconloom.api.questions import verify as verify
     from siliconloom.api.result import Result as Result
     from siliconloom.arch.errors import LoomError as LoomError
@@ -31,6 +32,7 @@ _PUBLIC = {
     "verify": "siliconloom.api.questions",
     "generate_rtl": "siliconloom.api.questions",
     "serve": "siliconloom.api.questions",
+    "sweep": "siliconloom.api.questions",
     "load_chip": "siliconloom.api.inputs",
     "load_workload": "siliconloom.api.inputs",
     "Result": "siliconloom.api.result",
@@ -46,6 +48,7 @@ __all__ = [
     "verify",
     "generate_rtl",
     "serve",
+    "sweep",
     "load_chip",
     "load_workload",
     "Result",

@@ -54,7 +54,7 @@ def test_frames_have_the_columns_of_the_schema_on_every_machine(step, on_gpu):
     for result in (step, on_gpu):
         frame = result.operators
         assert set(flat) <= set(frame.columns)
-        assert list(frame.columns)[0] == "name"
+        assert next(iter(frame.columns)) == "name"
         assert list(frame.columns)[-1] == "energy_j"
         assert {"shape.m", "shape.n", "shape.k"} <= set(frame.columns)
         assert list(frame["seconds"]) == [each["seconds"] for each in result["operators"]]

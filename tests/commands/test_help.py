@@ -18,7 +18,16 @@ WAITED = ("loom rtl", "loom plan", "loom map npu-edge gpt2 --set workload.layers
 """Beginnings of examples that take some seconds."""
 LONG = ("verify", "run", "synth", "reproduce", "measure", "warmup")
 """Commands whose examples take a minute, a GPU or the network: they are parsed."""
+SMALL_SWEEP = """\
+kind: sweep
+machine: npu-edge-int8
+workload: gpt2-block-gemms
+keys: {tile.dma.bytes_per_cycle: [32, 64]}
+objectives: [time]
+"""
 FILES = {
+    "examples/array-sweep.yaml": SMALL_SWEEP,
+    "examples/npu-search.yaml": SMALL_SWEEP,
     "operations.csv": "op,gpus,bytes,dtype\nall_reduce,8,67108864,fp16\n",
     "trace.csv": "cycle,op,address\n0,R,0\n7,W,4096\n",
 }
@@ -67,10 +76,13 @@ QUICK = [(name, line) for name, line in LINES if name not in LONG]
 def test_examples_run(line, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name, text in FILES.items():
+        Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(text)
     words = shlex.split(line)[1:]
-    if words[:2] == ["models", "get"]:
+    if words[:2] == ["models", "get"] or "--scheduler" in words:
         pytest.skip("needs the network")
+    if words[0] == "show":
+        assert main(["sweep", "examples/array-sweep.yaml"]) == 0
     assert main(words) == 0, capsys.readouterr().err
     assert capsys.readouterr().out or "-o" in words
 

@@ -354,5 +354,15 @@ COMMENTS = {"description", "source", "product"}
 ELSEWHERE: dict[str, str] = {
     "DescribedRun.repair": "tests/evaluate/test_faulty_runs.py",
     "Transformer.experts": "tests/workloads/test_workload_graph.py",
+    **{
+        f"{kind}.{key}": "tests/sweeps/test_sweep_keys.py"
+        for kind, keys in {
+            "Sweep": "name machine workload set method points population seed objectives",
+            "SweepKey": "values from to step factor with",
+            "SweepConstraint": "metric at_most at_least",
+            "SweepMapping": "search seed objective placement",
+        }.items()
+        for key in keys.split()
+    },
 }
 """``Description.key`` that no row above changes, and the test that does."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
+from typing import Any
 
 from siliconloom.api.inputs import (
     Machine,
@@ -20,7 +21,7 @@ from siliconloom.api.inputs import (
     named_workload,
 )
 from siliconloom.api.result import Result
-from siliconloom.arch import LoomError, NotSupported
+from siliconloom.arch import Document, LoomError, NotSupported
 
 
 def simulate(
@@ -290,4 +291,42 @@ def serve(system: Machine, model: Workload, trace: str | PathLike[str], sets: Se
     raise NotSupported("serve (request-level simulation) is not built yet")
 
 
-__all__ = ["compare", "generate_rtl", "plan", "serve", "simulate", "verify"]
+def sweep(
+    description: str | PathLike[str] | Mapping[str, Any],
+    results: str | PathLike[str] | None = None,
+    *,
+    scheduler: str | None = None,
+    workers: int | None = 1,
+) -> Result:
+    """Evaluate the points of a sweep: what ``loom sweep`` answers.
+
+    Parameters
+    ----------
+    description
+        A file (``kind: sweep``), or the same as a dictionary.
+    results
+        SQLite file that keeps every point; what it has is not evaluated again. In memory if not given.
+    scheduler
+        Address of a Dask scheduler.
+    workers
+        Processes: one is this one, ``None`` as many as there are cores. A script that starts several begins with
+        ``if __name__ == "__main__":``.
+
+    Returns
+    -------
+    A result of the schema ``siliconloom.sweep/1``; ``frame("points")`` has a row for each point.
+
+    Raises
+    ------
+    LoomError
+        For a bad description, a key that no schema has, and a file that is no results'; finished points are kept.
+    """
+    from siliconloom.sweeps.run import run_sweep
+
+    described = Document.of(dict(description), "sweep") if isinstance(description, Mapping) else fspath(description)
+    kept = None if results is None else fspath(results)
+    found = run_sweep(described, kept, scheduler=scheduler, workers=workers)
+    return Result(found.as_dict(), found)
+
+
+__all__ = ["compare", "generate_rtl", "plan", "serve", "simulate", "sweep", "verify"]

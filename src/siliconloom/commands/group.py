@@ -23,6 +23,8 @@ COMMANDS = (
     "compare",
     "collective",
     "plan",
+    "sweep",
+    "show",
     "schema",
     "list",
     "dram",
@@ -35,7 +37,7 @@ COMMANDS = (
 """Files of `siliconloom.commands`."""
 
 
-PLANNED = {"serve": "request-level simulation", "sweep": "design-space exploration"}
+PLANNED = {"serve": "request-level simulation"}
 """Commands whose names are taken and which are not built yet."""
 
 

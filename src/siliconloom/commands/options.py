@@ -35,6 +35,11 @@ Set = Annotated[
 Json = Annotated[
     str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON; - is standard output.")
 ]
+Csv = Annotated[str | None, typer.Option("--csv", metavar="FILE", help="Write the points as CSV.")]
+Parquet = Annotated[
+    str | None, typer.Option("--parquet", metavar="FILE", help="Write the points as Parquet (siliconloom[sweeps]).")
+]
+PageReport = Annotated[str | None, typer.Option("--report", metavar="FILE", help="Write a self-contained HTML page.")]
 Search = Annotated[
     bool,
     typer.Option(

@@ -15,8 +15,8 @@ def command(
         str,
         typer.Argument(
             metavar="KIND",
-            help="chip, system, gpu, network, communication, mapping, workload, cascade, result, plan, comparison or "
-            "verification.",
+            help="chip, system, gpu, network, communication, mapping, workload, cascade, result, plan, comparison, "
+            "verification, sweep or sweep-result.",
         ),
     ] = "chip",
     output: Annotated[

@@ -28,6 +28,8 @@ USES = {
     "models": "loom run with weights, loom models get",
     "onnx": "ONNX files as workloads",
     "placement": "--placement exact",
+    "sweeps": "searches, samples and sensitivity of loom sweep, Parquet",
+    "dask": "loom sweep on a Dask cluster",
     "frames": "results as pandas data frames and Arrow tables",
     "plots": "plots of results",
     "fit": "fits of GPU efficiencies",

@@ -20,6 +20,8 @@ KINDS = (
     "plan",
     "comparison",
     "verification",
+    "sweep",
+    "sweep-result",
 )
 
 
@@ -75,6 +77,14 @@ def schema_of(kind: str) -> dict[str, Any]:
         from siliconloom.arch.verified import verified_schema
 
         made = verified_schema()
+    elif kind == "sweep":
+        from siliconloom.arch.sweep import Sweep
+
+        made = Sweep.model_json_schema(by_alias=True)
+    elif kind == "sweep-result":
+        from siliconloom.arch.swept import swept_schema
+
+        made = swept_schema()
     else:
         near = nearest_name(kind, KINDS)
         hint = f"; did you mean '{near}'?" if near else ""

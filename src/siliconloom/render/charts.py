@@ -40,10 +40,10 @@ def bars(rows: Sequence[tuple[str, float, str, str]]) -> str:
     parts = []
     for index, (label, length, text, category) in enumerate(rows):
         y, width = index * step, max(length / longest * room, 1.0)
-        parts.append(_text(left - 8, y + 16, _short(label, 32), "end"))
+        parts.append(text_at(left - 8, y + 16, shortened_label(label, 32), "end"))
         parts.append(f'<rect x="{left}" y="{y + 4}" width="{width:.1f}" height="16" rx="2" fill="{colour(category)}"/>')
-        parts.append(_text(left + width + 6, y + 16, text))
-    return _svg(len(rows) * step + 4, parts) + _legend([category for _, _, _, category in rows])
+        parts.append(text_at(left + width + 6, y + 16, text))
+    return drawing(len(rows) * step + 4, parts) + _legend([category for _, _, _, category in rows])
 
 
 def grouped(rows: Sequence[tuple[str, Sequence[tuple[str, float, float, str]]]]) -> str:
@@ -52,7 +52,7 @@ def grouped(rows: Sequence[tuple[str, Sequence[tuple[str, float, float, str]]]])
     left, room, step = 230, 420, 15
     parts, names, y = [], [], 0
     for label, group in rows:
-        parts.append(_text(left - 8, y + len(group) * step / 2 + 5, _short(label, 32), "end"))
+        parts.append(text_at(left - 8, y + len(group) * step / 2 + 5, shortened_label(label, 32), "end"))
         for name, length, error, text in group:
             names.append(name)
             width = max(length / longest * room, 1.0)
@@ -66,10 +66,10 @@ def grouped(rows: Sequence[tuple[str, Sequence[tuple[str, float, float, str]]]])
                 parts.append(
                     f'<line x1="{low:.1f}" y1="{middle}" x2="{high:.1f}" y2="{middle}" stroke="currentColor"/>'
                 )
-            parts.append(_text(max(left + width, high) + 6, y + step - 3, text))
+            parts.append(text_at(max(left + width, high) + 6, y + step - 3, text))
             y += step
         y += 7
-    return _svg(y + 2, parts) + _legend(names)
+    return drawing(y + 2, parts) + _legend(names)
 
 
 def stacked(rows: Mapping[str, Mapping[str, float]]) -> str:
@@ -78,7 +78,7 @@ def stacked(rows: Mapping[str, Mapping[str, float]]) -> str:
     parts, names = [], []
     for index, (label, shares) in enumerate(rows.items()):
         x, y = float(left), index * step
-        parts.append(_text(left - 8, y + 19, label, "end"))
+        parts.append(text_at(left - 8, y + 19, label, "end"))
         for name, share in shares.items():
             names.append(name)
             width = share * room
@@ -88,12 +88,12 @@ def stacked(rows: Mapping[str, Mapping[str, float]]) -> str:
             )
             if width > 46:
                 parts.append(
-                    _text(
+                    text_at(
                         x + width / 2, y + 19, f"{share:.0%}", "middle", "#ffffff" if name != "finished" else "#333333"
                     )
                 )
             x += width
-    return _svg(len(rows) * step + 6, parts) + _legend(names)
+    return drawing(len(rows) * step + 6, parts) + _legend(names)
 
 
 def roofline(points: Sequence[tuple[str, float, float]], peak: float, bandwidth: float) -> str:
@@ -117,13 +117,13 @@ def roofline(points: Sequence[tuple[str, float, float]], peak: float, bandwidth:
         parts.append(
             f'<line x1="{x:.1f}" y1="{top}" x2="{x:.1f}" y2="{top + high}" stroke="currentColor" opacity="0.12"/>'
         )
-        parts.append(_text(x, top + high + 16, f"{10.0**power:g}", "middle"))
+        parts.append(text_at(x, top + high + 16, f"{10.0**power:g}", "middle"))
     for power in range(y0, y1 + 1):
         _, y = at(10.0**x0, 10.0**power)
         parts.append(
             f'<line x1="{left}" y1="{y:.1f}" x2="{left + wide}" y2="{y:.1f}" stroke="currentColor" opacity="0.12"/>'
         )
-        parts.append(_text(left - 6, y + 4, f"{10.0**power:g}", "end"))
+        parts.append(text_at(left - 6, y + 4, f"{10.0**power:g}", "end"))
     start = max(10.0**x0, 10.0**y0 / bandwidth)
     corners = [at(start, start * bandwidth), at(ridge, peak), at(10.0**x1, peak)]
     parts.append(
@@ -141,14 +141,14 @@ def roofline(points: Sequence[tuple[str, float, float]], peak: float, bandwidth:
         if index < 16:
             ly = top + 8 + index * 18
             parts.append(f'<circle cx="{left + wide + 20}" cy="{ly}" r="5" fill="{shade}"/>')
-            parts.append(_text(left + wide + 30, ly + 4, _short(name, 32)))
+            parts.append(text_at(left + wide + 30, ly + 4, shortened_label(name, 32)))
     parts.append(
-        _text(left + wide / 2, top + high + 36, "multiply-accumulates per byte of main-memory traffic", "middle")
+        text_at(left + wide / 2, top + high + 36, "multiply-accumulates per byte of main-memory traffic", "middle")
     )
     parts.append(
-        _text(left, top + high + 54, f"MAC per cycle, roofs: {peak:,.0f} MAC/cycle and {bandwidth:,.1f} B/cycle")
+        text_at(left, top + high + 54, f"MAC per cycle, roofs: {peak:,.0f} MAC/cycle and {bandwidth:,.1f} B/cycle")
     )
-    return _svg(top + high + 62, parts)
+    return drawing(top + high + 62, parts)
 
 
 def timeline(spans: Sequence[tuple[str, str, int, int]]) -> str:
@@ -162,7 +162,7 @@ def timeline(spans: Sequence[tuple[str, str, int, int]]) -> str:
     parts = []
     for index, unit in enumerate(units):
         y = index * step
-        parts.append(_text(left - 8, y + 21, unit, "end"))
+        parts.append(text_at(left - 8, y + 21, unit, "end"))
         parts.append(
             f'<line x1="{left}" y1="{y + 30}" x2="{left + room}" y2="{y + 30}" stroke="currentColor" opacity="0.15"/>'
         )
@@ -178,25 +178,28 @@ def timeline(spans: Sequence[tuple[str, str, int, int]]) -> str:
     for part in range(5):
         cycle = begin + (end - begin) * part // 4
         parts.append(
-            _text(
+            text_at(
                 left + (cycle - begin) * scale,
                 bottom + 16,
                 f"{cycle:,}",
                 ("start", "middle", "middle", "middle", "end")[part],
             )
         )
-    return _svg(bottom + 22, parts) + _legend([operator for _, operator, _, _ in spans])
+    return drawing(bottom + 22, parts) + _legend([operator for _, operator, _, _ in spans])
 
 
-def _text(x: float, y: float, text: str, anchor: str = "start", fill: str = "currentColor") -> str:
+def text_at(x: float, y: float, text: str, anchor: str = "start", fill: str = "currentColor") -> str:
+    """Text at a place of a drawing."""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{fill}">{escape(text)}</text>'
 
 
-def _short(text: str, most: int) -> str:
+def shortened_label(text: str, most: int) -> str:
+    """The text, at most so many characters of it."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def _svg(height: float, parts: Sequence[str]) -> str:
+def drawing(height: float, parts: Sequence[str]) -> str:
+    """A drawing of the page's width, of elements of SVG."""
     return f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" font-size="12">{"".join(parts)}</svg>'
 
 

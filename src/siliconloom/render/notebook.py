@@ -49,6 +49,12 @@ def _tables(result: dict[str, Any], source: object) -> Callable[[Console], None]
         from siliconloom.render.compare import compare_tables
 
         return lambda out: compare_tables(result, out)
+    if kind == "siliconloom.sweep":
+        from siliconloom.arch.swept import SweepResult
+        from siliconloom.render.sweep import sweep_tables
+
+        assert isinstance(source, SweepResult)
+        return lambda out: sweep_tables(source, out)
     if kind == "siliconloom.verification":
         from siliconloom.arch.verified import Verified
         from siliconloom.render.verification import verification_table

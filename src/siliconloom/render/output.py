@@ -92,6 +92,18 @@ def write_text(path: str | Path, text: str) -> None:
     write_file(path, text.encode("utf-8", "backslashreplace"))
 
 
+def write_bytes(path: str | Path, content: bytes) -> None:
+    """Write ``content`` in one step; ``-`` is standard output."""
+    if str(path) == STANDARD_OUTPUT:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+        return
+    if _place(path) in {_place(each) for each in files_read()} - {None}:
+        raise LoomError(f"{path}: is an input of this command and would be overwritten")
+    write_file(path, content)
+
+
 def write_json(path: str | Path, data: dict[str, Any]) -> None:
     """Write ``data`` as indented JSON."""
     write_text(path, json.dumps(data, indent=2, allow_nan=False) + "\n")

@@ -1,0 +1,208 @@
+"""What a sweep came to: its points, the front of the best ones, and what each key does.
+
+`siliconloom.sweeps` makes it, ``loom sweep --json`` and ``loom show --json`` print it, ``loom schema sweep-result`` its
+JSON Schema.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+SWEEP_SCHEMA = "siliconloom.sweep/1"
+
+
+class SweptMetric(Struct, frozen=True):
+    """A figure of a point: its name, its unit, and whether less of it is better."""
+
+    name: str
+    unit: str
+    less_is_better: bool
+
+
+class SweptConstraint(Struct, frozen=True):
+    """A bound of a metric, in its base unit."""
+
+    metric: str
+    at_most: float | None
+    at_least: float | None
+
+    def excess(self, value: float) -> float:
+        """By how much a value is beyond the bound; not positive where it keeps it."""
+        if self.at_most is not None:
+            return value - self.at_most
+        assert self.at_least is not None
+        return self.at_least - value
+
+
+class SweptKey(Struct, frozen=True):
+    """A key that was swept, with its values as ``--set`` takes them, and those of the keys that move with it."""
+
+    path: str
+    values: tuple[str, ...]
+    linked: dict[str, tuple[str, ...]]
+
+
+class SweptQuestion(Struct, frozen=True):
+    """All that was asked of a sweep."""
+
+    name: str
+    machine: str
+    workload: str
+    set: dict[str, str]
+    keys: tuple[SweptKey, ...]
+    method: str
+    seed: int
+    objectives: tuple[SweptMetric, ...]
+    constraints: tuple[SweptConstraint, ...]
+    mapping: dict[str, Any]
+
+
+class SweptPoint(Struct, frozen=True, kw_only=True):
+    """A point: the values of its keys and what it came to, or why it came to nothing.
+
+    Parameters
+    ----------
+    number
+        From 0, in the order in which points were first asked.
+    asked
+        How often the method chose it; it is evaluated once.
+    feasible
+        Whether it keeps all constraints; ``None`` of a failed one.
+    bound
+        What sets its lower bound, such as memory.
+    """
+
+    number: int
+    values: dict[str, str]
+    asked: int
+    state: Literal["done", "failed"]
+    why: str | None
+    metrics: dict[str, float]
+    feasible: bool | None
+    bound: str | None
+
+
+class SweptCounts(Struct, frozen=True):
+    """How many points were asked, are different, were evaluated now, were found again, failed, keep the constraints."""
+
+    asked: int
+    distinct: int
+    evaluated: int
+    reused: int
+    failed: int
+    feasible: int
+
+
+class KeyEffect(Struct, frozen=True):
+    """A bar of a tornado: means of an objective over all points with a key's value, at its least and at its most.
+
+    Means are over whatever points the sweep has at each value: only a grid or a space-filling design compares like
+    with like.
+    """
+
+    key: str
+    objective: str
+    mean: float
+    least: float
+    least_at: str
+    most: float
+    most_at: str
+
+
+class KeySensitivity(Struct, frozen=True, kw_only=True):
+    """Sensitivity of an objective to a key, with half of its 95 % confidence interval.
+
+    Parameters
+    ----------
+    first, total
+        Sobol's indices: the share of the variance that the key has alone, and with others.
+    mu_star, sigma
+        Morris's: mean size of elementary effects, and their standard deviation.
+    """
+
+    key: str
+    objective: str
+    first: float | None = None
+    first_confidence: float | None = None
+    total: float | None = None
+    total_confidence: float | None = None
+    mu_star: float | None = None
+    mu_star_confidence: float | None = None
+    sigma: float | None = None
+
+
+class MonotoneBreak(Struct, frozen=True):
+    """Two points that differ in one key alone, of which the larger machine takes more time.
+
+    Parameters
+    ----------
+    worse
+        By what part of the smaller machine's time.
+    """
+
+    key: str
+    smaller: str
+    larger: str
+    smaller_point: int
+    larger_point: int
+    worse: float
+
+
+class SweepResult(Struct, frozen=True, kw_only=True):
+    """The result of a sweep, under its versioned schema."""
+
+    schema: Literal["siliconloom.sweep/1"] = "siliconloom.sweep/1"
+    version: str
+    asked: SweptQuestion
+    complete: bool
+    seconds: float
+    counts: SweptCounts
+    front: tuple[int, ...]
+    points: tuple[SweptPoint, ...]
+    effects: tuple[KeyEffect, ...]
+    sensitivity: tuple[KeySensitivity, ...]
+    monotone: tuple[MonotoneBreak, ...]
+    notes: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, as ``--json`` prints it."""
+        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        return found
+
+
+class SweepProgress(Struct, frozen=True):
+    """How far a sweep is: points in all, finished, of these found again and failed, seconds, the front so far."""
+
+    total: int
+    done: int
+    reused: int
+    failed: int
+    seconds: float
+    objectives: tuple[SweptMetric, ...]
+    front: tuple[SweptPoint, ...]
+
+
+def swept_schema() -> dict[str, Any]:
+    """JSON Schema of a sweep's result."""
+    (made,), components = msgspec.json.schema_components([SweepResult], ref_template="#/$defs/{name}")
+    return {"title": SWEEP_SCHEMA, **made, "$defs": components}
+
+
+__all__ = [
+    "SWEEP_SCHEMA",
+    "KeyEffect",
+    "KeySensitivity",
+    "MonotoneBreak",
+    "SweepProgress",
+    "SweepResult",
+    "SweptConstraint",
+    "SweptCounts",
+    "SweptKey",
+    "SweptMetric",
+    "SweptPoint",
+    "SweptQuestion",
+    "swept_schema",
+]

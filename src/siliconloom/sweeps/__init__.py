@@ -1,0 +1,1 @@
+"""Design-space exploration: points of a sweep, chosen, evaluated side by side, kept, and compared."""

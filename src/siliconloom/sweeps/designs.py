@@ -1,0 +1,95 @@
+"""Designs: lists of points that are known before any of them is evaluated."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from siliconloom.arch.errors import LoomError
+from siliconloom.arch.sweep import MOST_POINTS, Sweep, SweepMethod
+from siliconloom.sweeps.axes import Axis, Indices, size_of
+from siliconloom.sweeps.extras import required
+
+MORRIS_LEVELS = 4
+"""Levels of the unit interval that a trajectory steps on, as Morris took them."""
+
+
+def design_of(sweep: Sweep, axes: Sequence[Axis]) -> list[Indices]:
+    """The points of a sweep that does not search, in order; of a sampled one some may be the same.
+
+    Raises
+    ------
+    LoomError
+        For more points than there are, or too few for what is estimated from them.
+    """
+    if sweep.method is SweepMethod.GRID:
+        if size_of(axes) > MOST_POINTS:
+            raise LoomError(f"the grid has {size_of(axes):,} points, the most are {MOST_POINTS:,}; take method: random")
+        return list(itertools.product(*(range(len(axis)) for axis in axes)))
+    assert sweep.points is not None
+    if sweep.method is SweepMethod.RANDOM:
+        return _random(axes, sweep.points, sweep.seed)
+    if sweep.method is SweepMethod.LATIN_HYPERCUBE:
+        latin = required("SALib.sample.latin", "sweeps", "method: latin_hypercube")
+        return _levels(latin.sample(problem_of(axes), sweep.points, seed=sweep.seed), axes)
+    return _levels(sensitivity_sample(sweep, axes), axes)
+
+
+def sensitivity_sample(sweep: Sweep, axes: Sequence[Axis]) -> Any:
+    """Rows in the unit cube from which Sobol's or Morris's indices are estimated, at most as many as the points.
+
+    Raises
+    ------
+    LoomError
+        For too few points.
+    """
+    assert sweep.points is not None
+    if sweep.method is SweepMethod.SALTELLI:
+        each, least = len(axes) + 2, 8
+        base = 1 << max((sweep.points // each).bit_length() - 1, 0)
+        saltelli = required("SALib.sample.sobol", "sweeps", "method: saltelli")
+        enough = base >= least and base * each <= sweep.points
+    else:
+        each, least = len(axes) + 1, 4
+        base = sweep.points // each
+        morris = required("SALib.sample.morris", "sweeps", "method: morris")
+        enough = base >= least
+    if not enough:
+        what = f"{sweep.method.value} of {len(axes)} keys takes at least {least * each} points"
+        raise LoomError(f"points: {what} (got {sweep.points})")
+    if sweep.method is SweepMethod.SALTELLI:
+        return saltelli.sample(problem_of(axes), base, calc_second_order=False, seed=sweep.seed)
+    return morris.sample(problem_of(axes), base, num_levels=MORRIS_LEVELS, seed=sweep.seed)
+
+
+def problem_of(axes: Sequence[Axis]) -> dict[str, Any]:
+    """The axes as SALib wants them: each the unit interval."""
+    return {"num_vars": len(axes), "names": [axis.path for axis in axes], "bounds": [[0.0, 1.0]] * len(axes)}
+
+
+def _random(axes: Sequence[Axis], points: int, seed: int) -> list[Indices]:
+    """Different points, each as likely as any other."""
+    size = size_of(axes)
+    if points > size:
+        raise LoomError(f"points: {points:,} are asked, and the keys' values have {size:,} combinations")
+    found = []
+    for number in random.Random(seed).sample(range(size), points):
+        place, rest = [], number
+        for axis in reversed(axes):
+            rest, level = divmod(rest, len(axis))
+            place.append(level)
+        found.append(tuple(reversed(place)))
+    return found
+
+
+def _levels(rows: Any, axes: Sequence[Axis]) -> list[Indices]:
+    """Points of the unit cube as values of the keys: the interval is shared out evenly among an axis's values."""
+    return [
+        tuple(min(int(x * len(axis)), len(axis) - 1) for x, axis in zip(row, axes, strict=True))
+        for row in rows.tolist()
+    ]
+
+
+__all__ = ["MORRIS_LEVELS", "design_of", "problem_of", "sensitivity_sample"]

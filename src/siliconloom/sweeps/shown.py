@@ -1,0 +1,190 @@
+"""A sweep and what is known of its points, as one result (`arch.swept`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
+from pydantic import ValidationError
+
+from siliconloom import __version__
+from siliconloom.arch.document import Document
+from siliconloom.arch.errors import LoomError
+from siliconloom.arch.sweep import SEARCHES, Sweep
+from siliconloom.arch.swept import (
+    KeySensitivity,
+    SweepResult,
+    SweptConstraint,
+    SweptCounts,
+    SweptKey,
+    SweptMetric,
+    SweptPoint,
+    SweptQuestion,
+)
+from siliconloom.sweeps.analysis import ParetoFront, effects_of, feasible, monotone_breaks, sensitivity_of
+from siliconloom.sweeps.axes import Axis, Indices, axes_of, fixed_sets
+from siliconloom.sweeps.metrics import constraints_of, objectives_of
+from siliconloom.sweeps.question import PointAnswer
+from siliconloom.sweeps.store import Store, StoredPoint
+
+
+class DescribedSweep:
+    """A sweep with its axes, objectives and constraints.
+
+    Raises
+    ------
+    LoomError
+        For an objective or a constraint that cannot be had, with its place in the file.
+    """
+
+    def __init__(self, sweep: Sweep, document: Document, name: str) -> None:
+        self.sweep, self.document, self.name = sweep, document, name
+        self.objectives: tuple[SweptMetric, ...] = objectives_of(sweep, document)
+        self.constraints: tuple[SweptConstraint, ...] = constraints_of(sweep, document)
+        self.axes: tuple[Axis, ...] = axes_of(sweep)
+        self.fixed = fixed_sets(sweep)
+
+    def text(self) -> str:
+        """The description as JSON."""
+        return self.sweep.model_copy(update={"name": self.name}).model_dump_json(by_alias=True, exclude_unset=True)
+
+    def question(self) -> SweptQuestion:
+        """All that is asked."""
+        sweep = self.sweep
+        return SweptQuestion(
+            name=self.name,
+            machine=sweep.machine,
+            workload=sweep.workload,
+            set=dict(self.fixed),
+            keys=tuple(
+                SweptKey(axis.path, axis.levels, {p: v for p, v in axis.values.items() if p != axis.path})
+                for axis in self.axes
+            ),
+            method=sweep.method.value,
+            seed=sweep.seed,
+            objectives=self.objectives,
+            constraints=self.constraints,
+            mapping=sweep.mapping.model_dump(mode="json"),
+        )
+
+    def values_at(self, place: Indices) -> dict[str, str]:
+        """The value of every swept key at a point."""
+        return {path: v for axis, level in zip(self.axes, place, strict=True) for path, v in axis.sets(level)}
+
+    def feasible(self, answer: PointAnswer) -> bool:
+        """Whether a point keeps all constraints."""
+        return answer.why is None and feasible(answer.metrics, self.constraints)
+
+    def lacks(self, answer: PointAnswer) -> str | None:
+        """A figure that the sweep asks and a point that is done does not have, if there is one."""
+        if answer.why is not None:
+            return None
+        wanted = [each.name for each in self.objectives] + [each.metric for each in self.constraints]
+        return next((name for name in wanted if name not in answer.metrics), None)
+
+
+def point_of(described: DescribedSweep, number: int, place: Indices, answer: PointAnswer, asked: int) -> SweptPoint:
+    """A point with its answer."""
+    return SweptPoint(
+        number=number,
+        values=described.values_at(place),
+        asked=asked,
+        state="done" if answer.why is None else "failed",
+        why=answer.why,
+        metrics=answer.metrics,
+        feasible=None if answer.why is not None else described.feasible(answer),
+        bound=answer.bound,
+    )
+
+
+def told(described: DescribedSweep, member: StoredPoint) -> PointAnswer:
+    """The answer of a point; without a figure that the sweep asks it has failed."""
+    assert member.answer is not None
+    lacking = described.lacks(member.answer)
+    return member.answer if lacking is None else replace(member.answer, why=f"it has no {lacking}")
+
+
+def result_of(
+    described: DescribedSweep, members: Sequence[StoredPoint], *, complete: bool, seconds: float, evaluated: int
+) -> SweepResult:
+    """The result of a sweep, of whose points those count that have answers."""
+    times: dict[str, int] = {}
+    for member in members:
+        times[member.key] = times.get(member.key, 0) + 1
+    numbers: dict[str, int] = {}
+    points: list[SweptPoint] = []
+    places: list[Indices] = []
+    for member in members:
+        if member.answer is not None and member.key not in numbers:
+            numbers[member.key] = len(points)
+            points.append(point_of(described, len(points), member.place, told(described, member), times[member.key]))
+            places.append(member.place)
+    front = ParetoFront(described.objectives)
+    for point in points:
+        if point.feasible:
+            front.add(point.number, point.metrics)
+    notes = []
+    sensitivity: tuple[KeySensitivity, ...] = ()
+    if complete:
+        asked = [points[numbers[member.key]] for member in members]
+        try:
+            sensitivity = sensitivity_of(described.sweep, described.axes, described.objectives, asked)
+        except LoomError as error:
+            notes.append(str(error))
+    failed = sum(point.state == "failed" for point in points)
+    if points and failed == len(points):
+        notes.append(f"every point failed; the first: {points[0].why}")
+    return SweepResult(
+        version=__version__,
+        asked=described.question(),
+        complete=complete,
+        seconds=seconds,
+        counts=SweptCounts(
+            asked=len(members),
+            distinct=len(times),
+            evaluated=evaluated,
+            reused=max(len(points) - evaluated, 0),
+            failed=failed,
+            feasible=sum(bool(point.feasible) for point in points),
+        ),
+        front=front.numbers(),
+        points=tuple(points),
+        effects=()
+        if described.sweep.method in SEARCHES
+        else effects_of(described.axes, described.objectives, points, places),
+        sensitivity=sensitivity,
+        monotone=monotone_breaks(described.axes, points, places),
+        notes=tuple(notes),
+    )
+
+
+def stored_result(path: str | Path, name: str | None = None) -> tuple[SweepResult, list[str]]:
+    """The last sweep of a file of results, or the last one of a name, and the names of all.
+
+    Raises
+    ------
+    LoomError
+        For a file that is none of results, or has no such sweep.
+    """
+    with Store(path, write=False) as store:
+        known = store.sweeps()
+        names = list(dict.fromkeys(each.name for each in known))
+        found = next((each for each in known if name is None or each.name == name), None)
+        if found is None:
+            said = f"has no sweep named '{name}'; it has {', '.join(names)}" if names else "has no sweep yet"
+            raise LoomError(f"{path}: {said}")
+        try:
+            sweep = Sweep.model_validate_json(found.description)
+        except ValidationError as error:
+            raise LoomError(
+                f"{path}: the sweep '{found.name}' is of another version ({error.error_count()} keys)"
+            ) from None
+        described = DescribedSweep(sweep, Document({}, {}, str(path)), found.name)
+        members = store.points(found.number)
+    complete = found.complete and all(each.answer is not None for each in members)
+    made = result_of(described, members, complete=complete, seconds=found.seconds, evaluated=found.evaluated)
+    return made, names
+
+
+__all__ = ["DescribedSweep", "point_of", "result_of", "stored_result"]

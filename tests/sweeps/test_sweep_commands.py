@@ -1,0 +1,143 @@
+"""``loom sweep`` and ``loom show``: what they print and write, and bad input in one line."""
+
+import csv
+import io
+import json
+import re
+
+import pytest
+from pyarrow import parquet
+from rich.console import Console
+
+from siliconloom.arch.swept import SweepProgress, SweepResult, SweptMetric, swept_schema
+from siliconloom.cli import main
+from siliconloom.render.sweep import LiveSweep, short_names, sweep_tables
+from siliconloom.render.sweep_files import sweep_csv
+from siliconloom.sweeps import extras
+from siliconloom.sweeps.run import run_sweep
+from tests.sweeps.small import sweep, write
+
+WORDS = ("sweep", "sweep.yaml", "--workers", "1")
+
+
+def test_what_is_printed_as_json_is_what_show_prints_of_the_file(folder, capsys):
+    write(folder)
+    assert main([*WORDS, "--json", "-"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert first["schema"] == "siliconloom.sweep/1"
+    assert (folder / "sweep.sqlite").exists()
+    assert main(["show", "sweep.sqlite", "--json", "-"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert {k: v for k, v in shown.items() if k != "seconds"} == {k: v for k, v in first.items() if k != "seconds"}
+    required = swept_schema()["$defs"]["SweepResult"]["required"]
+    assert set(required) <= set(first)
+
+
+def test_tables_fit_80_columns(folder, monkeypatch):
+    found = run_sweep(sweep(constraints=[{"metric": "power", "at_most": 5}]), workers=1)
+    text = io.StringIO()
+    sweep_tables(found, Console(file=text, width=80))
+    assert max(map(len, text.getvalue().splitlines())) <= 80
+    for word in ("front", "bandwidth", "lanes", "12 evaluated", "12 points keep them"):
+        assert word in text.getvalue()
+
+
+def test_csv_and_parquet_have_every_point_and_figure(folder):
+    write(folder, keys={"tile.array.rows": {"values": [8, -1], "with": ["tile.array.cols"]}})
+    assert main([*WORDS, "--csv", "p.csv", "--parquet", "p.parquet", "--json", "p.json"]) == 0
+    result = json.loads((folder / "p.json").read_text())
+    rows = list(csv.DictReader(io.StringIO((folder / "p.csv").read_text())))
+    records = parquet.read_table("p.parquet").to_pylist()
+    assert len(rows) == len(records) == len(result["points"]) == 2
+    for row, record, point in zip(rows, records, result["points"], strict=True):
+        assert row["tile.array.cols"] == record["tile.array.cols"] == point["values"]["tile.array.cols"]
+        assert record["why"] == point["why"]
+        for name, value in point["metrics"].items():
+            assert float(row[name]) == record[name] == value
+    assert rows[1]["time"] == ""
+    assert records[1]["time"] is None
+
+
+@pytest.mark.parametrize("objectives", [["time"], ["time", "energy"]])
+def test_the_page_stands_alone_and_shows_every_point(folder, objectives):
+    write(folder, objectives=objectives, name="s<b>.yaml")
+    keys = {"memory.dram.bandwidth": ["4 GB/s", "8 GB/s"], "tile.array.rows": [8, -1]}
+    write(folder, objectives=objectives, keys=keys)
+    assert main([*WORDS, "--report", "page.html"]) == 0
+    page = (folder / "page.html").read_text()
+    assert not re.search(r"<script|https?:|src=|@import", page)
+    assert page.count("<circle") == page.count("<polyline") - (len(objectives) > 1) == 2
+    assert "Failed points" in page
+    assert ("Pareto front" in page) == (len(objectives) > 1)
+
+
+def test_bad_input_of_commands_is_one_line(folder, capsys):
+    write(folder)
+    (folder / "text").write_text("x\n" * 2000)
+    for words, told in [
+        (["show", "absent"], "no such file of results"),
+        (["show", "text"], "no file of a sweep's results"),
+        ([*WORDS, "--results", "text"], "no file of a sweep's results"),
+        ([*WORDS, "--results", "sweep.yaml"], "is an input"),
+        ([*WORDS, "--csv", "a", "--json", "a"], "both name a"),
+        (["sweep", "sweep.yaml", "--workers", "0"], "at least 1"),
+        (["sweep", "absent.yaml"], "cannot be read"),
+    ]:
+        assert main(list(words)) == 2, words
+        caught = capsys.readouterr()
+        assert told in caught.err
+        assert caught.err.count("\n") == 1
+    assert main([*WORDS]) == 0
+    assert main(["show", "sweep.sqlite", "--name", "other"]) == 2
+    assert "has no sweep named 'other'; it has sweep" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("method", "module", "extra"),
+    [("nsga2", "optuna", "sweeps"), ("saltelli", "SALib.sample.sobol", "sweeps"), ("grid", "distributed", "dask")],
+)
+def test_an_absent_extra_says_what_to_install(folder, capsys, monkeypatch, method, module, extra):
+    write(folder, **({} if method == "grid" else {"method": method, "points": 64}))
+    real = extras.import_module
+
+    def absent(name):
+        if name == module:
+            raise ModuleNotFoundError(f"No module named '{name}'", name=name.partition(".")[0])
+        return real(name)
+
+    monkeypatch.setattr(extras, "import_module", absent)
+    words = ["--scheduler", "tcp://127.0.0.1:9"] if method == "grid" else ["--workers", "1"]
+    assert main(["sweep", "sweep.yaml", *words]) == 2
+    assert f"pip install siliconloom[{extra}]" in capsys.readouterr().err
+
+
+def test_short_names_tell_keys_apart():
+    paths = ["tile.array.rows", "memory.a.bandwidth", "memory.b.bandwidth", "rows.rows", "clock"]
+    assert list(short_names(paths).values()) == ["array.rows", "a.bandwidth", "b.bandwidth", "rows.rows", "clock"]
+
+
+def test_the_live_table_shows_how_far_it_is_and_the_front(folder):
+    text = io.StringIO()
+    screen = Console(file=text, width=80, force_terminal=True)
+    seen: list[SweepProgress] = []
+    with LiveSweep(True, screen) as live:
+
+        def watch(progress):
+            seen.append(progress)
+            live(progress)
+
+        found: SweepResult = run_sweep(sweep(), workers=1, watcher=watch)
+    assert "12 of 12 points" in text.getvalue()
+    assert "front so far" in text.getvalue()
+    assert (
+        seen[-1].objectives
+        == found.asked.objectives
+        == (SweptMetric("time", "s", True), SweptMetric("energy", "J", True))
+    )
+    assert tuple(point.number for point in seen[-1].front) == found.front
+
+
+def test_figures_of_csv_are_those_of_the_result():
+    found = run_sweep(sweep(), workers=1)
+    rows = list(csv.DictReader(io.StringIO(sweep_csv(found))))
+    assert [int(row["point"]) for row in rows if row["front"] == "True"] == sorted(found.front)
