@@ -60,6 +60,8 @@ def test_tpu_v4_at_rest_and_at_work_stays_under_what_was_measured() -> None:
     power = standing_power(found.chip)
     assert 10 < power["static"] + power["background"] < 90
     assert 90 < found.result()["power_w"] < 192
+    prompt = simulate("tpu-v4", "llama3-8b", [("workload.layers", "4"), ("workload.sequence", "2048")])
+    assert prompt.result()["power_w"] == pytest.approx(170, rel=0.25)
 
 
 @pytest.mark.parametrize("node", sorted(TECHNOLOGIES))
