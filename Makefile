@@ -42,6 +42,8 @@ demo: $(VENV)/demo.stamp
 	  --report $(OUT)/balanced-prefill.html --json $(OUT)/balanced-prefill.json
 	@$(BIN)/loom sim npu-balanced llama3-8b --set workload.phase=decode --set workload.context=4096 \
 	  --report $(OUT)/balanced-decode.html --json $(OUT)/balanced-decode.json
+	@echo "== 120 designs of an edge NPU for a layer of Llama-3-8B: time, energy, area"
+	@$(BIN)/loom sweep examples/array-sweep.yaml --results $(OUT)/array-sweep.sqlite --report $(OUT)/array-sweep.html
 	@echo "== The Verilog of the edge NPU"
 	@$(BIN)/loom rtl npu-edge-int8 -o $(OUT)/rtl
 	@echo
