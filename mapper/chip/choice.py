@@ -351,13 +351,19 @@ def _sizes(chosen: Chosen) -> tuple[int, ...]:
     return id(chosen.share), tiling.m, tiling.n, tiling.k, tiling.cycles
 
 
-def busiest(tiling: Tiling) -> int:
-    """Cycles of the unit that has the most to do: exact, but that transfers of a first tile may be cut less.
+def busiest(tiling: Tiling, share: Share) -> int:
+    """Cycles of the unit that has the most to do, of those whose work is exact: how units go together is estimated.
 
-    How units go together is what is estimated.
+    Transfers of a first tile may be cut less than estimates say. So may those of rows that stay, of attention, whose
+    rows may be narrower than an access, and of weights in groups: memory does not count there.
     """
     array = 0 if isinstance(tiling, VectorTiling) else tiling.array_cycles
-    return max(tiling.memory_cycles, tiling.vector_cycles, array)
+    work, part = max(tiling.vector_cycles, array), share.operator
+    if isinstance(tiling, AttentionTiling) or (isinstance(tiling, GemmTiling) and tiling.order == "m_kept"):
+        return work
+    if isinstance(part, Gemm) and part.packing is not None and part.packing.group:
+        return work
+    return max(work, tiling.memory_cycles)
 
 
 def nameless(task: Task) -> Task:
@@ -422,7 +428,7 @@ class _Pool:
             self.all.append(Chosen(tiling, share, cost, self.objective.name == "time"))
             self.effort.candidates += 1
             self.layout.append(self.layouts[layout])
-            least = busiest(tiling) if self.exact else 0
+            least = busiest(tiling, share) if self.exact else 0
             self.floors.append(max(self.floor, int(self.objective.of(least, self._moved(number)))))
             self.kinds.append(_kind(share, tiling))
             if self._has_twin(number):
@@ -590,8 +596,9 @@ def _pool(
     began = time.perf_counter()
     floor = int(objective.of(bound.lower_bound_cycles, least_bytes(chip, bound)))
     measured = None if measure is None else partial(measure, task, levels)
-    # of other tasks than products all objects are costed in one level, wherever they are
-    exact = len(chip.memory) == 1 or isinstance(task.operator, Gemm)
+    # of other tasks than products all objects are costed in one level, wherever they are; and where few tasks are
+    # compared with all their rivals, what is known of these counts
+    exact = most <= LEAST_MEASURED and (len(chip.memory) == 1 or isinstance(task.operator, Gemm))
     pool = _Pool(floor, measured, candidates, most, objective, search, exact)
     kept = max(most // LEAST_MEASURED, LEAST_KEPT)
     for number, (least, share) in enumerate(shares(chip, task.operator, task.fused, candidates)):

@@ -296,7 +296,7 @@ def sweep(
     results: str | PathLike[str] | None = None,
     *,
     scheduler: str | None = None,
-    workers: int | None = 1,
+    workers: int | None = None,
 ) -> Result:
     """Evaluate the points of a sweep: what ``loom sweep`` answers.
 
@@ -309,8 +309,8 @@ def sweep(
     scheduler
         Address of a Dask scheduler.
     workers
-        Processes: one is this one, ``None`` as many as there are cores. A script that starts several begins with
-        ``if __name__ == "__main__":``.
+        Processes; this one alone if not given. A script that starts several begins with
+        ``if __name__ == "__main__":``. A Dask cluster has its own.
 
     Returns
     -------
@@ -325,7 +325,8 @@ def sweep(
 
     described = Document.of(dict(description), "sweep") if isinstance(description, Mapping) else fspath(description)
     kept = None if results is None else fspath(results)
-    found = run_sweep(described, kept, scheduler=scheduler, workers=workers)
+    own = 1 if workers is None and scheduler is None else workers
+    found = run_sweep(described, kept, scheduler=scheduler, workers=own)
     return Result(found.as_dict(), found)
 
 
