@@ -94,7 +94,7 @@ def short_timeline(simulation: Simulation) -> Timeline:
 
 def _spans(simulation: Simulation, window: tuple[int, int] | None) -> Iterator[Span]:
     program, outcome = simulation.plan.program, simulation.run
-    for number, start, consumed, end, _ in outcome.trace.tolist():
+    for number, start, consumed, end, *_ in outcome.trace.tolist():
         i = program.instructions[number]
         details = {"instruction": number, "cycle": start, "operands_read": consumed, "done": end}
         if i.opcode == Opcode.MATMUL:
@@ -104,7 +104,7 @@ def _spans(simulation: Simulation, window: tuple[int, int] | None) -> Iterator[S
         else:
             details["bytes"] = i.m * i.n
         yield Span(int(i.unit), program.operators[i.operator], i.opcode.name.lower(), start, consumed, details)
-    for number, start, end, period, periods, iterations in outcome.folds.tolist():
+    for number, start, end, period, periods, iterations, *_ in outcome.folds.tolist():
         if window is not None and not (start < window[1] and end > window[0]):
             continue
         what = f"{periods} x {iterations} iterations" if iterations else "a loop run before from this state"
