@@ -405,6 +405,6 @@ def _fold(state: State, pc: Any, began: Any, shift: Any, periods: Any, iteration
 
 @part()
 def _repeats(state: State, later: Any, rows: Any, rows_after: Any, folds: Any, folds_after: Any) -> None:
-    """Write which executions and jumps of the trace a jump did again, how much later, and where it stands in the trace."""
+    """Write which executions and jumps of the trace a jump did again, how much later, and what was before it."""
     row = state.folds[state.clock[FOLDED]]
     row[6], row[7], row[8], row[9], row[10], row[11] = later, rows, rows_after, folds, folds_after, state.clock[TRACED]

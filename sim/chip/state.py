@@ -86,9 +86,9 @@ class State(NamedTuple):
     """Instruction, first work, operands read, end, leaves the queue; from when its unit has waited for it, until it was
     there, until its last semaphore was posted, and the `Stall` that this was."""
     folds: Any
-    """Jumps: last instruction of the loop, from and to cycle, cycles of a period, periods, iterations of a period; by how
-    much what is repeated is later each time, first and last-but-one row of the trace that it is, first and last-but-one
-    jump, and how many rows the trace has before it."""
+    """Jumps: last instruction of the loop, from and to cycle, cycles of a period, periods, iterations of a period; by
+    how much what is repeated is later each time, first and last-but-one row of the trace that it is, first and
+    last-but-one jump, and how many rows the trace has before it."""
 
 
 FOLD_COLUMNS = 12

@@ -1,4 +1,4 @@
-"""Plots of results with matplotlib, for notebooks and papers; `render.charts` draws those of the HTML reports."""
+"""Plots of results with matplotlib, for notebooks and papers; pages draw their own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.quantity import format_si
-from siliconloom.render.charts import colour
+from siliconloom.render.page import colour
 
 
 def plot_operators(result: dict[str, Any], axes: Axes | None, most: int) -> Axes:
