@@ -71,6 +71,8 @@ def test_examples_run(line, tmp_path, monkeypatch, capsys):
     words = shlex.split(line)[1:]
     if words[:2] == ["models", "get"]:
         pytest.skip("needs the network")
+    if "result.json" in words:
+        assert main(["sim", "npu-edge-int8", "gpt2", "--set", "workload.layers=1", "--json", "result.json"]) == 0
     assert main(words) == 0, capsys.readouterr().err
     assert capsys.readouterr().out or "-o" in words
 
