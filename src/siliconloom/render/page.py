@@ -117,6 +117,20 @@ def legend_of(categories: Sequence[str]) -> tuple[tuple[str, str], ...]:
     return tuple((name, colour(name)) for name in dict.fromkeys(categories))
 
 
+def rate(number: float) -> str:
+    """Something a second, to four digits or to one."""
+    return f"{number:,.0f}" if number >= 1000 else f"{number:.4g}"
+
+
+def rates(result: dict[str, Any]) -> str:
+    """Images and tokens a second of a step, in brackets; nothing of a list of operators, which has neither."""
+    images = result.get("images_per_second")
+    found = [f"{rate(images)} images/s"] if images is not None else []
+    if result["asked"]["sequence"] is not None:
+        found.append(f"{rate(result['tokens_per_second'])} tokens/s")
+    return f" ({', '.join(found)})" if found else ""
+
+
 @cache
 def _environment() -> Environment:
     return Environment(
@@ -165,4 +179,6 @@ __all__ = [
     "colour",
     "legend_of",
     "page",
+    "rate",
+    "rates",
 ]

@@ -19,8 +19,10 @@ from siliconloom.render.page import (
     colour,
     legend_of,
     page,
+    rate,
+    rates,
 )
-from siliconloom.render.tables import asked_text, excluded_text, rates_text, shape_text, share_of
+from siliconloom.render.tables import asked_text, excluded_text, shape_text, share_of
 
 COLUMNS = (
     "name",
@@ -169,9 +171,8 @@ def headline(result: dict[str, Any]) -> str:
     """A step on a chip in sentences: what it takes, what binds, what most of the time goes to, what holds that up."""
     cycles, bound = result["cycles"] or 1, result["bound"]
     longest = max(result["operators"], key=lambda o: share_of(o, cycles), default=None)
-    rate = rates_text(result)
     text = (
-        f"One step takes {format_si(result['seconds'], 's')}{f' ({rate})' if rate else ''}. {bound['achieved']:.1%} of "
+        f"One step takes {format_si(result['seconds'], 's')}{rates(result)}. {bound['achieved']:.1%} of "
         f"that is the least that its {bound['name']} takes ({bound['key']}), whatever the mapping."
     )
     if longest is not None:
@@ -285,7 +286,7 @@ def _tiles(result: dict[str, Any]) -> list[tuple[str, str]]:
             f"of the {bound['name']} bound ({bound['key']}), {bound['lower_bound_cycles']:,} cycles",
         ),
         (f"{result['utilization']:.1%}", "array utilisation"),
-        *([(f"{result['tokens_per_second']:,.4g}", "tokens per second")] if has_tokens else []),
+        *([(rate(result["tokens_per_second"]), "tokens per second")] if has_tokens else []),
         (format_si(result["energy_j"], "J"), f"{format_si(result['power_w'], 'W')} on average"),
         *(
             [(format_bytes(memory["used_bytes"]), f"of {format_bytes(memory['capacity_bytes'])} of main memory")]

@@ -93,7 +93,7 @@ def _grouped(
             rows.append(
                 PageBar(
                     operator["name"] if number == 0 else "",
-                    format_si(found[value], unit),
+                    f"{format_si(found[value], unit)}, {name}",
                     (BarPart(share, colours[name], f"{operator['name']}, {name}: {format_si(found[value], unit)}"),),
                     (max(share * (1 - error), 0), min(share * (1 + error), 1)) if error else None,
                     first=number == 0,

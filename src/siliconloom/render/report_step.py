@@ -17,9 +17,11 @@ from siliconloom.render.page import (
     colour,
     legend_of,
     page,
+    rate,
+    rates,
 )
 from siliconloom.render.report import SHOWN, energy_bars
-from siliconloom.render.tables import asked_text, excluded_text, rates_text
+from siliconloom.render.tables import asked_text, excluded_text
 
 WHOSE = {"gpus": "GPU", "system": "chip", "pim_tile": "tile", "chip": "chip"}
 """What one of the machines is, by the kind of the result."""
@@ -108,9 +110,9 @@ def _machine(result: dict[str, Any]) -> str:
 
 
 def _headline(result: dict[str, Any], rows: list[tuple[dict[str, Any], float]], whole: float) -> str:
-    bound, rate = result["bound"], rates_text(result)
+    bound = result["bound"]
     error = f" ±{result['error']:.0%}, predicted" if result.get("error") else ""
-    text = f"One step takes {format_si(result['seconds'], 's')}{error}{f' ({rate})' if rate else ''}. "
+    text = f"One step takes {format_si(result['seconds'], 's')}{error}{rates(result)}. "
     least = "its roofline" if bound["name"] == "roofline" else f"the bound of {bound['name']}"
     text += f"{bound['achieved']:.1%} of that is {least}, which nothing on this machine can beat."
     if rows and rows[0][1]:
@@ -131,7 +133,7 @@ def _tiles(result: dict[str, Any]) -> list[tuple[str, str]]:
         (f"{result['utilization']:.1%}", "of the peak of arithmetic"),
     ]
     if result["asked"]["sequence"] is not None:
-        tiles.append((f"{result['tokens_per_second']:,.4g}", "tokens per second"))
+        tiles.append((rate(result["tokens_per_second"]), "tokens per second"))
     tiles.append((format_si(result["energy_j"], "J"), f"{format_si(result['power_w'], 'W')} on average, all {whose}s"))
     memory = result["memory"]
     tiles.append((format_bytes(memory["used_bytes"]), f"of {format_bytes(memory['capacity_bytes'])} a {whose}"))
