@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from siliconloom.evaluate import timeline
 from siliconloom.evaluate.chip import simulate
 from siliconloom.evaluate.timeline import folded_run
 from siliconloom.render.report import operators_csv, report_html
@@ -90,6 +91,15 @@ def test_every_chart_of_a_page_has_its_data(simulation):
     assert moved == sum(result["traffic_bytes"].values())
     for unit in result["units"]:
         assert sum(n for name, _, n in charts["units"]["rows"] if name == unit) == result["cycles"]
+
+
+def test_a_run_that_is_too_long_is_drawn_as_far_as_it_is_kept(simulation, monkeypatch):
+    monkeypatch.setattr(timeline, "REPORT_ROWS", 200)
+    run = folded_run(simulation)
+    page = report_html(simulation.result(), run, "")
+    assert run.left_out > 0
+    assert f"{run.left_out:,} executions and jumps after it are left out" in page
+    assert data_of(page)["timeline"]["cycles"] == max(row[-1] for row in run.rows) < run.cycles
 
 
 def test_a_page_of_a_large_model_is_small():

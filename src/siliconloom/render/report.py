@@ -219,7 +219,7 @@ def timeline_data(run: FoldedRun, result: dict[str, Any], bandwidth: float) -> d
         whole = o["end_cycle"] - o["start_cycle"]
         firsts[o["name"]] = [o["start_cycle"], o["start_cycle"] + min(whole, max(o["cycles"] // (o["repeat"] or 1), 1))]
     return {
-        "cycles": run.cycles,
+        "cycles": max(row[-1] for row in run.rows) if run.left_out else run.cycles,
         "clock": run.clock,
         "bandwidth": bandwidth,
         "units": run.units,

@@ -398,7 +398,10 @@
         const sums = this.totals[u], busy = sums.slice(0, run.names).reduce((a, b) => a + b, 0);
         const causes = [...sums.slice(run.names, run.width - 1)].map((c, n) => [c / span, d.causes[n]]).filter(([c]) => c > 0.005);
         causes.sort((a, b) => b[0] - a[0]);
-        const waits = causes.slice(0, 2).map(([c, n]) => `${(c * 100).toFixed(c < 0.1 ? 1 : 0)} % waiting: ${n}`);
+        const percent = (c) => `${(c * 100).toFixed(c < 0.1 ? 1 : 0)} %`;
+        const waits = causes.slice(0, 2).map(([c, n]) => `${percent(c)} waiting: ${n}`);
+        const blank = 1 - (busy + sums.slice(run.names, run.width - 1).reduce((a, b) => a + b, 0)) / span;
+        if (blank > 0.005) waits.push(`${percent(blank)} at barriers or done`);
         return `${name} ${(busy / span * 100).toFixed(1)} % busy${waits.length ? ` (${waits.join(", ")})` : ""}`;
       });
       const what = this.single ? "" : "; each column of pixels is a sum, zoom in for single instructions";
