@@ -19,9 +19,9 @@ PICTURES = Path(__file__).parent / "pictures"
 SMALL = ["--set", "workload.layers=2", "--set", "workload.sequence=64"]
 COMMANDS = {
     "chip": ["sim", "npu-edge-int8", "gpt2", *SMALL],
-    "gpus": ["sim", "dgx-h100", "llama3-8b", "--set", "plan.tensor=4"],
+    "gpus": ["sim", "h100", "gpt2", *SMALL],
     "memory": ["sim", "neupims", "gpt3-7b", "--set", "workload.phase=decode"],
-    "comparison": ["compare", "npu-datacenter", "llama3-8b", "--gpu", "h100,a100"],
+    "comparison": ["compare", "npu-edge-int8", "gpt2", "--gpu", "h100,a100", *SMALL],
     "plan": [
         *("plan", "dgx-h100", "gpt3-13b", "--set", "workload.phase=training", "--set", "workload.batch=32"),
         *("--set", "plan.pipeline=4", "--set", "plan.tensor=2", "--set", "plan.data=1", "--set", "plan.microbatch=2"),

@@ -42,7 +42,7 @@ def test_a_page_is_drawn_without_a_complaint_and_fits_a_phone(kind, pages, chrom
         page.close()
 
 
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("dark", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", COMMANDS)
 def test_axe_finds_nothing(kind, dark, pages, chrome):
     from axe_playwright_python.sync_playwright import Axe
