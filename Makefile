@@ -66,11 +66,14 @@ speak: $(VENV)/demo.stamp
 	@$(BIN)/loom models get smollm2-135m
 	@$(BIN)/loom run npu-edge smollm2-135m --prompt "What is the capital of France?" --tokens 12
 
-# Icarus comes from the system's packages; without it its benches are reported as skipped.
+# Icarus and Chromium come from the system's packages; without them their tests are reported as skipped.
 test: $(VENV)/test.stamp
 	@command -v iverilog >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	  && { apt-get install -y -q iverilog >/dev/null 2>&1 || { apt-get update -q >/dev/null 2>&1 \
 	  && apt-get install -y -q iverilog >/dev/null 2>&1; }; }; } || echo "no Icarus: its benches will be skipped"
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	  && { apt-get install -y -q chromium >/dev/null 2>&1 || { apt-get update -q >/dev/null 2>&1 \
+	  && apt-get install -y -q chromium >/dev/null 2>&1; }; }; } || echo "no Chromium: pages will not be looked at"
 	$(BIN)/loom warmup
 	$(BIN)/python -m pytest -n 2 --dist worksteal --hypothesis-seed=$(SEED) \
 	  $(if $(filter 0,$(SLOW)),-m "not slow") $(if $(filter 1,$(SLOW)),--slow-share 16) $(PYTEST_ARGS)

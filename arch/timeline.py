@@ -56,3 +56,65 @@ class Timeline(Struct, frozen=True):
     tracks: Mapping[int, str]
     spans: Iterable[Span]
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+class TimedInstruction(Struct, frozen=True):
+    """What every execution of one instruction has in common.
+
+    Parameters
+    ----------
+    operator, unit
+        Numbers in a `FoldedRun`.
+    name
+        What it does.
+    busy
+        Cycles of its unit in which it works.
+    moved
+        Bytes that it moves to or from main memory.
+    """
+
+    operator: int
+    unit: int
+    name: str
+    busy: int
+    moved: int
+
+
+class FoldedRun(Struct, frozen=True):
+    """Every execution of a whole run, what repeats written once.
+
+    Parameters
+    ----------
+    cycles
+        Of the run.
+    clock
+        Cycles a second.
+    units, operators, causes
+        Names by number; a cause is what a unit waits for.
+    holder
+        Of each unit the number of the cause when its instruction is there and may start, and it still waits.
+    within
+        Of each unit the number of the cause of cycles between first and last beat in which it does not work.
+    instructions
+        By number.
+    rows
+        Executions in the order in which they were run, seven numbers each: instruction; cycle from which its unit
+        waited for it, until it was there, until its last semaphore was posted; cause of the latter; begin; end.
+    jumps
+        What was not run because it repeats, seven numbers each: rows before it; by how many cycles it is later each
+        time; how often; first and last-but-one row that it repeats, first and last-but-one earlier jump.
+    left_out
+        Executions that were run and are not among the rows.
+    """
+
+    cycles: int
+    clock: int
+    units: tuple[str, ...]
+    operators: tuple[str, ...]
+    causes: tuple[str, ...]
+    holder: tuple[int, ...]
+    within: tuple[int, ...]
+    instructions: tuple[TimedInstruction, ...]
+    rows: list[list[int]]
+    jumps: list[list[int]]
+    left_out: int

@@ -58,7 +58,7 @@ print(f"{np.count_nonzero(ours != expected)} of {ours.size} results differ from 
 # Cycles: the simulator runs the same program. The array can do rows x columns products a cycle.
 timed = run(program, chip, exact=True, trace_limit=100_000)
 print("\ninstruction  leaves its queue  is complete")
-for number, _, _, complete, leaves in timed.trace.tolist()[:12]:
+for number, _, _, complete, leaves, *_ in timed.trace.tolist()[:12]:
     print(f"{number:11d}{leaves:18,d}{complete:13,d}")
 bound = M * K * N // (chip.tile.array.rows * chip.tile.array.cols)
 print(f"{timed.cycles:,} cycles; the array's bound is {bound:,}")

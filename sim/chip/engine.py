@@ -74,12 +74,15 @@ class Run(Struct, frozen=True):
     traffic
         Per operator, memory level and column of `sim.chip.levels.level_traffic`, likewise.
     trace
-        Rows of (instruction, first work, operands read, end, leaves the queue) in order of start, at most as many as
-        were asked for; ``trace_rows`` is how many there would have been without that limit.
+        Rows of (instruction, first work, operands read, end, leaves the queue; from when its unit has waited for it,
+        until it was there, until its last semaphore was posted, which `Stall` that was) in order of start, at most as
+        many as were asked for; ``trace_rows`` is how many there would have been without that limit.
     folds
         The first `FOLD_LIMIT` jumps, when there is a trace: (last instruction of the loop, from cycle, to cycle, cycles
-        of a period, periods, iterations of a period, or zero for a whole loop that was looked up); ``jumps`` is how
-        many there were.
+        of a period, periods, iterations of a period, or zero for a whole loop that was looked up; by how many cycles
+        what it repeats is later each time, the rows of the trace and the jumps that it repeats, first and
+        last-but-one of each, rows of the trace before it); ``jumps`` is how many there were. Of the whole run, trace
+        and jumps together are every execution.
     waiting
         Per `Unit`: cycles in which an instruction stood at the head of its queue and could not start.
     """

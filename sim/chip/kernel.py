@@ -306,7 +306,9 @@ def _execute(machine: TileMachine, wishes: Wishes, state: State, unit: Any, star
             constants.ahead >> unit & 1,
         )
         if start < wishes.record[1] and done > wishes.record[0]:
-            _record(state, i, begin + TRANSFER_START if transfer else begin, consumed, done, start)
+            row = _record(state, i, begin + TRANSFER_START if transfer else begin, consumed, done, start)
+            if row >= 0:
+                _record_wait(state, row, before, begin, max(dispatch, before), latest, cause)
     clock[CYCLES] = max(clock[CYCLES], done)
     if clock[CYCLES] >= TIME_LIMIT:
         return OVERFLOW_TIME
@@ -423,11 +425,22 @@ def _credit(state: State, operator: Any, visible: Any, done: Any, ahead: Any) ->
 
 
 @part()
-def _record(state: State, i: Any, begin: Any, consumed: Any, done: Any, start: Any) -> None:
-    """Write an execution into the trace, as long as that has rows."""
+def _record(state: State, i: Any, begin: Any, consumed: Any, done: Any, start: Any) -> Any:
+    """Write an execution into the trace, as long as that has rows; which row, or -1."""
     clock, trace = state.clock, state.trace
-    traced = clock[TRACED]
+    traced, written = clock[TRACED], -1
     if traced < trace.shape[0]:
         trace[traced, 0], trace[traced, 1], trace[traced, 2], trace[traced, 3] = i, begin, consumed, done
         trace[traced, 4] = start
+        written = traced
     clock[TRACED] = traced + 1
+    return written
+
+
+@part()
+def _record_wait(state: State, row: Any, before: Any, begin: Any, arrived: Any, latest: Any, cause: Any) -> None:
+    """Write what `_book_wait` booked beside an execution in the trace."""
+    trace, came = state.trace, min(arrived, begin)
+    trace[row, 5], trace[row, 6], trace[row, 7] = min(before, begin), came, came
+    if latest > came:
+        trace[row, 7], trace[row, 8] = min(latest, begin), cause

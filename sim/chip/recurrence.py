@@ -47,6 +47,7 @@ from siliconloom.sim.chip.state import (
     SEQ,
     SKIPPED,
     TIME_LIMIT,
+    TRACED,
     UNITS,
     State,
     TileMachine,
@@ -92,7 +93,11 @@ BEGAN = MORE
 """Column of a transition: horizon of the state that it began in."""
 ITERATION = MORE + 1
 """Column of an iteration's end: which it was."""
-_COLUMNS = MORE + 2
+ROWS, FOLDS = MORE + 2, MORE + 3
+"""Columns of how many executions and jumps the trace had at the begin of a transition, or at an iteration's end."""
+ROWS_AFTER, FOLDS_AFTER = MORE + 4, MORE + 5
+"""Columns of the same at the end of a transition."""
+_COLUMNS = MORE + 6
 
 IDLE = frozenset((Opcode.LOOP, Opcode.NEXT, Opcode.BARRIER, Opcode.END))
 """Instructions that give an operator no work."""
@@ -100,9 +105,10 @@ IDLE = frozenset((Opcode.LOOP, Opcode.NEXT, Opcode.BARRIER, Opcode.END))
 END, OPERATOR_LOW, OPERATOR_HIGH, FIRST_LEVELS, LAST_LEVELS = range(5)
 """Rows of `find_loops`."""
 
-ANCHORED, POWER, ANCHOR, PENDING, PENDING_BEGAN, PENDING_OUTCOME = range(6)
+ANCHORED, POWER, ANCHOR, PENDING, PENDING_BEGAN, PENDING_OUTCOME, PENDING_ROWS, PENDING_FOLDS = range(8)
 """Columns of `Snapshots.level`: the iteration at the last power of two, or -1, that power, and the state then; the
-state in which the open loop began, or -1 when that is not to be kept, its horizon, and where its ledger stands."""
+state in which the open loop began, or -1 when that is not to be kept, its horizon, where its ledger stands, and how
+many executions and jumps the trace had."""
 
 
 class Snapshots(NamedTuple):
@@ -168,7 +174,7 @@ def empty_snapshots() -> Snapshots:
     return Snapshots(
         loops=empty_seen(2 * KNOWN, KNOWN, _COLUMNS, pool=POOL),
         visits=empty_seen(VISITS, VISITS, _COLUMNS, pool=POOL // LEVELS, levels=LEVELS),
-        level=np.full((LEVELS, 6), -1, np.int64),
+        level=np.full((LEVELS, 8), -1, np.int64),
         credit=full_credit(),
         row=np.zeros(WIDTH, np.int64),
         ledger=np.zeros(WIDTH, np.int64),
@@ -226,7 +232,9 @@ def back_edge(machine: TileMachine, wishes: Wishes, snapshots: Snapshots, state:
             if times > 0:
                 state.loop[INDEX, level] += times * iterations
                 clock[PERIODS] += times
-                _fold(state, end, began, cycles, times, iterations)
+                if _fold(state, end, began, cycles, times, iterations):
+                    _repeats(state, cycles, before[ROWS], clock[TRACED], before[FOLDS], clock[FOLDED])
+                clock[FOLDED] += 1
                 return True
     length = ledger_length(row)
     place = place_of_outcome(visits, length)
@@ -236,6 +244,7 @@ def back_edge(machine: TileMachine, wishes: Wishes, snapshots: Snapshots, state:
         copy_row(ledger, visits.outcome[place:], length)
         take_outcome(visits, length)
         visit[NEXT], visit[TIME], visit[OUTCOME], visit[BEGAN], visit[ITERATION] = here, 0, place, now, index
+        visit[ROWS], visit[FOLDS] = clock[TRACED], clock[FOLDED]
         keep(visits)
         if anchors:
             anchored[POWER] = 1 if anchored[ANCHORED] < 0 else 2 * anchored[POWER]
@@ -297,7 +306,10 @@ def enter(machine: TileMachine, wishes: Wishes, snapshots: Snapshots, state: Sta
         if _repeat(machine, wishes, state, loop, ledger, now, now - known[BEGAN], 1) > 0:
             clock[PC] = end + 1
             clock[LOOKUPS] += 1
-            _fold(state, end, began, clock[SEQ] - began, 1, 0)
+            if _fold(state, end, began, clock[SEQ] - began, 1, 0):
+                shift = now - known[BEGAN]
+                _repeats(state, shift, known[ROWS], known[ROWS_AFTER], known[FOLDS], known[FOLDS_AFTER])
+            clock[FOLDED] += 1
             earn(credit)
             return True
     spend(credit, asked)
@@ -305,6 +317,7 @@ def enter(machine: TileMachine, wishes: Wishes, snapshots: Snapshots, state: Sta
     take_outcome(seen, 2 * length)
     pending = snapshots.level[level]
     pending[PENDING], pending[PENDING_BEGAN], pending[PENDING_OUTCOME] = here, now, place
+    pending[PENDING_ROWS], pending[PENDING_FOLDS] = clock[TRACED], clock[FOLDED]
     return False
 
 
@@ -326,6 +339,8 @@ def leave(machine: TileMachine, snapshots: Snapshots, state: State) -> None:
     known = seen.transition[coming(seen)]
     known[NEXT], known[TIME], known[OUTCOME] = after, now - pending[PENDING_BEGAN], pending[PENDING_OUTCOME]
     known[STATE], known[WORK], known[BEGAN] = began_in, opened, pending[PENDING_BEGAN]
+    known[ROWS], known[FOLDS] = pending[PENDING_ROWS], pending[PENDING_FOLDS]
+    known[ROWS_AFTER], known[FOLDS_AFTER] = state.clock[TRACED], state.clock[FOLDED]
     keep(seen)
 
 
@@ -378,9 +393,18 @@ def _repeat(
 
 
 @part(inside=False)
-def _fold(state: State, pc: Any, began: Any, shift: Any, periods: Any, iterations: Any) -> None:
+def _fold(state: State, pc: Any, began: Any, shift: Any, periods: Any, iterations: Any) -> Any:
+    """Write when a jump was and over what; false when there is no room."""
     clock = state.clock
-    if clock[FOLDED] < state.folds.shape[0]:
-        row = state.folds[clock[FOLDED]]
-        row[0], row[1], row[2], row[3], row[4], row[5] = pc, began, clock[SEQ], shift, periods, iterations
-    clock[FOLDED] += 1
+    if clock[FOLDED] >= state.folds.shape[0]:
+        return False
+    row = state.folds[clock[FOLDED]]
+    row[0], row[1], row[2], row[3], row[4], row[5] = pc, began, clock[SEQ], shift, periods, iterations
+    return True
+
+
+@part()
+def _repeats(state: State, later: Any, rows: Any, rows_after: Any, folds: Any, folds_after: Any) -> None:
+    """Write which executions and jumps of the trace a jump did again, how much later, and what was before it."""
+    row = state.folds[state.clock[FOLDED]]
+    row[6], row[7], row[8], row[9], row[10], row[11] = later, rows, rows_after, folds, folds_after, state.clock[TRACED]

@@ -83,13 +83,16 @@ class State(NamedTuple):
     """How often each instruction was dispatched."""
     operator: Any
     trace: Any
-    """Instruction, first work, operands read, end, leaves the queue."""
+    """Instruction, first work, operands read, end, leaves the queue; from when its unit has waited for it, until it was
+    there, until its last semaphore was posted, and the `Stall` that this was."""
     folds: Any
-    """Jumps: last instruction of the loop, from and to cycle, cycles of a period, periods, iterations of a period."""
+    """Jumps: last instruction of the loop, from and to cycle, cycles of a period, periods, iterations of a period; by
+    how much what is repeated is later each time, first and last-but-one row of the trace that it is, first and
+    last-but-one jump, and how many rows the trace has before it."""
 
 
-FOLD_COLUMNS = 6
-TRACE_COLUMNS = 5
+FOLD_COLUMNS = 12
+TRACE_COLUMNS = 9
 
 
 def initial_state(tables: Tables, operators: int, trace_limit: int, fold_limit: int) -> State:

@@ -83,6 +83,8 @@ def test_examples_run(line, tmp_path, monkeypatch, capsys):
         pytest.skip("needs the network")
     if words[0] == "show":
         assert main(["sweep", "examples/array-sweep.yaml"]) == 0
+    if "result.json" in words:
+        assert main(["sim", "npu-edge-int8", "gpt2", "--set", "workload.layers=1", "--json", "result.json"]) == 0
     assert main(words) == 0, capsys.readouterr().err
     assert capsys.readouterr().out or "-o" in words
 

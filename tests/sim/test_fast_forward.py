@@ -123,6 +123,38 @@ def test_a_folded_trace_and_its_jumps_account_for_every_execution(program, chip)
     assert np.all(np.diff(fast.folds[:, 1:3].ravel()) >= 0)
 
 
+CYCLE_COLUMNS = [1, 2, 3, 4, 5, 6, 7]
+"""Columns of a row of a trace that are cycles."""
+
+
+def expanded(run):
+    """Every execution of a folded trace, each jump replaced by what it repeats."""
+    trace, folds = run.trace, run.folds.tolist()
+
+    def between(row, row_end, fold, fold_end):
+        parts = []
+        for number in range(fold, fold_end):
+            later, rows, rows_after, inner, inner_after, before = folds[number][6:]
+            parts.append(trace[row:before])
+            row, repeated = before, between(rows, rows_after, inner, inner_after)
+            for time in range(1, folds[number][4] + 1):
+                copy = repeated.copy()
+                copy[:, CYCLE_COLUMNS] += time * later
+                parts.append(copy)
+        return np.concatenate([*parts, trace[row:row_end]])
+
+    return between(0, len(trace), 0, len(folds))
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(pipelines(iterations=16), chips())
+def test_jumps_say_which_executions_they_repeat(program, chip):
+    exact = run(program, chip, exact=True, trace_limit=200_000)
+    fast = run(program, chip, trace_limit=200_000)
+    event("periods and lookups" if fast.periods and fast.lookups else "periods" if fast.periods else "others")
+    assert np.array_equal(expanded(fast), exact.trace)
+
+
 PRODUCTS = ("gpt2-block-gemms", "resnet50-conv", "resnet50")
 """Library workloads without phases or layers; the first two are the only ones for a bare array."""
 WIDE = ("gpt-145b", "gpt-1t")

@@ -8,19 +8,15 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 from pydantic import BaseModel
 
-from siliconloom.arch.compared import COMPARE_SCHEMA, ComparedOperator, Comparison
+from siliconloom.arch.compared import COMPARE_SCHEMA, ComparedOperator
 from siliconloom.arch.errors import LoomError, nearest_name
-from siliconloom.arch.planned import PLAN_SCHEMA, PlanResult
+from siliconloom.arch.kept_result import SCHEMAS
 from siliconloom.arch.quantity import format_si
-from siliconloom.arch.result import SCHEMA, StepResult
 
 if TYPE_CHECKING:
     import pandas
     import pyarrow
     from matplotlib.axes import Axes
-
-SCHEMAS: dict[str, type[BaseModel]] = {SCHEMA: StepResult, PLAN_SCHEMA: PlanResult, COMPARE_SCHEMA: Comparison}
-"""Models of results by the name of their schema; a verification's record comes with its own."""
 
 
 class NoSuchPart(LoomError, AttributeError):
@@ -127,6 +123,21 @@ class Result:
         from siliconloom.render.plots import plot_roofline
 
         return plot_roofline(self._data, axes)
+
+    def plot_energy(self, axes: Axes | None = None) -> Axes:
+        """Draw bars of a step's energy by component, of a comparison's by machine; needs matplotlib.
+
+        Raises
+        ------
+        LoomError
+            Of plans, which have no energies, and without matplotlib.
+        """
+        from siliconloom.api.frames import require_extra
+
+        require_extra(("matplotlib",), "plots", "a plot")
+        from siliconloom.render.plots import plot_energy
+
+        return plot_energy(self._data, axes)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "operators":  # as a property raised it

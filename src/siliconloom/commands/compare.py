@@ -71,7 +71,7 @@ def command(
         overrides=assignments,
     )
     if report is not None:
-        from siliconloom.render.report import compare_html
+        from siliconloom.render.report_compare import compare_html
 
         write_text(report, compare_html(result))
     if json_file is not None:

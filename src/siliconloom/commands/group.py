@@ -21,6 +21,7 @@ COMMANDS = (
     "models",
     "gpu",
     "compare",
+    "figure",
     "collective",
     "plan",
     "sweep",

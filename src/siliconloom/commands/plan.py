@@ -20,6 +20,9 @@ def command(
     model: Workload,
     sets: Set = None,
     trace: Annotated[str | None, typer.Option("--trace", metavar="FILE", help="Write a timeline for Perfetto.")] = None,
+    report: Annotated[
+        str | None, typer.Option("--report", metavar="FILE", help="Write a self-contained HTML report.")
+    ] = None,
     json_file: Json = None,
 ) -> None:
     """Find the fastest way to split a model over a system.
@@ -34,10 +37,10 @@ def command(
     from siliconloom.render.plan import plan_tables
     from siliconloom.render.tables import Terminal, console
 
-    check_outputs({"--trace": trace, "--json": json_file}, (system, model))
+    check_outputs({"--trace": trace, "--report": report, "--json": json_file}, (system, model))
     assignments = parse_assignments(sets or [])
     cluster, graph, fixed, troubles, decoding = read_plan_input(system, model, assignments)
-    drawn: list[Timeline] | None = None if trace is None else []
+    drawn: list[Timeline] | None = None if trace is None and report is None else []
     watcher = Terminal(json_file != "-")
     result = plan_result(cluster, graph, fixed, troubles, decoding, watcher=watcher, timeline=drawn)
     if trace is not None and drawn:
@@ -45,7 +48,11 @@ def command(
 
         write_text(trace, trace_text(drawn[0]))
     result["asked"]["overrides"] = dict(assignments)
+    if report is not None:
+        from siliconloom.render.report_plan import plan_html
+
+        write_text(report, plan_html(result, drawn[0] if drawn else None))
     if json_file is not None:
         write_json(json_file, result)
-    if json_file != "-":
+    if "-" not in (trace, report, json_file):
         plan_tables(result, console())

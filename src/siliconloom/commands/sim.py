@@ -80,7 +80,7 @@ def command(
     chip_sets, workload_sets = split_overrides(assignments)
     graph = load_workload(workload, workload_sets)
     machine = read_machine(chip, chip_sets)
-    options = {"--trace": trace, "--report": report, "--window": window, "--csv": csv}
+    options = {"--trace": trace, "--window": window, "--csv": csv}
     options |= {"--mapping": mapping, "--placement": placement, "--objective": objective}
     refuse_options(machine, graph, options, search=length)
     seen, wanted = None, 0
@@ -113,12 +113,16 @@ def command(
         from siliconloom.render.trace import trace_text
 
         write_text(trace, trace_text(timeline_of(simulation, seen)))
-    if report is not None and simulation is not None:
-        from siliconloom.evaluate.timeline import short_timeline
+    if report is not None and simulation is None:
+        from siliconloom.render.report_step import step_html
+
+        write_text(report, step_html(result))
+    elif report is not None and simulation is not None:
+        from siliconloom.evaluate.timeline import folded_run
         from siliconloom.render.report import report_html
 
         description = simulation.chip.model_dump_json(indent=2)
-        write_text(report, report_html(result, short_timeline(simulation), description))
+        write_text(report, report_html(result, folded_run(simulation), description))
     if csv is not None:
         from siliconloom.render.report import operators_csv
 

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 from pydantic_core import PydanticCustomError
 
 from siliconloom.arch import Chip, LoomError
 from siliconloom.arch.budget import require_memory
-from siliconloom.arch.isa import Opcode, Unit
+from siliconloom.arch.isa import Instruction, Opcode, Unit
 from siliconloom.arch.opcodes import shown_units
 from siliconloom.arch.quantity import DURATION, parse
-from siliconloom.arch.timeline import EVENT_BYTES, Span, Timeline
+from siliconloom.arch.timeline import EVENT_BYTES, FoldedRun, Span, TimedInstruction, Timeline
 from siliconloom.evaluate.chip import Simulation
 from siliconloom.sim.chip.engine import run
+from siliconloom.sim.chip.tables import COLUMNS, Counter, Stall, build_tables
 
 TRACE_LIMIT = 200_000
 """Most instruction executions in a trace: about 40 MB."""
 JUMPS_TRACK = 15
-SHORT_ROWS = 120
-"""Executions that a short timeline shows, about."""
+REPORT_ROWS = 40_000
+"""Most instruction executions in a report: about a megabyte."""
 
 
 def parse_window(text: str, chip: Chip) -> tuple[int, int]:
@@ -74,27 +76,59 @@ def timeline_of(simulation: Simulation, window: tuple[int, int] | None = None) -
     return Timeline(title, 1 / chip.clock, tracks, _spans(simulation, window), facts)
 
 
-def short_timeline(simulation: Simulation) -> Timeline:
-    """Every execution in a short window in the middle of the run."""
-    outcome = simulation.run
-    executed = max(outcome.executions.sum(), 1)
-    length = max(int(outcome.cycles * SHORT_ROWS / executed), 1)
-    begin = max((outcome.cycles - length) // 2, 0)
-    window = begin, begin + length
-    again = run(simulation.plan.program, simulation.chip, trace_limit=4 * SHORT_ROWS, window=window)
-    program, shown = simulation.plan.program, shown_units()
-    spans = []
-    for number, start, consumed, *_ in again.trace.tolist():
-        i = program.instructions[number]
-        if i.unit in shown:
-            spans.append(Span(int(i.unit), program.operators[i.operator], i.opcode.name.lower(), start, consumed))
-    tracks = {int(unit): name for unit, name in shown_units().items()}
-    return Timeline(simulation.graph.name, 1 / simulation.chip.clock, tracks, spans)
+def folded_run(simulation: Simulation) -> FoldedRun:
+    """Every execution of a simulation's whole run, what was jumped written once."""
+    program, chip = simulation.plan.program, simulation.chip
+    again = run(program, chip, trace_limit=REPORT_ROWS)
+    tables = build_tables(program, chip)
+    table = tables.instructions
+    column = {name: table[:, number] for name, number in COLUMNS.items()}
+    product = column["unit"] == Unit.MATMUL
+    busy = np.where(product, column["stream"] * column["folds"], column["duration"])
+    shown = [unit for unit in shown_units() if unit != Unit.SEQUENCER and np.any(column["unit"] == unit)]
+    places = {int(unit): number for number, unit in enumerate(shown)}
+    moved = tables.counters[:, Counter.READ_BYTES] + tables.counters[:, Counter.WRITE_BYTES]
+    instructions = []
+    for number, i in enumerate(program.instructions):
+        at = places.get(int(i.unit), -1) if i.opcode != Opcode.BARRIER else -1
+        instructions.append(TimedInstruction(i.operator, at, _told(i), int(busy[number]), int(moved[number])))
+    trace = again.trace
+    unit = column["unit"][trace[:, 0]]
+    multiplies = unit == Unit.MATMUL
+    begin = np.where(multiplies, trace[:, 1], trace[:, 4])
+    end = np.where(multiplies, trace[:, 2], begin + column["duration"][trace[:, 0]])
+    rows = np.stack([*(trace[:, each] for each in (0, 5, 6, 7, 8)), begin, end], axis=1)
+    jumps = again.folds[:, [11, 6, 4, 7, 8, 9, 10]]
+    within = Stall.DRAIN if tables.constants.output_stationary else Stall.STATIONARY_LOAD
+    known = (jumps[:, 4] <= len(rows)) & (jumps[:, 6] <= len(jumps)) & (jumps[:, 0] <= len(rows))
+    return FoldedRun(
+        cycles=again.cycles,
+        clock=chip.clock,
+        units=tuple(shown_units()[unit] for unit in shown),
+        operators=tuple(program.operators),
+        causes=tuple(cause.name.lower().replace("_", " ") for cause in Stall),
+        holder=tuple(int(Stall.STATIONARY_LOAD if u == Unit.MATMUL else Stall.MEMORY_PORT) for u in shown),
+        within=tuple(int(within) for _ in shown),
+        instructions=tuple(instructions),
+        rows=rows.tolist(),
+        jumps=jumps[: int(np.argmin(known)) if not known.all() else len(jumps)].tolist(),
+        left_out=again.trace_rows - len(rows) + again.jumps - len(again.folds),
+    )
+
+
+def _told(instruction: Instruction) -> str:
+    """What an instruction does, in a few words."""
+    i = instruction
+    if i.opcode == Opcode.MATMUL:
+        return f"matmul {i.m} x {i.n} x {i.k}"
+    if i.opcode == Opcode.VECTOR:
+        return f"{i.function.value} {i.m} x {i.n}"
+    return f"{i.opcode.name.lower()} {i.m} x {i.n} B"
 
 
 def _spans(simulation: Simulation, window: tuple[int, int] | None) -> Iterator[Span]:
     program, outcome = simulation.plan.program, simulation.run
-    for number, start, consumed, end, _ in outcome.trace.tolist():
+    for number, start, consumed, end, *_ in outcome.trace.tolist():
         i = program.instructions[number]
         details = {"instruction": number, "cycle": start, "operands_read": consumed, "done": end}
         if i.opcode == Opcode.MATMUL:
@@ -104,7 +138,7 @@ def _spans(simulation: Simulation, window: tuple[int, int] | None) -> Iterator[S
         else:
             details["bytes"] = i.m * i.n
         yield Span(int(i.unit), program.operators[i.operator], i.opcode.name.lower(), start, consumed, details)
-    for number, start, end, period, periods, iterations in outcome.folds.tolist():
+    for number, start, end, period, periods, iterations, *_ in outcome.folds.tolist():
         if window is not None and not (start < window[1] and end > window[0]):
             continue
         what = f"{periods} x {iterations} iterations" if iterations else "a loop run before from this state"

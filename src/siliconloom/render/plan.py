@@ -11,7 +11,7 @@ from siliconloom.arch.quantity import format_bytes, format_si
 from siliconloom.render.tables import Row, bold, print_overrides, table
 
 
-def _long(seconds: float) -> str:
+def long_time(seconds: float) -> str:
     """Hours or days where seconds are many."""
     for unit, size in (("d", 86400.0), ("h", 3600.0)):
         if seconds >= 2 * size:
@@ -90,18 +90,18 @@ def plan_tables(result: dict[str, Any], out: Console) -> None:
         out.print()
         run = result["run"]
         spread = run["seconds"]
-        expected = f", {_long(run['expected_s'])} by Daly's formula" if run["expected_s"] else ""
+        expected = f", {long_time(run['expected_s'])} by Daly's formula" if run["expected_s"] else ""
         spent: list[Row] = [
             (
                 "time",
-                f"{_long(spread['mean'])}, from {_long(spread['p10'])} to {_long(spread['p90'])} in eight of ten "
-                f"runs; {_long(run['ideal_s'])} without failures{expected}",
+                f"{long_time(spread['mean'])}, from {long_time(spread['p10'])} to {long_time(spread['p90'])} in eight "
+                f"of ten runs; {long_time(run['ideal_s'])} without failures{expected}",
             ),
             ("failures", f"{run['failures']:.4g}; a checkpoint every {run['checkpoint_steps']:,} steps"),
             (
                 "lost",
-                f"{_long(run['lost_s'])} of steps, {_long(run['restart_s'])} in restarts, "
-                f"{_long(run['checkpoints_s'])} in checkpoints, {_long(run['waiting_s'])} waiting for chips",
+                f"{long_time(run['lost_s'])} of steps, {long_time(run['restart_s'])} in restarts, "
+                f"{long_time(run['checkpoints_s'])} in checkpoints, {long_time(run['waiting_s'])} waiting for chips",
             ),
             ("goodput", f"{run['goodput']:.1%}"),
         ]

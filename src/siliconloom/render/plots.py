@@ -1,15 +1,20 @@
-"""Plots of results with matplotlib, for notebooks and papers; `render.charts` draws those of the HTML reports."""
+"""Plots of results with matplotlib, for notebooks and papers; pages draw their own."""
 
 from __future__ import annotations
 
+import io
+import warnings
+from collections.abc import Callable
 from typing import Any
 
+import matplotlib
 from matplotlib import pyplot
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from siliconloom.arch.errors import NotSupported
+from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.quantity import format_si
-from siliconloom.render.charts import colour
+from siliconloom.render.page import colour
 
 
 def plot_operators(result: dict[str, Any], axes: Axes | None, most: int) -> Axes:
@@ -29,10 +34,13 @@ def plot_operators(result: dict[str, Any], axes: Axes | None, most: int) -> Axes
     height = 0.8 / len(series)
     for number, (name, seconds) in enumerate(series.items()):
         places = [row + number * height for row in range(len(longest))]
-        drawn.barh(places, [seconds.get(each, 0.0) for each, _ in longest], height, label=name, color=colour(name))
-    drawn.set_yticks([row + 0.4 - height / 2 for row in range(len(longest))], [name for name, _ in longest])
+        drawn.barh(
+            places, [seconds.get(each, 0.0) for each, _ in longest], height, label=_plain(name), color=colour(name)
+        )
+    drawn.set_yticks([row + 0.4 - height / 2 for row in range(len(longest))], [_plain(name) for name, _ in longest])
     drawn.invert_yaxis()
-    drawn.set_title(f"{result['workload']}, {result['phase']}")
+    where = "" if len(series) > 1 else f" on {result['chip']}"
+    drawn.set_title(_plain(f"{result['workload']}{where}, {result['phase']}"))
     if len(series) > 1:  # machines may be a thousand times apart
         drawn.set_xscale("log")
         drawn.legend()
@@ -63,14 +71,86 @@ def plot_roofline(result: dict[str, Any], axes: Axes | None) -> Axes:
     high = max([x for _, x, _ in points] + [ridge]) * 3
     drawn.plot([low, ridge, high], [low * nearest["bandwidth"], peak, peak], color="#b0413e")
     for label, intensity, speed in points:
-        drawn.scatter([intensity], [speed], label=label, zorder=3)
+        drawn.scatter([intensity], [speed], label=_plain(label), zorder=3)
     drawn.set_xscale("log")
     drawn.set_yscale("log")
     drawn.set_ylabel("multiply-accumulates per second")
     roofs = f"{format_si(peak, 'MAC/s')} and {format_si(nearest['bandwidth'], 'B/s')} of {name}"
-    drawn.set_title(f"{result['workload']} on {result['chip']}: roofs {roofs}")
-    drawn.legend(fontsize="small")
+    drawn.set_title(_plain(f"{result['workload']} on {result['chip']}\n{roofs}"), fontsize="medium")
+    drawn.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
     return drawn
+
+
+def plot_energy(result: dict[str, Any], axes: Axes | None) -> Axes:
+    """Bars of the energy that each component of a step takes, or each machine of a comparison; returns the axes.
+
+    Raises
+    ------
+    NotSupported
+        For plans, which have no energies.
+    """
+    if "machines" in result:
+        joules = {machine["name"]: machine["energy_j"] for machine in result["machines"]}
+        title = f"{result['workload']}, {result['phase']}"
+    elif "energy" in result:
+        joules = {name: figure for name, figure in result["energy"].items() if figure}
+        title = f"{result['workload']} on {result['chip']}: {format_si(result['energy_j'], 'J')}"
+    else:
+        raise NotSupported("energies of a plan; loom sim has those of its step")
+    drawn = _axes(axes, "joules")
+    largest = sorted(joules.items(), key=lambda item: -item[1])
+    drawn.barh(range(len(largest)), [figure for _, figure in largest], color=[colour(name) for name, _ in largest])
+    drawn.set_yticks(range(len(largest)), [_plain(name) for name, _ in largest])
+    drawn.invert_yaxis()
+    drawn.set_title(_plain(title))
+    return drawn
+
+
+MOST = 12
+"""Operators in a figure."""
+DRAWN: dict[str, Callable[[dict[str, Any], Axes], Axes]] = {
+    "roofline": plot_roofline,
+    "operators": lambda result, axes: plot_operators(result, axes, MOST),
+    "energy": plot_energy,
+}
+"""What a figure shows, by the name of its kind."""
+FORMATS = ("svg", "png", "pdf")
+KEPT_TEXT: Any = {"svg.fonttype": "none", "svg.hashsalt": "siliconloom", "pdf.fonttype": 42}
+"""Text stays text, and the same result makes the same file."""
+
+
+def figure_bytes(result: dict[str, Any], kind: str, suffix: str) -> bytes:
+    """A file of a figure for a paper.
+
+    Parameters
+    ----------
+    kind
+        One of `DRAWN`.
+    suffix
+        One of `FORMATS`.
+
+    Raises
+    ------
+    LoomError
+        For figures that the result has no data for, and for numbers that cannot be drawn.
+    """
+    if "operators" not in result and kind == "operators":
+        raise NotSupported("operators of a plan; loom sim has those of its step")
+    made = Figure(figsize=(7, 4), layout="constrained")
+    file, dated = io.BytesIO(), {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+    try:
+        with matplotlib.rc_context(KEPT_TEXT), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph .* missing")  # a box stands for it
+            DRAWN[kind](result, made.subplots())
+            made.savefig(file, format=suffix, dpi=200, metadata=dated[suffix])
+    except (ValueError, ArithmeticError) as error:
+        raise LoomError(f"this result cannot be drawn: {error}") from None
+    return file.getvalue()
+
+
+def _plain(text: str) -> str:
+    """The text with no formula in it, whatever names have."""
+    return text.replace("$", r"\$")
 
 
 def _axes(axes: Axes | None, xlabel: str) -> Axes:
@@ -79,4 +159,4 @@ def _axes(axes: Axes | None, xlabel: str) -> Axes:
     return drawn
 
 
-__all__ = ["plot_operators", "plot_roofline"]
+__all__ = ["DRAWN", "FORMATS", "figure_bytes", "plot_energy", "plot_operators", "plot_roofline"]

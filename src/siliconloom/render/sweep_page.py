@@ -9,8 +9,8 @@ from html import escape
 from jinja2 import Environment
 
 from siliconloom.arch.swept import SweepResult, SweptMetric, SweptPoint
-from siliconloom.render.charts import WIDTH, drawing, shortened_label, text_at
-from siliconloom.render.report import TEMPLATES
+from siliconloom.render.drawing import WIDTH, drawing, shortened_label, text_at
+from siliconloom.render.page import TEMPLATES
 from siliconloom.render.sweep import figure_text, heading, point_rows, short_names, summary_lines
 
 MOST_LINES = 1000

@@ -1,0 +1,55 @@
+"""Results that were kept as JSON, read again and checked against their schema."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pydantic import BaseModel, ValidationError
+
+from siliconloom.arch.compared import COMPARE_SCHEMA, Comparison
+from siliconloom.arch.errors import LoomError, nearest_name, one_line, shortened
+from siliconloom.arch.inputs import read_input, source_name
+from siliconloom.arch.planned import PLAN_SCHEMA, PlanResult
+from siliconloom.arch.result import SCHEMA, StepResult
+
+SCHEMAS: dict[str, type[BaseModel]] = {SCHEMA: StepResult, PLAN_SCHEMA: PlanResult, COMPARE_SCHEMA: Comparison}
+"""Models of results by the name of their schema; a verification's record comes with its own."""
+MOST_BYTES = 64 << 20
+"""Bytes that a kept result may have."""
+
+
+def read_result(path: str | Path) -> dict[str, Any]:
+    """A result as plain data, from a file that ``--json`` wrote.
+
+    Raises
+    ------
+    LoomError
+        When it cannot be read, is no result, or contradicts its schema.
+    """
+    name = source_name(path)
+    text = read_input(path, MOST_BYTES, "result")
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise LoomError(f"{name}: is no JSON ({one_line(str(error))})") from None
+    schema = found.get("schema") if isinstance(found, dict) else None
+    if not isinstance(schema, str):
+        raise LoomError(f"{name}: is no result, it has no 'schema'; --json of loom sim and loom compare writes one")
+    if schema not in SCHEMAS:
+        near = nearest_name(schema, list(SCHEMAS))
+        hint = f"; did you mean '{near}'?" if near else ""
+        known = ", ".join(SCHEMAS)
+        raise LoomError(f"{name}: schema: must be one of {known} (got '{shortened(one_line(schema), 60)}'){hint}")
+    try:
+        SCHEMAS[schema].model_validate(found)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise LoomError(f"{name}: {shortened(one_line(where), 200)}: {one_line(first['msg'])}") from None
+    kept: dict[str, Any] = found
+    return kept
+
+
+__all__ = ["SCHEMAS", "read_result"]
