@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from siliconloom.arch.document import Document, find_document
@@ -15,7 +16,7 @@ def is_gpu(name: str | Document) -> bool:
     if name.lower() in {n.lower() for n in gpu_names()}:
         return True
     path = Path(name)
-    return path.is_file() and Document.load(path).data.get("kind") == "gpu"
+    return os.path.isfile(path) and Document.load(path).data.get("kind") == "gpu"
 
 
 def machine_document(name: str) -> Document:

@@ -93,3 +93,13 @@ def test_mistakes_are_one_line(words, told, capsys):
     err = capsys.readouterr().err
     assert told in err
     assert err.count("\n") == 1
+
+
+def test_an_edited_description_is_not_lost(tmp_path, capsys):
+    path = tmp_path / "mine.yaml"
+    path.write_text("edited\n")
+    assert main(["new", "chip", "mine", "-o", str(path)]) == 2
+    assert path.read_text() == "edited\n"
+    assert "--force" in capsys.readouterr().err
+    assert main(["new", "chip", "mine", "-o", str(path), "--force"]) == 0
+    assert "kind: chip" in path.read_text()

@@ -58,6 +58,9 @@ def verified(
     from siliconloom.verification.machine import verify
 
     check_simulator(simulator)
+    for option, least, value in (("--seed", 0, seed), ("--cases", 1, cases), ("--programs", 1, programs)):
+        if value is not None and value < least:
+            raise LoomError(f"{option}: a whole number from {least} on (got {value})")
     mapped = None
     if workload is None:
         if mapping is not None:

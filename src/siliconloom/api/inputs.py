@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from numbers import Integral
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -115,6 +116,8 @@ def _named(given: object, what: str) -> str | Document:
 def _text(path: str, value: object) -> str:
     if isinstance(value, str):
         return value
+    if isinstance(value, Integral):  # NumPy's too
+        value = bool(value) if isinstance(value, bool) else int(value)
     try:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError):

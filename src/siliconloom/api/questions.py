@@ -10,6 +10,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
+from siliconloom.api.arguments import checked
 from siliconloom.api.inputs import (
     Machine,
     Mapped,
@@ -24,6 +25,7 @@ from siliconloom.api.result import Result
 from siliconloom.arch import Document, LoomError, NotSupported
 
 
+@checked
 def simulate(
     machine: Machine,
     workload: Workload,
@@ -93,6 +95,7 @@ def simulate(
     return Result(done.result, done.simulation)
 
 
+@checked
 def plan(system: Machine, model: Workload, sets: Sets | None = None) -> Result:
     """Find the fastest way to split a model over a system: what ``loom plan`` answers.
 
@@ -120,6 +123,7 @@ def plan(system: Machine, model: Workload, sets: Sets | None = None) -> Result:
     return Result(found)
 
 
+@checked
 def compare(
     machine: Machine,
     workload: Workload,
@@ -189,6 +193,7 @@ def compare(
     return Result(found)
 
 
+@checked
 def verify(
     chip: Machine,
     workload: Workload | None = None,
@@ -245,6 +250,7 @@ def verify(
     return Result(record.as_dict(), record)
 
 
+@checked
 def generate_rtl(
     chip: Machine, folder: str | PathLike[str] | None = None, sets: Sets | None = None, *, reset: str = "sync"
 ) -> Result:
@@ -291,6 +297,7 @@ def serve(system: Machine, model: Workload, trace: str | PathLike[str], sets: Se
     raise NotSupported("serve (request-level simulation) is not built yet")
 
 
+@checked
 def sweep(
     description: str | PathLike[str] | Mapping[str, Any],
     results: str | PathLike[str] | None = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -22,6 +23,7 @@ def command(
     output: Annotated[
         str, typer.Option("-o", "--output", metavar="FILE", help="File to write; - is standard output.")
     ] = "-",
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
 ) -> None:
     """Write a description to begin with, every key explained.
 
@@ -36,6 +38,8 @@ def command(
         hint = f"; did you mean '{near}'?" if near else "; systems and workloads: see docs, and loom schema"
         raise LoomError(f"loom new: KIND must be chip (got '{kind}'){hint}")
     check_outputs({"-o": output}, (base,))
+    if output != "-" and not force and Path(output).is_file():
+        raise LoomError(f"{output}: is there already, and may have been edited; --force replaces it")
     write_text(output, new_chip(name, base))
     if output != "-":
         typer.echo(f"{output}: a chip like {base}; try loom sim {output} gpt2")

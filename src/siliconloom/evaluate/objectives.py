@@ -45,6 +45,8 @@ def budget_of(search: bool, seconds: float | None = None, seed: int | None = Non
         raise LoomError(f"--search-time: a number of seconds above 0 (got {seconds:g})")
     if seed is not None and not search and seconds is None:
         raise LoomError("--seed is of a search; add --search")
+    if seed is not None and seed < 0:
+        raise LoomError(f"--seed: a whole number from 0 on (got {seed})")
     return Budget(seconds=seconds, seed=seed or 0) if search or seconds is not None else False
 
 

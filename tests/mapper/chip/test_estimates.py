@@ -42,7 +42,7 @@ def test_no_run_is_faster_than_its_busiest_unit(runs, seed):
                 continue
     assert len(runs) > 500
     assert min(runs) > FIRST
-    assert sum(run > 0.99 for run in runs) > 0.99 * len(runs)
+    assert sum(run > 0.99 for run in runs) > 0.95 * len(runs)
 
 
 ROW = {
