@@ -116,8 +116,8 @@ def _named(given: object, what: str) -> str | Document:
 def _text(path: str, value: object) -> str:
     if isinstance(value, str):
         return value
-    if isinstance(value, Integral):  # NumPy's too
-        value = bool(value) if isinstance(value, bool) else int(value)
+    if isinstance(value, Integral) and not isinstance(value, int):  # NumPy's
+        value = int(value)
     try:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError):
