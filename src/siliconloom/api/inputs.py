@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from numbers import Integral
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, TypeAlias
+
+import numpy as np
 
 from siliconloom.arch import Chip, Description, Document, LoomError, System
 from siliconloom.arch.description import load_chip as read_chip
@@ -116,7 +117,7 @@ def _named(given: object, what: str) -> str | Document:
 def _text(path: str, value: object) -> str:
     if isinstance(value, str):
         return value
-    if isinstance(value, Integral) and not isinstance(value, int):  # NumPy's
+    if isinstance(value, np.integer):
         value = int(value)
     try:
         return json.dumps(value, allow_nan=False)
