@@ -122,6 +122,8 @@ class SweepKey(Description):
 
     @model_validator(mode="after")
     def _one_way(self) -> SweepKey:
+        if isinstance(self.linked, list) and len(set(self.linked)) < len(self.linked):
+            raise rule_at("with", "a key stands twice")
         ranged = {"from": self.start, "to": self.to, "step": self.step, "factor": self.factor}
         given = [name for name, value in ranged.items() if value is not None]
         if self.values is not None and given:
@@ -166,11 +168,14 @@ class SweepKey(Description):
         if here > last.base:
             raise rule_at("to", "is below the range's first value", self.to)
         found = list[str]()
-        while here <= last.base:
-            found.append(first.written(here))
-            here = here * factor + step
-            if len(found) > MOST_LEVELS:
-                raise rule_at("to", f"the range has more than {MOST_LEVELS:,} values", self.to)
+        try:
+            while here <= last.base:
+                found.append(first.written(here))
+                here = here * factor + step
+                if len(found) > MOST_LEVELS:
+                    raise rule_at("to", f"the range has more than {MOST_LEVELS:,} values", self.to)
+        except ArithmeticError:
+            raise rule_at("to", "the range has numbers that are too large or too small", self.to) from None
         return tuple(found)
 
     @staticmethod
@@ -255,6 +260,11 @@ class Sweep(Description):
         known = list(self.set)
         for path, key in self.keys.items():
             known += [path, *key.linked_levels()]
+        swept = known[len(self.set) :]
+        for path in swept:
+            above = next((other for other in swept if path.startswith(f"{other}.")), None)
+            if above is not None:
+                raise rule_at("keys", f"the key {path} is a part of {above}, which has values of its own", path)
         for path in known:
             if known.count(path) > 1:
                 where = "set" if path in self.set else "keys"

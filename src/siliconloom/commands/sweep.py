@@ -66,3 +66,6 @@ def command(
     from siliconloom.commands.swept import write_swept
 
     write_swept(found, csv=csv, parquet=parquet, report=report, json_file=json_file)
+    if found.counts.failed == found.counts.distinct:
+        print(f"loom: no point has an answer; the first: {found.points[0].why}", file=sys.stderr)
+        raise typer.Exit(1)

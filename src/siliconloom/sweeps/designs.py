@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -75,13 +76,23 @@ def _random(axes: Sequence[Axis], points: int, seed: int) -> list[Indices]:
     if points > size:
         raise LoomError(f"points: {points:,} are asked, and the keys' values have {size:,} combinations")
     found = []
-    for number in random.Random(seed).sample(range(size), points):
+    for number in _different(random.Random(seed), size, points):
         place, rest = [], number
         for axis in reversed(axes):
             rest, level = divmod(rest, len(axis))
             place.append(level)
         found.append(tuple(reversed(place)))
     return found
+
+
+def _different(source: random.Random, size: int, count: int) -> list[int]:
+    """So many different numbers below ``size``, which may be more than a `range` can have."""
+    if size <= sys.maxsize:
+        return source.sample(range(size), count)
+    drawn = dict[int, None]()
+    while len(drawn) < count:
+        drawn[source.randrange(size)] = None
+    return list(drawn)
 
 
 def _levels(rows: Any, axes: Sequence[Axis]) -> list[Indices]:

@@ -5,6 +5,7 @@ A figure that no model gives yet is in `LATER`, and is refused by name until a r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
@@ -133,13 +134,19 @@ def _at(document: Document, path: tuple[str | int, ...], name: str) -> SweptMetr
 
 def _bound(document: Document, path: tuple[str | int, ...], value: float | str, metric: SweptMetric) -> float:
     if not isinstance(value, str):
-        return float(value)
+        return _finite(document, path, float(value))
     if metric.unit not in UNITS:
         raise document.error(f"must be a bare number, as {metric.name} has no units to choose from", path, value=value)
     try:
-        return float(parse(value, UNITS[metric.unit], EXAMPLES[metric.unit]))
+        return _finite(document, path, float(parse(value, UNITS[metric.unit], EXAMPLES[metric.unit])))
     except PydanticCustomError as error:
         raise document.error(error.message(), path, value=value) from None
+
+
+def _finite(document: Document, path: tuple[str | int, ...], value: float) -> float:
+    if not math.isfinite(value):
+        raise document.error("must be a finite number", path, value=value)
+    return value
 
 
 __all__ = ["LATER", "METRICS", "Metric", "constraints_of", "described_metric", "metrics_of", "objectives_of"]

@@ -7,6 +7,7 @@ another, are evaluated once (`arch.memo`).
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Mapping
 from functools import cache, lru_cache
@@ -124,7 +125,13 @@ def answer(setting: PointSetting, sets: Sets) -> PointAnswer:
     StaleError
         When files or code differ from those of the sweep.
     """
-    _check_process(setting)
+    check_setting(setting)
+    found = _found(setting, sets)
+    check_setting(setting)  # nobody has changed a file meanwhile
+    return found
+
+
+def _found(setting: PointSetting, sets: Sets) -> PointAnswer:
     began = time.perf_counter()
     parts: dict[str, float] = {}
     try:
@@ -138,14 +145,34 @@ def answer(setting: PointSetting, sets: Sets) -> PointAnswer:
     return PointAnswer(metrics, bound, parts=parts)
 
 
-@lru_cache(maxsize=8)
-def _check_process(setting: PointSetting) -> None:
-    """Once a process and sweep, compare files and code with those that the sweep began with."""
+def check_setting(setting: PointSetting) -> None:
+    """Compare code and files with those that the sweep began with.
+
+    Raises
+    ------
+    StaleError
+        When they differ.
+    """
     if setting.code != version_digest():
         raise StaleError("a worker runs another version of siliconloom than the sweep; install the same one")
     for path, digest in setting.files:
-        if file_digest(path) != digest:
+        if _digest_now(path) != digest:
             raise StaleError(f"{path}: is not the file that the sweep began with")
+
+
+def _digest_now(path: str) -> str:
+    """SHA-256 of a file as it is; it is read again where its time, its size or its place on the disk has changed."""
+    try:
+        now = os.stat(path)
+    except OSError:
+        return ""
+    return _digest_of(path, now.st_mtime_ns, now.st_ctime_ns, now.st_size, now.st_ino)
+
+
+@lru_cache(maxsize=1024)
+def _digest_of(path: str, *state: int) -> str:
+    del state
+    return file_digest(path)
 
 
 def _evaluated(setting: PointSetting, sets: Sets, parts: dict[str, float]) -> tuple[dict[str, float], str]:

@@ -137,6 +137,8 @@ class SweepRun:
         finally:
             self._store.end(self._sweep, time.monotonic() - self._began, self._evaluated, complete=complete)
         members = self._store.points(self._sweep)
+        if self._store.lost():
+            raise LoomError(f"{self._store.path}: was removed or replaced while the sweep ran, and its points with it")
         seconds = time.monotonic() - self._began
         return result_of(self._described, members, complete=True, seconds=seconds, evaluated=self._evaluated)
 

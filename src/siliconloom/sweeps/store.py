@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from msgspec import Struct
 
@@ -95,6 +95,9 @@ class Store:
     def __init__(self, path: str | Path | None, *, write: bool = True) -> None:
         self.path = None if path is None else Path(path)
         self._lock: int | None = None
+        if self.path is not None and self.path.exists() and not self.path.is_file():
+            what = "a folder" if self.path.is_dir() else "a pipe or a device"
+            raise LoomError(f"{self.path}: is no file of results: it names {what}")
         if self.path is not None and (write or not self.path.exists()):
             if not write:
                 raise LoomError(f"{self.path}: no such file of results")
@@ -106,6 +109,7 @@ class Store:
             if write:  # once it is known to be ours
                 self._connection.execute("PRAGMA journal_mode = WAL")
                 self._connection.execute("PRAGMA synchronous = NORMAL")
+            self._file = (0, 0) if self.path is None else self._place()
         except sqlite3.Error as error:
             self._release()
             raise self._error(error) from None
@@ -203,7 +207,7 @@ class Store:
                 f"SELECT key, metrics, bound, why FROM points WHERE state <> 'again' AND key IN ({marks})", part
             )
             for key, metrics, bound, why in rows:
-                found[key] = PointAnswer(json.loads(metrics), bound, why)
+                found[key] = PointAnswer(self._read(metrics, key), bound, why)
         return found
 
     def put(self, key: str, sets: Iterable[tuple[str, str]], answer: PointAnswer) -> None:
@@ -240,9 +244,29 @@ class Store:
         )
         found = []
         for key, place, metrics, bound, why, state in rows:
-            known = None if state is None else PointAnswer(json.loads(metrics), bound, why, state == "again")
-            found.append(StoredPoint(key, tuple(json.loads(place)), known))
+            known = None if state is None else PointAnswer(self._read(metrics, key), bound, why, state == "again")
+            found.append(StoredPoint(key, tuple(self._read(place, key)), known))
         return found
+
+    def _read(self, text: str, key: str) -> Any:
+        """Data of a point; raises `LoomError` where somebody has damaged it."""
+        try:
+            return json.loads(text)
+        except (TypeError, ValueError):
+            raise LoomError(f"{self.path}: the point {key[:12]} is damaged (its data are no JSON)") from None
+
+    def lost(self) -> bool:
+        """Whether the file is not there any more, or is another one."""
+        try:
+            return self.path is not None and self._place() != self._file
+        except OSError:
+            return True
+
+    def _place(self) -> tuple[int, int]:
+        """Where the file is on the disk."""
+        assert self.path is not None
+        found = os.stat(self.path)
+        return found.st_dev, found.st_ino
 
     def count(self) -> int:
         """How many points the file has, of all sweeps."""
