@@ -74,8 +74,8 @@ class Run(Struct, frozen=True):
     traffic
         Per operator, memory level and column of `sim.chip.levels.level_traffic`, likewise.
     trace
-        Rows of (instruction, first work, operands read, end, leaves the queue) in order of start, at most as many as
-        were asked for; ``trace_rows`` is how many there would have been without that limit.
+        Rows of (instruction, first work, operands read, end, leaves the queue, enters it) in order of start, at most
+        as many as were asked for; ``trace_rows`` is how many there would have been without that limit.
     folds
         The first `FOLD_LIMIT` jumps, when there is a trace: (last instruction of the loop, from cycle, to cycle, cycles
         of a period, periods, iterations of a period, or zero for a whole loop that was looked up); ``jumps`` is how

@@ -306,7 +306,7 @@ def _execute(machine: TileMachine, wishes: Wishes, state: State, unit: Any, star
             constants.ahead >> unit & 1,
         )
         if start < wishes.record[1] and done > wishes.record[0]:
-            _record(state, i, begin + TRANSFER_START if transfer else begin, consumed, done, start)
+            _record(state, i, begin + TRANSFER_START if transfer else begin, consumed, done, start, dispatch)
     clock[CYCLES] = max(clock[CYCLES], done)
     if clock[CYCLES] >= TIME_LIMIT:
         return OVERFLOW_TIME
@@ -423,11 +423,11 @@ def _credit(state: State, operator: Any, visible: Any, done: Any, ahead: Any) ->
 
 
 @part()
-def _record(state: State, i: Any, begin: Any, consumed: Any, done: Any, start: Any) -> None:
+def _record(state: State, i: Any, begin: Any, consumed: Any, done: Any, start: Any, queued: Any) -> None:
     """Write an execution into the trace, as long as that has rows."""
     clock, trace = state.clock, state.trace
     traced = clock[TRACED]
     if traced < trace.shape[0]:
         trace[traced, 0], trace[traced, 1], trace[traced, 2], trace[traced, 3] = i, begin, consumed, done
-        trace[traced, 4] = start
+        trace[traced, 4], trace[traced, 5] = start, queued
     clock[TRACED] = traced + 1

@@ -83,13 +83,13 @@ class State(NamedTuple):
     """How often each instruction was dispatched."""
     operator: Any
     trace: Any
-    """Instruction, first work, operands read, end, leaves the queue."""
+    """Instruction, first work, operands read, end, leaves the queue, enters it."""
     folds: Any
     """Jumps: last instruction of the loop, from and to cycle, cycles of a period, periods, iterations of a period."""
 
 
 FOLD_COLUMNS = 6
-TRACE_COLUMNS = 5
+TRACE_COLUMNS = 6
 
 
 def initial_state(tables: Tables, operators: int, trace_limit: int, fold_limit: int) -> State:

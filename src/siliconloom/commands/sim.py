@@ -16,6 +16,7 @@ EXAMPLES = (
     "loom sim npu-edge gpt2",
     "loom sim npu-edge gpt2 --set tile.array.rows=32 --json result.json",
     "loom sim npu-datacenter llama3-8b --set workload.phase=decode",
+    "loom sim npu-edge gpt2 --trace run.kanata --window 1ms:1.1ms",
     "loom sim dgx-h100 llama3-8b --set plan.tensor=4",
 )
 """Shown below the command's help."""
@@ -28,7 +29,12 @@ def command(
     exact: Annotated[
         bool, typer.Option("--exact", help="Run every event instead of jumping what repeats; the result is the same.")
     ] = False,
-    trace: Annotated[str | None, typer.Option("--trace", metavar="FILE", help="Write a timeline for Perfetto.")] = None,
+    trace: Annotated[
+        str | None,
+        typer.Option(
+            "--trace", metavar="FILE", help="Write a timeline for Perfetto, or to F.kanata the pipeline for Konata."
+        ),
+    ] = None,
     window: Annotated[
         str | None,
         typer.Option(
@@ -109,10 +115,14 @@ def command(
     )
     result, simulation = done.result, done.simulation
     if trace is not None and simulation is not None:
-        from siliconloom.evaluate.timeline import timeline_of
+        from siliconloom.evaluate.timeline import instruction_stream, timeline_of
+        from siliconloom.render.kanata import is_kanata, kanata_text
         from siliconloom.render.trace import trace_text
 
-        write_text(trace, trace_text(timeline_of(simulation, seen)))
+        konata = is_kanata(trace)
+        write_text(
+            trace, kanata_text(instruction_stream(simulation)) if konata else trace_text(timeline_of(simulation, seen))
+        )
     if report is not None and simulation is not None:
         from siliconloom.evaluate.timeline import short_timeline
         from siliconloom.render.report import report_html

@@ -8,10 +8,11 @@ from pydantic_core import PydanticCustomError
 
 from siliconloom.arch import Chip, LoomError
 from siliconloom.arch.budget import require_memory
-from siliconloom.arch.isa import Opcode, Unit
+from siliconloom.arch.description import NpuTile
+from siliconloom.arch.isa import Opcode, Unit, disassemble
 from siliconloom.arch.opcodes import shown_units
 from siliconloom.arch.quantity import DURATION, parse
-from siliconloom.arch.timeline import EVENT_BYTES, Span, Timeline
+from siliconloom.arch.timeline import EVENT_BYTES, InstructionStream, Span, StagedInstruction, Timeline
 from siliconloom.evaluate.chip import Simulation
 from siliconloom.sim.chip.engine import run
 
@@ -74,6 +75,38 @@ def timeline_of(simulation: Simulation, window: tuple[int, int] | None = None) -
     return Timeline(title, 1 / chip.clock, tracks, _spans(simulation, window), facts)
 
 
+def instruction_stream(simulation: Simulation) -> InstructionStream:
+    """The recorded executions of a simulation, each with the cycles at which it enters its stages.
+
+    The sequencer takes an instruction up ``issue_cycles`` before it is in its unit's queue; a unit's queue that is full
+    lets it take up no other one meanwhile.
+    """
+    program, outcome = simulation.plan.program, simulation.run
+    rows = outcome.trace.tolist()
+    require_memory(f"--trace: {len(rows):,} instructions", len(rows) * EVENT_BYTES, "--window FROM:TO has fewer")
+    lines = [line.split(maxsplit=1)[1] for line in disassemble(program).splitlines()]
+    tile = simulation.chip.tile
+    issue = tile.sequencer.issue_cycles if isinstance(tile, NpuTile) else 0
+    staged = [
+        StagedInstruction(
+            number,
+            int(program.instructions[number].unit),
+            lines[number],
+            program.operators[program.instructions[number].operator],
+            queued - issue,
+            queued,
+            started,
+            max(begun, started),
+            read,
+            done,
+        )
+        for number, begun, read, done, started, queued in rows
+    ]
+    staged.sort(key=lambda each: (each.queued, each.unit, each.started))
+    title = f"{simulation.chip.name}: {simulation.graph.name}"
+    return InstructionStream(title, {int(unit): name for unit, name in shown_units().items()}, tuple(staged))
+
+
 def short_timeline(simulation: Simulation) -> Timeline:
     """Every execution in a short window in the middle of the run."""
     outcome = simulation.run
@@ -94,7 +127,7 @@ def short_timeline(simulation: Simulation) -> Timeline:
 
 def _spans(simulation: Simulation, window: tuple[int, int] | None) -> Iterator[Span]:
     program, outcome = simulation.plan.program, simulation.run
-    for number, start, consumed, end, _ in outcome.trace.tolist():
+    for number, start, consumed, end, *_ in outcome.trace.tolist():
         i = program.instructions[number]
         details = {"instruction": number, "cycle": start, "operands_read": consumed, "done": end}
         if i.opcode == Opcode.MATMUL:
