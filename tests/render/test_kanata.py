@@ -1,5 +1,7 @@
 """The pipeline of instructions as Konata reads it: a strict reader finds every stage where the simulation has it."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -92,7 +94,7 @@ def test_stages_are_those_of_the_simulation(window):
         assert [started for _, started in sorted(queue)] == sorted(started for _, started in queue)
         assert all(later[0] > sooner[1] for sooner, later in zip(queue, queue[depth:], strict=False))
     issued = sorted(each.issued for each in stream.instructions)
-    assert all(later - sooner >= issue for sooner, later in zip(issued, issued[1:], strict=False)), "one sequencer"
+    assert all(later - sooner >= issue for sooner, later in pairwise(issued)), "one sequencer"
     if window is not None:
         assert all(each.started < window[1] and each.done > window[0] for each in stream.instructions)
 
