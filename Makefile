@@ -86,6 +86,14 @@ lint: $(VENV)/test.stamp
 types: $(VENV)/test.stamp
 	$(BIN)/mypy
 
+# Versions of all that tests, checks and the site were last run with: pip install -r requirements-dev.lock
+lock: $(VENV)/test.stamp
+	$(BIN)/python -m pip install --quiet 'pip-tools>=7.5'
+	$(BIN)/python -m piptools compile --quiet --strip-extras --no-header --no-emit-index-url --no-emit-find-links \
+	  --no-emit-trusted-host --no-emit-options --no-annotate \
+	  --extra test --extra dev --extra fit --output-file requirements-dev.lock pyproject.toml
+	@sed -i '/^siliconloom /d' requirements-dev.lock
+
 # The site: documents and pages made from the code. Nothing is fetched once Sphinx is there, and warnings are errors.
 docs: $(VENV)/docs.stamp
 	@rm -rf out/docs
