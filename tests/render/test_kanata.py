@@ -80,7 +80,7 @@ def test_stages_are_those_of_the_simulation(window):
     found = read_log(kanata_text(stream))
     issue = chip.tile.sequencer.issue_cycles
     rows = sorted(
-        (n, queued - issue, started, read, done) for n, _, read, done, started, queued in outcome.trace.tolist()
+        (n, queued - issue, started, read, done) for n, _, read, done, started, *_, queued in outcome.trace.tolist()
     )
     assert rows == sorted((e.number, e.issued, e.started, e.read, e.done) for e in stream.instructions)
     of_unit = {}

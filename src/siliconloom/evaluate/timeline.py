@@ -100,7 +100,7 @@ def instruction_stream(simulation: Simulation) -> InstructionStream:
             read,
             done,
         )
-        for number, begun, read, done, started, queued in rows
+        for number, begun, read, done, started, *_, queued in rows
     ]
     staged.sort(key=lambda each: (each.queued, each.unit, each.started))
     title = f"{simulation.chip.name}: {simulation.graph.name}"
