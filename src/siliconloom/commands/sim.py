@@ -9,6 +9,7 @@ import typer
 from siliconloom.commands.options import Json, Machine, Objective, Placement, Search, SearchTime, Seed, Set, Workload
 
 if TYPE_CHECKING:
+    from siliconloom.evaluate.chip import Simulation
     from siliconloom.mapper.chip.budget import Budget
 
 
@@ -115,14 +116,7 @@ def command(
     )
     result, simulation = done.result, done.simulation
     if trace is not None and simulation is not None:
-        from siliconloom.evaluate.timeline import instruction_stream, timeline_of
-        from siliconloom.render.kanata import is_kanata, kanata_text
-        from siliconloom.render.trace import trace_text
-
-        konata = is_kanata(trace)
-        write_text(
-            trace, kanata_text(instruction_stream(simulation)) if konata else trace_text(timeline_of(simulation, seen))
-        )
+        _write_trace(trace, simulation, seen)
     if report is not None and simulation is not None:
         from siliconloom.evaluate.timeline import short_timeline
         from siliconloom.render.report import report_html
@@ -140,3 +134,16 @@ def command(
         from siliconloom.render.tables import console
 
         step_tables(result, console())
+
+
+def _write_trace(file: str, simulation: Simulation, window: tuple[int, int] | None) -> None:
+    """Write what ran when, in the format that the file's name asks for."""
+    from siliconloom.evaluate.timeline import instruction_stream, timeline_of
+    from siliconloom.render.kanata import is_kanata, kanata_text
+    from siliconloom.render.output import write_text
+    from siliconloom.render.trace import trace_text
+
+    if is_kanata(file):
+        write_text(file, kanata_text(instruction_stream(simulation)))
+    else:
+        write_text(file, trace_text(timeline_of(simulation, window)))
