@@ -8,7 +8,7 @@ SLOW ?= 1
 SEED ?= 0
 PYTEST_ARGS ?=
 
-.PHONY: demo speak test lint types clean
+.PHONY: demo speak test lint types docs lock clean
 
 $(VENV)/demo.stamp: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -20,6 +20,12 @@ $(VENV)/test.stamp: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -e '.[test,dev]'
+	touch $@
+
+$(VENV)/docs.stamp: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -e '.[docs]'
 	touch $@
 
 demo: $(VENV)/demo.stamp
@@ -84,6 +90,21 @@ lint: $(VENV)/test.stamp
 
 types: $(VENV)/test.stamp
 	$(BIN)/mypy
+
+# Versions of all that tests, checks and the site were last run with: pip install -r requirements-dev.lock
+lock: $(VENV)/test.stamp
+	$(BIN)/python -m pip install --quiet 'pip-tools>=7.5'
+	$(BIN)/python -m piptools compile --quiet --strip-extras --no-header --no-emit-index-url --no-emit-find-links \
+	  --no-emit-trusted-host --no-emit-options --no-annotate \
+	  --extra test --extra dev --extra fit --output-file requirements-dev.lock pyproject.toml
+	@sed -i '/^siliconloom /d' requirements-dev.lock
+
+# The site: documents and pages made from the code. Nothing is fetched once Sphinx is there, and warnings are errors.
+docs: $(VENV)/docs.stamp
+	@rm -rf out/docs
+	@$(BIN)/python docs/_site/assemble.py out/docs-source
+	@$(BIN)/python -m sphinx -W --keep-going -q -j auto -c docs/_site out/docs-source out/docs
+	@echo "the site: out/docs/index.html"
 
 clean:
 	rm -rf $(VENV) out build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

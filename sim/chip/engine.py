@@ -75,8 +75,8 @@ class Run(Struct, frozen=True):
         Per operator, memory level and column of `sim.chip.levels.level_traffic`, likewise.
     trace
         Rows of (instruction, first work, operands read, end, leaves the queue; from when its unit has waited for it,
-        until it was there, until its last semaphore was posted, which `Stall` that was) in order of start, at most as
-        many as were asked for; ``trace_rows`` is how many there would have been without that limit.
+        until it was there, until its last semaphore was posted, which `Stall` that was; enters its queue) in order of
+        start, at most as many as were asked for; ``trace_rows`` is how many there would have been without that limit.
     folds
         The first `FOLD_LIMIT` jumps, when there is a trace: (last instruction of the loop, from cycle, to cycle, cycles
         of a period, periods, iterations of a period, or zero for a whole loop that was looked up; by how many cycles

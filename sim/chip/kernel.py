@@ -306,7 +306,7 @@ def _execute(machine: TileMachine, wishes: Wishes, state: State, unit: Any, star
             constants.ahead >> unit & 1,
         )
         if start < wishes.record[1] and done > wishes.record[0]:
-            row = _record(state, i, begin + TRANSFER_START if transfer else begin, consumed, done, start)
+            row = _record(state, i, begin + TRANSFER_START if transfer else begin, consumed, done, start, dispatch)
             if row >= 0:
                 _record_wait(state, row, before, begin, max(dispatch, before), latest, cause)
     clock[CYCLES] = max(clock[CYCLES], done)
@@ -425,13 +425,13 @@ def _credit(state: State, operator: Any, visible: Any, done: Any, ahead: Any) ->
 
 
 @part()
-def _record(state: State, i: Any, begin: Any, consumed: Any, done: Any, start: Any) -> Any:
+def _record(state: State, i: Any, begin: Any, consumed: Any, done: Any, start: Any, queued: Any) -> Any:
     """Write an execution into the trace, as long as that has rows; which row, or -1."""
     clock, trace = state.clock, state.trace
     traced, written = clock[TRACED], -1
     if traced < trace.shape[0]:
         trace[traced, 0], trace[traced, 1], trace[traced, 2], trace[traced, 3] = i, begin, consumed, done
-        trace[traced, 4] = start
+        trace[traced, 4], trace[traced, 9] = start, queued
         written = traced
     clock[TRACED] = traced + 1
     return written

@@ -84,7 +84,7 @@ class State(NamedTuple):
     operator: Any
     trace: Any
     """Instruction, first work, operands read, end, leaves the queue; from when its unit has waited for it, until it was
-    there, until its last semaphore was posted, and the `Stall` that this was."""
+    there, until its last semaphore was posted, the `Stall` that this was; enters its queue."""
     folds: Any
     """Jumps: last instruction of the loop, from and to cycle, cycles of a period, periods, iterations of a period; by
     how much what is repeated is later each time, first and last-but-one row of the trace that it is, first and
@@ -92,7 +92,7 @@ class State(NamedTuple):
 
 
 FOLD_COLUMNS = 12
-TRACE_COLUMNS = 9
+TRACE_COLUMNS = 10
 
 
 def initial_state(tables: Tables, operators: int, trace_limit: int, fold_limit: int) -> State:

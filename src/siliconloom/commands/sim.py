@@ -9,6 +9,7 @@ import typer
 from siliconloom.commands.options import Json, Machine, Objective, Placement, Search, SearchTime, Seed, Set, Workload
 
 if TYPE_CHECKING:
+    from siliconloom.evaluate.chip import Simulation
     from siliconloom.mapper.chip.budget import Budget
 
 
@@ -16,6 +17,7 @@ EXAMPLES = (
     "loom sim npu-edge gpt2",
     "loom sim npu-edge gpt2 --set tile.array.rows=32 --json result.json",
     "loom sim npu-datacenter llama3-8b --set workload.phase=decode",
+    "loom sim npu-edge gpt2 --trace run.kanata --window 1ms:1.1ms",
     "loom sim dgx-h100 llama3-8b --set plan.tensor=4",
 )
 """Shown below the command's help."""
@@ -28,7 +30,12 @@ def command(
     exact: Annotated[
         bool, typer.Option("--exact", help="Run every event instead of jumping what repeats; the result is the same.")
     ] = False,
-    trace: Annotated[str | None, typer.Option("--trace", metavar="FILE", help="Write a timeline for Perfetto.")] = None,
+    trace: Annotated[
+        str | None,
+        typer.Option(
+            "--trace", metavar="FILE", help="Write a timeline for Perfetto, or to F.kanata the pipeline for Konata."
+        ),
+    ] = None,
     window: Annotated[
         str | None,
         typer.Option(
@@ -109,10 +116,7 @@ def command(
     )
     result, simulation = done.result, done.simulation
     if trace is not None and simulation is not None:
-        from siliconloom.evaluate.timeline import timeline_of
-        from siliconloom.render.trace import trace_text
-
-        write_text(trace, trace_text(timeline_of(simulation, seen)))
+        _write_trace(trace, simulation, seen)
     if report is not None and simulation is None:
         from siliconloom.render.report_step import step_html
 
@@ -134,3 +138,16 @@ def command(
         from siliconloom.render.tables import console
 
         step_tables(result, console())
+
+
+def _write_trace(file: str, simulation: Simulation, window: tuple[int, int] | None) -> None:
+    """Write what ran when, in the format that the file's name asks for."""
+    from siliconloom.evaluate.timeline import instruction_stream, timeline_of
+    from siliconloom.render.kanata import is_kanata, kanata_text
+    from siliconloom.render.output import write_text
+    from siliconloom.render.trace import trace_text
+
+    if is_kanata(file):
+        write_text(file, kanata_text(instruction_stream(simulation)))
+    else:
+        write_text(file, trace_text(timeline_of(simulation, window)))

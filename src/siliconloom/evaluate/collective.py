@@ -24,9 +24,11 @@ from siliconloom.arch.progress import Watch
 from siliconloom.arch.quantity import BYTES as BYTE_UNITS
 from siliconloom.arch.quantity import parse
 from siliconloom.arch.system import System
+from siliconloom.arch.timeline import Timeline
 from siliconloom.baselines.interpolation import curve
 from siliconloom.baselines.operations import make_operations
 from siliconloom.baselines.predict import predict
+from siliconloom.evaluate.messages import check_messages, message_timeline
 from siliconloom.evaluate.networks import cheapest, check_clock, costing, link_rows, screening
 from siliconloom.mapper.network.collectives import OPERATIONS, Size, candidates, lower_bound, pattern
 from siliconloom.mapper.network.exchange import exchange_bound
@@ -84,8 +86,11 @@ def collective_result(
     flows: bool = False,
     predicted: bool = False,
     watch: Watch = lambda _: None,
+    timeline: list[Timeline] | None = None,
 ) -> dict[str, Any]:
     """Time, bus bandwidth and load of every link under the versioned schema.
+
+    Where there is a ``timeline``, that of the messages is put there.
 
     Parameters
     ----------
@@ -116,7 +121,7 @@ def collective_result(
     wiring = wire(described.topology, described.link, chips)
     gpu = None if isinstance(size, np.ndarray) else _gpu_of(described)
     require_memory(f"--chips {chips}", len(wiring.source) * LINK_BYTES, "every link has a row in the result")
-    name, ran, tried, messages = _run(described, wiring, operation, size, exact, flows, watch)
+    name, ran, tried, messages = _run(described, wiring, operation, size, exact, flows, watch, timeline)
     run = ran.run
     seconds, model = run.finish * 1e-12, "flows, max-min fair" if flows else "messages over links"
     fitted: float | None = None
@@ -174,7 +179,14 @@ def collective_result(
 
 
 def _run(
-    described: Network | System, wiring: Wiring, operation: str, size: Size, exact: bool, flows: bool, watch: Watch
+    described: Network | System,
+    wiring: Wiring,
+    operation: str,
+    size: Size,
+    exact: bool,
+    flows: bool,
+    watch: Watch,
+    timeline: list[Timeline] | None,
 ) -> tuple[str, PatternRun, dict[str, float], int]:
     """Algorithm, its run, what each one that was looked at costs, and how many messages it sends."""
     endpoint: Endpoint = described.endpoint
@@ -182,13 +194,21 @@ def _run(
     if wiring.chips == 1 or nothing:
         empty = np.zeros(0, np.int64)
         idle = NetworkRun(empty, np.zeros(len(wiring.source), np.int64), np.zeros(len(wiring.source)))
+        if timeline is not None:
+            timeline.append(Timeline(f"{operation} on {described.name}: nothing is sent", 1e-12, {}, ()))
         return "none", PatternRun(idle, 0), {}, 0
     names = [described.algorithm] if described.algorithm != "auto" else candidates(operation, wiring)
     costs = costing(wiring, described), screening(wiring, described)
     name, tried = cheapest(operation, names, wiring, size, *costs)
     found = pattern(operation, name, wiring, size)
     check_clock(wiring, found)
-    return name, run_pattern(wiring, found, endpoint, exact=exact, flows=flows, watch=watch), tried, found.sent
+    if timeline is not None:
+        check_messages(found)
+    ran = run_pattern(wiring, found, endpoint, exact=exact, flows=flows, watch=watch)
+    if timeline is not None:
+        title = f"{operation} on {wiring.chips} chips of {described.name}: {name}, as messages over links"
+        timeline.append(message_timeline(title, wiring, found, endpoint, flows=flows, finish=ran.run.finish))
+    return name, ran, tried, found.sent
 
 
 def _gpu_of(described: Network | System) -> Gpu | None:

@@ -18,7 +18,9 @@ from siliconloom.arch.network import Network, Wiring, wire
 from siliconloom.arch.progress import Watch
 from siliconloom.arch.quantity import format_si
 from siliconloom.arch.system import System
+from siliconloom.arch.timeline import Timeline
 from siliconloom.arch.transfers import Transfers
+from siliconloom.evaluate.messages import operator_timeline
 from siliconloom.evaluate.networks import cheapest, check_clock, costing, link_rows
 from siliconloom.mapper.network.collectives import OPERATIONS, Size, candidates
 from siliconloom.mapper.network.communication import ProgramOperator, lower
@@ -44,8 +46,11 @@ def communication_result(
     exact: bool = False,
     flows: bool = False,
     watch: Watch = lambda _: None,
+    timeline: list[Timeline] | None = None,
 ) -> dict[str, Any]:
     """When each rank and each operator of a program is done, and the load of every link.
+
+    Where there is a ``timeline``, that of the operators is put there.
 
     Raises
     ------
@@ -72,6 +77,8 @@ def communication_result(
         run = run_flows(wiring, transfers, described.endpoint, watch=watch)
     else:
         run = run_transfers(wiring, transfers, described.endpoint, exact=exact, watch=watch)
+    if timeline is not None:
+        timeline.append(operator_timeline(f"{program.name} on {chips} chips of {described.name}", operators, run))
     seconds = run.finish * 1e-12
     bound = _bound(meetings, wiring)
     if seconds < bound * (1 - 1e-9):

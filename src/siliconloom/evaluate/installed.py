@@ -30,6 +30,7 @@ USES = {
     "placement": "--placement exact",
     "sweeps": "searches, samples and sensitivity of loom sweep, Parquet",
     "dask": "loom sweep on a Dask cluster",
+    "docs": "the site of the documents, make docs",
     "frames": "results as pandas data frames and Arrow tables",
     "plots": "plots of results",
     "fit": "fits of GPU efficiencies",

@@ -9,10 +9,19 @@ from pydantic_core import PydanticCustomError
 
 from siliconloom.arch import Chip, LoomError
 from siliconloom.arch.budget import require_memory
-from siliconloom.arch.isa import Instruction, Opcode, Unit
+from siliconloom.arch.description import NpuTile
+from siliconloom.arch.isa import Instruction, Opcode, Unit, disassemble
 from siliconloom.arch.opcodes import shown_units
 from siliconloom.arch.quantity import DURATION, parse
-from siliconloom.arch.timeline import EVENT_BYTES, FoldedRun, Span, TimedInstruction, Timeline
+from siliconloom.arch.timeline import (
+    EVENT_BYTES,
+    FoldedRun,
+    InstructionStream,
+    Span,
+    StagedInstruction,
+    TimedInstruction,
+    Timeline,
+)
 from siliconloom.evaluate.chip import Simulation
 from siliconloom.sim.chip.engine import run
 from siliconloom.sim.chip.tables import COLUMNS, Counter, Stall, build_tables
@@ -124,6 +133,38 @@ def _told(instruction: Instruction) -> str:
     if i.opcode == Opcode.VECTOR:
         return f"{i.function.value} {i.m} x {i.n}"
     return f"{i.opcode.name.lower()} {i.m} x {i.n} B"
+
+
+def instruction_stream(simulation: Simulation) -> InstructionStream:
+    """The recorded executions of a simulation, each with the cycles at which it enters its stages.
+
+    The sequencer takes an instruction up ``issue_cycles`` before it is in its unit's queue; a unit's queue that is full
+    lets it take up no other one meanwhile.
+    """
+    program, outcome = simulation.plan.program, simulation.run
+    rows = outcome.trace.tolist()
+    require_memory(f"--trace: {len(rows):,} instructions", len(rows) * EVENT_BYTES, "--window FROM:TO has fewer")
+    lines = [line.split(maxsplit=1)[1] for line in disassemble(program).splitlines()]
+    tile = simulation.chip.tile
+    issue = tile.sequencer.issue_cycles if isinstance(tile, NpuTile) else 0
+    staged = [
+        StagedInstruction(
+            number,
+            int(program.instructions[number].unit),
+            lines[number],
+            program.operators[program.instructions[number].operator],
+            queued - issue,
+            queued,
+            started,
+            max(begun, started),
+            read,
+            done,
+        )
+        for number, begun, read, done, started, *_, queued in rows
+    ]
+    staged.sort(key=lambda each: (each.queued, each.unit, each.started))
+    title = f"{simulation.chip.name}: {simulation.graph.name}"
+    return InstructionStream(title, {int(unit): name for unit, name in shown_units().items()}, tuple(staged))
 
 
 def _spans(simulation: Simulation, window: tuple[int, int] | None) -> Iterator[Span]:
