@@ -125,7 +125,7 @@ def scatter(result: SweepResult) -> str:
         parts.append(text_at(x.at(tick), top + high + 16, text, "middle"))
     parts.append(text_at(left + wide / 2, top + high + 34, heading(across) if across else "point", "middle"))
     parts.append(text_at(left + 6, top - 3, heading(down)))
-    if across is not None and front:
+    if len(metrics) == 2 and front:  # of more, points of the front are no line of two of them
         line = sorted((x.at(a), y.at(b)) for a, b, p in zip(xs, ys, points, strict=True) if p.number in front)
         path = " ".join(f"{a:.1f},{b:.1f}" for a, b in line)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{BEST}" stroke-opacity=".5"/>')
@@ -146,8 +146,8 @@ def parallel_coordinates(result: SweepResult) -> str:
         return ""
     keys, metrics, front = result.asked.keys, result.asked.objectives, set(result.front)
     names = short_names(key.path for key in keys)
-    left, top, high = 60, 34, 300
-    step = (WIDTH - 2 * left) / max(len(keys) + len(metrics) - 1, 1)
+    left, right, top, high = 60, 90, 34, 300
+    step = (WIDTH - left - right) / max(len(keys) + len(metrics) - 1, 1)
     parts: list[str] = []
     columns: list[list[float]] = []
     for number, key in enumerate(keys):
