@@ -9,11 +9,11 @@ import pytest
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.swept import SweptConstraint
 from siliconloom.cli import main
-from siliconloom.sweeps import run
+from siliconloom.sweeps import question, run
 from siliconloom.sweeps.analysis import LARGER, WORSE, direction_of, monotone_breaks
 from siliconloom.sweeps.axes import Axis
 from siliconloom.sweeps.run import run_sweep
-from tests.sweeps.small import CHIP, sweep, without_times, write
+from tests.sweeps.small import CHIP, PRODUCTS, sweep, without_times, write
 from tests.sweeps.test_sweep_analysis import point
 
 
@@ -32,6 +32,46 @@ def test_a_machine_that_is_edited_meanwhile_ends_the_sweep_and_leaves_nothing_wr
     again = run_sweep(path, kept, workers=1)
     assert again.counts.reused == 5
     assert without_times(again) == without_times(run_sweep(path, whole, workers=1))
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_a_workload_that_is_edited_within_a_point_leaves_nothing_wrong(tmp_path, monkeypatch, restored):
+    """Not in this process either, which keeps the graphs of workloads."""
+    path, whole = write(tmp_path), tmp_path / "whole.sqlite"
+    monkeypatch.chdir(tmp_path)
+    evaluated, left = question._evaluated, [3]
+
+    def edited(*given):
+        left[0] -= 1
+        if left[0]:
+            return evaluated(*given)
+        (tmp_path / "products.yaml").write_text(PRODUCTS.replace("n: 16", "n: 160"))
+        try:
+            return evaluated(*given)
+        finally:
+            if restored:
+                (tmp_path / "products.yaml").write_text(PRODUCTS)
+
+    monkeypatch.setattr(question, "_evaluated", edited)
+    question._graph.cache_clear()
+    with pytest.raises(LoomError, match="is not the file that the sweep began with"):
+        run_sweep(path, "kept.sqlite", workers=1)
+    (tmp_path / "products.yaml").write_text(PRODUCTS)
+    monkeypatch.setattr(question, "_evaluated", evaluated)
+    again = run_sweep(path, "kept.sqlite", workers=1)
+    assert again.counts.reused == 2
+    question._graph.cache_clear()
+    assert without_times(again) == without_times(run_sweep(path, whole, workers=1))
+
+
+def test_an_objective_that_a_machine_lacks_has_its_place(tmp_path, monkeypatch, capsys):
+    keys = {"workload.gemms.0.m": [16]}
+    path = str(write(tmp_path, machine="h100", workload="products.yaml", keys=keys, objectives=["time", "area"]))
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", path, "--workers", "1"]) == 2
+    err = capsys.readouterr().err
+    assert "objectives.1: the point" in err
+    assert "has no area" in err
 
 
 def test_results_that_are_removed_meanwhile_are_told(tmp_path, monkeypatch):

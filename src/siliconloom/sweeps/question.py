@@ -126,8 +126,12 @@ def answer(setting: PointSetting, sets: Sets) -> PointAnswer:
         When files or code differ from those of the sweep.
     """
     check_setting(setting)
+    before = [_state(path) for path, _ in setting.files]
     found = _found(setting, sets)
-    check_setting(setting)  # nobody has changed a file meanwhile
+    for (path, _), state in zip(setting.files, before, strict=True):
+        if _state(path) != state:  # even if it is what it was before by now
+            _graph.cache_clear()
+            raise StaleError(f"{path}: is not the file that the sweep began with, or was written meanwhile")
     return found
 
 
@@ -162,11 +166,17 @@ def check_setting(setting: PointSetting) -> None:
 
 def _digest_now(path: str) -> str:
     """SHA-256 of a file as it is; it is read again where its time, its size or its place on the disk has changed."""
+    state = _state(path)
+    return _digest_of(path, *state) if state else ""
+
+
+def _state(path: str) -> tuple[int, ...]:
+    """What changes with a file: its times, its size, its place on the disk; nothing of one that is not there."""
     try:
         now = os.stat(path)
     except OSError:
-        return ""
-    return _digest_of(path, now.st_mtime_ns, now.st_ctime_ns, now.st_size, now.st_ino)
+        return ()
+    return now.st_mtime_ns, now.st_ctime_ns, now.st_size, now.st_ino
 
 
 @lru_cache(maxsize=1024)

@@ -200,7 +200,8 @@ class SweepRun:
         lacking = self._described.lacks(found)
         if lacking is not None:
             values = ", ".join(f"{path}={value}" for path, value in self._values(key).items())
-            raise LoomError(f"the point {values} has no {lacking}")
+            place, name = lacking
+            raise LoomError(str(self._described.document.error(f"the point {values} has no {name}", place)))
         if self._described.feasible(found):
             self._front.add(self._numbers[key], found.metrics)
         self._tell()

@@ -76,12 +76,15 @@ class DescribedSweep:
         """Whether a point keeps all constraints."""
         return answer.why is None and feasible(answer.metrics, self.constraints)
 
-    def lacks(self, answer: PointAnswer) -> str | None:
-        """A figure that the sweep asks and a point that is done does not have, if there is one."""
+    def lacks(self, answer: PointAnswer) -> tuple[tuple[str | int, ...], str] | None:
+        """A figure that the sweep asks and a point that is done does not have, and where it is asked; if there is."""
         if answer.why is not None:
             return None
-        wanted = [each.name for each in self.objectives] + [each.metric for each in self.constraints]
-        return next((name for name in wanted if name not in answer.metrics), None)
+        wanted: list[tuple[tuple[str | int, ...], str]] = [
+            (("objectives", number), each.name) for number, each in enumerate(self.objectives)
+        ]
+        wanted += [(("constraints", number, "metric"), each.metric) for number, each in enumerate(self.constraints)]
+        return next(((path, name) for path, name in wanted if name not in answer.metrics), None)
 
 
 def point_of(described: DescribedSweep, number: int, place: Indices, answer: PointAnswer, asked: int) -> SweptPoint:
@@ -102,7 +105,7 @@ def told(described: DescribedSweep, member: StoredPoint) -> PointAnswer:
     """The answer of a point; without a figure that the sweep asks it has failed."""
     assert member.answer is not None
     lacking = described.lacks(member.answer)
-    return member.answer if lacking is None else replace(member.answer, why=f"it has no {lacking}")
+    return member.answer if lacking is None else replace(member.answer, why=f"it has no {lacking[1]}")
 
 
 def result_of(
