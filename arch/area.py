@@ -28,10 +28,8 @@ from msgspec import Struct
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import Chip, NpuTile, PimTile
 from siliconloom.arch.isa import WORD_BITS
-from siliconloom.arch.technology import REGISTER_TRANSISTORS, mac_transistors
+from siliconloom.arch.technology import NAND2_AREA, REGISTER_TRANSISTORS, mac_transistors
 
-NAND2 = 0.798
-"""Square micrometres of four transistors at 45 nm."""
 LOGIC = {65: 0.23 / 0.16, 45: 1.0, 32: 0.072 / 0.16, 20: 0.033 / 0.16, 16: 0.03 / 0.16, 7: 0.0092 / 0.16}
 """Area of logic over that at 45 nm, by node in nanometres."""
 BITCELL = {65: 0.525, 45: 0.346, 28: 0.127, 16: 0.074, 7: 0.027}
@@ -72,7 +70,7 @@ def element_transistors(operand: DataType) -> float:
 
 def logic_area(transistors: float, node: float) -> float:
     """Square millimetres of so many transistors of logic at a node in nanometres."""
-    return transistors / 4 * NAND2 * _at(LOGIC, node) * _around()[0] * MM2
+    return transistors / 4 * NAND2_AREA * _at(LOGIC, node) * _around()[0] * MM2
 
 
 def sram_area(capacity: int, node: float) -> float:
@@ -124,7 +122,7 @@ FLOOR_PLAN = 28, 331.0, 0.24, 256 * 256, 0.29, 24 * 2**20
 def _around() -> tuple[float, float]:
     """Area of logic and of SRAM in the floor plan over that of their cells."""
     node, die, elements_share, elements, buffer_share, capacity = FLOOR_PLAN
-    gates = elements * element_transistors(DataType.INT8) / 4 * NAND2 * _at(LOGIC, node)
+    gates = elements * element_transistors(DataType.INT8) / 4 * NAND2_AREA * _at(LOGIC, node)
     cells = 8 * capacity * _at(BITCELL, node)
     return die * elements_share / (gates * MM2), die * buffer_share / (cells * MM2)
 

@@ -158,13 +158,13 @@ CLOCK_SHARE = 0.25
 
 SRAM_BYTE_TRANSISTORS = 6 * 8
 REGISTER_TRANSISTORS = 24
-_NAND2_AREA = 0.798
+NAND2_AREA = 0.798
 """Square micrometres of four transistors at 45 nm."""
 
 
 def _transistors(int8: float, int32: float, fp16: float, fp32: float, power: int) -> dict[DataType, float]:
     areas = _formats(int8, int32, fp16, fp16, fp32, power)
-    return {dtype: area / PJ * 4 / _NAND2_AREA for dtype, area in areas.items()}
+    return {dtype: area / PJ * 4 / NAND2_AREA for dtype, area in areas.items()}
 
 
 _MULTIPLIERS = _transistors(282, 3495, 1640, 7700, 2)

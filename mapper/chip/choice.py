@@ -598,7 +598,7 @@ def _pool(
     measured = None if measure is None else partial(measure, task, levels)
     # of other tasks than products all objects are costed in one level, wherever they are; and where few tasks are
     # compared with all their rivals, what is known of these counts
-    exact = most <= LEAST_MEASURED and (len(chip.memory) == 1 or isinstance(task.operator, Gemm))
+    exact = most <= MEASURED and (len(chip.memory) == 1 or isinstance(task.operator, Gemm))
     pool = _Pool(floor, measured, candidates, most, objective, search, exact)
     kept = max(most // LEAST_MEASURED, LEAST_KEPT)
     for number, (least, share) in enumerate(shares(chip, task.operator, task.fused, candidates)):

@@ -24,7 +24,7 @@ class NoSuchPart(LoomError, AttributeError):
 
 
 class Result:
-    """The answer to one question: of `simulate`, `plan`, `compare`, `verify` or `generate_rtl`.
+    """The answer to one question: of `simulate`, `plan`, `compare`, `verify`, `sweep` or `generate_rtl`.
 
     Every key of its schema (``loom schema result``) is an attribute, and so are the keys of its parts:
     ``result.seconds``, ``result.bound.achieved``. ``result["seconds"]`` is the same as plain data.
