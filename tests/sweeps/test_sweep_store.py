@@ -1,5 +1,6 @@
 """The file of results: nothing lost, nothing twice, nobody else's file harmed."""
 
+import contextlib
 import os
 import signal
 import sqlite3
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from siliconloom.arch.errors import LoomError
 from siliconloom.sweeps.question import PointAnswer
-from siliconloom.sweeps.run import run_sweep
+from siliconloom.sweeps.run import SweepInterrupted, run_sweep
 from siliconloom.sweeps.store import Store
 from tests.sweeps.small import sweep, without_times, write
 
@@ -77,8 +78,28 @@ def test_one_writes_at_a_time_and_others_may_read():
         assert store.count() == 1
 
 
+SLOW = """
+import sys, time
+from siliconloom.cli import main
+from siliconloom.sweeps.store import Store
+
+put, count = Store.put, 0
+
+def slow(self, *what):
+    global count
+    put(self, *what)
+    count += 1
+    if count > 50:
+        time.sleep(1)
+
+Store.put = slow
+sys.exit(main(["sweep", *sys.argv[1:]]))
+"""
+
+
 def loom(*words, **options):
-    return subprocess.Popen([sys.executable, "-m", "siliconloom", "sweep", *words], **options)
+    """`loom sweep`, which is in no hurry after its first 50 points, so that who watches it is never too late."""
+    return subprocess.Popen([sys.executable, "-c", SLOW, *words], **options)
 
 
 @pytest.mark.slow
@@ -107,3 +128,21 @@ def test_a_sweep_that_is_killed_goes_on_where_it_was(folder, number, workers):
     again = run_sweep(path, "kept", workers=1)
     assert (again.counts.reused, again.counts.evaluated) == (before, 200 - before)
     assert without_times(again) == without_times(run_sweep(path, None, workers=1))
+
+
+def test_an_interrupt_that_a_library_says_nothing_of_ends_a_sweep_all_the_same(folder, monkeypatch):
+    path = write(folder, keys={"memory.dram.bandwidth": {"from": "1 GB/s", "to": "9 GB/s", "step": "1 GB/s"}})
+    put = Store.put
+
+    def heard_by_nobody(*what):
+        put(*what)
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "put", heard_by_nobody)
+        before = signal.getsignal(signal.SIGINT)
+        with pytest.raises(SweepInterrupted, match="1 finished point is kept in kept"):
+            run_sweep(path, "kept", workers=1)
+        assert signal.getsignal(signal.SIGINT) is before
+    assert run_sweep(path, "kept", workers=1).counts.reused == 1

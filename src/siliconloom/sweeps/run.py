@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import FrameType
 
 from siliconloom.arch.document import Document
 from siliconloom.arch.errors import LoomError
@@ -110,6 +113,7 @@ class SweepRun:
         self._asked = self._evaluated = self._reused = self._failed = 0
         self._total = 0
         self._executor: Executor | None = None
+        self._interrupted: list[int] = []
         self._ends = ExitStack()
         text = described.text()
         digest = hashlib.sha256(f"{setting.code} {setting.files} {text}".encode()).hexdigest()
@@ -119,7 +123,7 @@ class SweepRun:
         """Ask all points, whether they are known before (a design) or found on the way (a search)."""
         complete = False
         try:
-            with self._ends:
+            with self._ends, _remembered() as self._interrupted:
                 if design is not None:
                     self._total = len(design)
                     self._ask(design)
@@ -182,6 +186,8 @@ class SweepRun:
                 self._store.put(keys[number], sets[number], found)
                 self._evaluated += 1
                 self._learn(keys[number], found)
+                if self._interrupted:
+                    raise KeyboardInterrupt
         self._tell(last=True)
         return [self._known[key] for key in keys]
 
@@ -231,6 +237,29 @@ class SweepRun:
                 front=front,
             )
         )
+
+
+@contextmanager
+def _remembered() -> Iterator[list[int]]:
+    """Signals of Ctrl-C that came: a library in whose callback one is raised may say nothing of it.
+
+    Where it is not this thread that hears signals, or nobody is to hear this one, the list stays empty.
+    """
+    heard: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield heard
+        return
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        heard.append(number)
+        before(number, frame)
+
+    signal.signal(signal.SIGINT, hear)
+    try:
+        yield heard
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 __all__ = ["SweepInterrupted", "SweepRun", "SweepWatch", "run_sweep"]
