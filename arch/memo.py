@@ -88,6 +88,16 @@ class Memo:
         self._known[key] = found
         return found
 
+    def known(self, key: str) -> Answer | None:
+        """What was kept under ``key``, in memory or in a file; ``None`` where nothing was."""
+        found = self._known.get(key)
+        return self._read(key) if found is None else found
+
+    def keep(self, key: str, answer: Answer) -> None:
+        """Keep an answer that has grown in place of the one that was known."""
+        self._known[key] = answer
+        self._write(key, answer)
+
     def hold(self, question: Hashable, find: Callable[[], Held]) -> Held:
         """What ``find`` returned to the same question before: the object itself, which nobody may change.
 

@@ -140,6 +140,32 @@ def kernels_of(graph: Graph, groups: Mapping[str, int] | None = None) -> list[Gp
             block = [o for o in operators if o.block == operator.block and not isinstance(o, Collective)]
             fused = block[-1] is operator and operator.repeat > 1 and _is(block[0], NORMS)
         found.append(GpuKernel(operator.name, row, operator.repeat, fused))
+    return _varlen(found, {o.name: o.block for o in operators}) if graph.requests else found
+
+
+def _varlen(kernels: list[GpuKernel], blocks: Mapping[str, str]) -> list[GpuKernel]:
+    """One kernel for the next tokens of all requests of a layer, whatever their lengths, as serving stacks launch it.
+
+    It has the requests' keys in all: as many requests of their mean length, which cut their work into equal splits
+    (FlashAttention's and FlashInfer's kernels for unequal lengths). It stands for the first of its operators.
+    """
+    found: list[GpuKernel] = []
+    places: dict[tuple[Any, ...], int] = {}
+    keys: dict[int, int] = {}
+    for kernel in kernels:
+        row = kernel.row
+        if row["op"] != "attention_decode":
+            found.append(kernel)
+            continue
+        rest = tuple((name, value) for name, value in row.items() if name not in ("batch", "kv_len"))
+        at = places.setdefault((blocks[kernel.operator], kernel.repeat, rest), len(found))
+        if at == len(found):
+            found.append(kernel)
+            keys[at] = row["batch"] * row["kv_len"]
+            continue
+        keys[at] += row["batch"] * row["kv_len"]
+        batch = found[at].row["batch"] + row["batch"]
+        found[at] = replace(found[at], row=found[at].row | {"batch": batch, "kv_len": round(keys[at] / batch)})
     return found
 
 

@@ -6,21 +6,35 @@ judged on the others'.
 
 from __future__ import annotations
 
+import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError, nearest_name
 
+Float = NDArray[np.float64]
+
 
 class Stack(Struct, frozen=True):
-    """Seconds of the host for each step, and for each kernel that it launches; the GPU waits for the slower of both."""
+    """Seconds of the host for each step, and for each kernel that it launches; the GPU waits for the slower of both.
+
+    ``sequence`` and ``shared`` are of a serving engine's step: for each request in it, and where GPUs share the model.
+    """
 
     name: str
     step: float
     kernel: float
+    sequence: float = 0.0
+    shared: float = 0.0
 
     def seconds(self, kernels_s: float, kernels: float) -> float:
         """Time of a step whose kernels take ``kernels_s`` together."""
         return max(kernels_s, kernels * self.kernel) + self.step
+
+    def step_seconds(self, kernels_s: Float, kernels: float, sequences: int, tensor: int) -> Float:
+        """Times of steps with so many requests on so many GPUs, whose kernels take ``kernels_s``."""
+        shared = self.shared if tensor > 1 else 0.0
+        return np.maximum(kernels_s, kernels * self.kernel) + (self.step + self.sequence * sequences + shared)
 
 
 NO_STACK = Stack("none", 0.0, 0.0)

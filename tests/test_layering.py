@@ -42,6 +42,7 @@ ALLOWED = {
     "sim.golden": ("arch",),
     "sim.pim": ("arch",),
     "sim.network": ("arch", "sim.timing"),
+    "sim.service": ("arch",),
     "sim.system": ("arch", "sim.timing"),
     "mapper.chip": MODELS,
     "mapper.pim": ("arch", "workloads"),

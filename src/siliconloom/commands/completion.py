@@ -48,6 +48,13 @@ def gpus(incomplete: str) -> list[str]:
     return [before + comma + name for name in _begun(gpu_names(), last)]
 
 
+def traces(incomplete: str) -> list[str]:
+    """Traces of requests of the library."""
+    from siliconloom.workloads.serving.names import trace_names
+
+    return _begun(trace_names(), incomplete)
+
+
 def workloads(incomplete: str) -> list[str]:
     """Workloads of the library."""
     from siliconloom.workloads.names import workload_names

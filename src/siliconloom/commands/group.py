@@ -24,6 +24,7 @@ COMMANDS = (
     "figure",
     "collective",
     "plan",
+    "serve",
     "sweep",
     "show",
     "schema",
@@ -38,7 +39,7 @@ COMMANDS = (
 """Files of `siliconloom.commands`."""
 
 
-PLANNED = {"serve": "request-level simulation"}
+PLANNED: dict[str, str] = {}
 """Commands whose names are taken and which are not built yet."""
 
 

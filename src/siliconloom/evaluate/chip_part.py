@@ -71,10 +71,10 @@ class ChipPart(Struct, frozen=True):
         if row is None:
             done = machine.simulation(graph)
             policy = machine.policy if isinstance(machine, PimMachine) and graph.phase is Phase.DECODE else None
-            return cls(done.chip, graph, _operators(done, steps.executions), passes=times, policy=policy)
+            return cls(done.chip, graph, operator_rows(done, steps.executions), passes=times, policy=policy)
         assert isinstance(machine, PimMachine)
         rows = _merged(
-            [each | {"unit": "npu"} for done in row.simulations for each in _operators(done, steps.executions)]
+            [each | {"unit": "npu"} for done in row.simulations for each in operator_rows(done, steps.executions)]
         )
         pim = row.pim
         attention = next(o for o in graph.operators() if isinstance(o, Attention))
@@ -208,8 +208,8 @@ class PartBound(Struct, frozen=True):
     key: str
 
 
-def _operators(done: Simulation, executions: Callable[[str], int]) -> list[dict[str, Any]]:
-    """Rows of the chip's result as often as a step has them."""
+def operator_rows(done: Simulation, executions: Callable[[str], int]) -> list[dict[str, Any]]:
+    """Rows of the chip's result as often as a step has them; ``executions`` are those of an operator by its name."""
     rows = []
     owners = {mapped.task.operator.name: mapped.task.owner for mapped in done.plan.tasks}
     for row in done.result()["operators"]:

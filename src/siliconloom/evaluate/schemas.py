@@ -19,6 +19,7 @@ KINDS = (
     "result",
     "plan",
     "comparison",
+    "serving",
     "verification",
     "sweep",
     "sweep-result",
@@ -73,6 +74,10 @@ def schema_of(kind: str) -> dict[str, Any]:
         from siliconloom.arch.compared import Comparison
 
         made = Comparison.model_json_schema(by_alias=True)
+    elif kind == "serving":
+        from siliconloom.arch.served import ServingResult
+
+        made = ServingResult.model_json_schema(by_alias=True)
     elif kind == "verification":
         from siliconloom.arch.verified import verified_schema
 

@@ -1,0 +1,159 @@
+"""The answer of ``loom serve``: what requests waited for, what they cost, and what the machine did meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from siliconloom.arch.result import ResultSection
+
+SERVING_SCHEMA = "siliconloom.serving/1"
+
+
+class Spread(ResultSection):
+    """Of all requests (of intervals: of all tokens but first ones)."""
+
+    mean: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    max: float
+
+
+class ServingAsked(ResultSection):
+    """Everything that was asked."""
+
+    machine: str
+    machine_digest: str
+    workload: str
+    workload_digest: str = Field(description="SHA-256 of the operators of one next token")
+    trace: str
+    trace_digest: str = Field(description="SHA-256 of the requests that were served, with their times")
+    plan: dict[str, Any] = Field(description="of one replica")
+    settings: dict[str, Any] = Field(description="all keys of serve., those with their defaults, too")
+    stack: str = Field(description="software of the host, whose share of a step is added")
+    profile: str | None = Field(default=None, description="measured operators that took the place of predicted ones")
+    overrides: dict[str, str]
+
+
+class ServedTraffic(ResultSection):
+    """The requests that came."""
+
+    count: int
+    finished: int
+    prompt_tokens: int
+    output_tokens: int
+    span_s: float = Field(description="from the first arrival to the last")
+    rate: float | None = Field(description="requests a second in that time; none where all come at once")
+
+
+class ServedObjective(ResultSection):
+    """Limits that requests should keep to, and how many do."""
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    e2e_s: float | None = None
+    attained: float = Field(description="share of the requests that keep to all of them")
+
+
+class ServingMemory(ResultSection):
+    """Memory of one replica, all of its chips."""
+
+    capacity_bytes: float
+    usable_bytes: float = Field(description="the share that serve.memory_share leaves")
+    weight_bytes: float
+    activation_bytes: float = Field(description="operands and results of the largest operator of the largest step")
+    kv_bytes_per_token: float
+    block_tokens: int
+    blocks: int
+    cache_tokens: int = Field(description="room for keys and values, in tokens")
+
+
+class ServingCost(ResultSection):
+    """Money, where chips have a price (serve.price)."""
+
+    chip_hours: float
+    chips_usd: float | None = Field(description="chip hours times their price; none where there is none")
+    electricity_usd: float
+    usd: float | None = Field(description="both")
+    usd_per_million_tokens: float | None = Field(description="of output tokens")
+
+
+class ReplicaResult(ResultSection):
+    """One replica."""
+
+    kind: Literal["whole", "prompts", "answers"]
+    requests: int
+    steps: int
+    prompt_tokens: int
+    output_tokens: int
+    busy: float = Field(description="share of the time in which it worked")
+    batch: float = Field(description="requests that get a next token, mean over its steps")
+    cache_used: float = Field(description="most of its blocks in use, as a share")
+
+
+class CostsResult(ResultSection):
+    """Where the times of steps come from."""
+
+    asked: int = Field(description="answers of the evaluator that this run needed anew")
+    audited: int = Field(
+        description="steps of the run that were asked in full afterwards, each request with its length"
+    )
+    audit_mean: float | None = Field(description="mean relative difference of such a step, without the host's share")
+    audit_max: float | None
+
+
+class FoundResult(ResultSection):
+    """What a search for capacity tried."""
+
+    what: Literal["rate", "replicas"]
+    value: float
+    attain: float = Field(description="share of the requests that must keep to the limits")
+    tried: list[dict[str, float]]
+
+
+class ServingResult(ResultSection):
+    """A served trace."""
+
+    model_config = ConfigDict(extra="forbid", defer_build=True, title="siliconloom serving")
+
+    schema_: str = Field(alias="schema")
+    kind: Literal["serving"]
+    version: str
+    complete: bool = Field(description="false where the run was interrupted; figures are of what had ended by then")
+    asked: ServingAsked
+    chips: int = Field(description="of all replicas")
+    requests: ServedTraffic
+    duration_s: float = Field(description="from the first arrival to the last token")
+    ttft_s: Spread = Field(description="from a request's arrival to its first token")
+    tpot_s: Spread = Field(description="of a request with several tokens, time from the first to the last, for each")
+    itl_s: Spread = Field(description="between a token and the next of the same request, to a quarter of a percent")
+    e2e_s: Spread = Field(description="from a request's arrival to its last token")
+    queue_s: Spread = Field(description="from a request's arrival until it is first worked on")
+    slo: ServedObjective
+    goodput: float = Field(description="requests a second that keep to the limits; all of them where there are none")
+    requests_per_s: float
+    tokens_per_s: float = Field(description="output tokens")
+    prompt_tokens_per_s: float
+    energy_j: float = Field(description="of all chips, while they wait, too")
+    power_w: float
+    joules_per_token: float = Field(description="of output tokens")
+    cost: ServingCost
+    busy: float = Field(description="share of the time in which replicas worked, mean")
+    batch: float = Field(description="requests that get a next token, mean over steps")
+    preempted: int = Field(description="times that a request was sent back to the queue")
+    cached_share: float = Field(description="of prompts' tokens, those that lay in the cache already")
+    memory: ServingMemory
+    replicas: list[ReplicaResult]
+    costs: CostsResult
+    found: FoundResult | None = None
+    timeline: dict[str, list[float]] = Field(
+        description="over the run in equal spans: start_s, prompt and output tokens_per_s, running, waiting, cache_used"
+    )
+    simulator: dict[str, float]
+    notes: list[str]
+
+
+__all__ = ["SERVING_SCHEMA", "ServingResult", "Spread"]

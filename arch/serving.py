@@ -1,0 +1,183 @@
+"""How requests are served: scheduler, memory of keys and values, replicas, prices and objectives (``serve.`` keys).
+
+Defaults are those of vLLM's v1 engine where it has them: 256 sequences, 2,048 tokens a step, chunked prompts, blocks of
+16 tokens, nine tenths of the memory, cached prefixes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated
+
+from msgspec import Struct
+from pydantic import Field, model_validator
+
+from siliconloom.arch.document import Description, Document, rule_at
+from siliconloom.arch.errors import LoomError, nearest_name
+from siliconloom.arch.quantity import DURATION, Bandwidth, parse
+
+PICOSECONDS = 1e-12
+MOST_SEQUENCES = 65536
+MOST_REQUESTS = 10_000_000
+
+
+class Batching(StrEnum):
+    """Which requests a step works on.
+
+    ``continuous``: next tokens first, then prompts in chunks, up to a budget of tokens (Sarathi-Serve, SplitFuse, vLLM
+    v1). ``prefill_first``: whole prompts as soon as there is room, next tokens only in steps without any (Orca, vLLM
+    v0). ``static``: a batch begins when the one before has ended, and all its answers come at its end.
+    """
+
+    CONTINUOUS = "continuous"
+    PREFILL_FIRST = "prefill_first"
+    STATIC = "static"
+
+
+class Order(StrEnum):
+    """Which waiting request is next: by arrival, by priority (lower first), or the shortest prompt."""
+
+    FCFS = "fcfs"
+    PRIORITY = "priority"
+    SHORTEST = "shortest"
+
+
+class Preemption(StrEnum):
+    """What becomes of a request's keys and values when memory is short: made anew, or moved to the host and back."""
+
+    RECOMPUTE = "recompute"
+    SWAP = "swap"
+
+
+class Router(StrEnum):
+    """Which replica a request goes to: one after the other, where fewest tokens are due, or where its prefix lies."""
+
+    ROUND_ROBIN = "round_robin"
+    LEAST_LOADED = "least_loaded"
+    PREFIX = "prefix"
+
+
+class Arrivals(StrEnum):
+    """When requests come: as the trace says, or by a process of the given rate."""
+
+    TRACE = "trace"
+    POISSON = "poisson"
+    GAMMA = "gamma"
+    UNIFORM = "uniform"
+    AT_ONCE = "at_once"
+
+
+Share = Annotated[float, Field(gt=0, le=1, strict=False)]
+
+
+class ServeSettings(Description):
+    """Everything under ``serve.``; see `docs/serving.md`.
+
+    Parameters
+    ----------
+    requests, skip
+        How many requests of the trace are served, after so many others.
+    rate, arrivals, burstiness, seed
+        Requests a second: a trace's times are scaled to it, a process draws with it. ``burstiness`` is the coefficient
+        of variation of gamma-distributed gaps (1 is Poisson).
+    batching, max_sequences, token_budget, chunked, order, preemption
+        The scheduler of one replica.
+    block, memory_share, watermark, prefix_cache, cache_tokens, host_bandwidth
+        Memory of keys and values: tokens of a block, share of the chips' memory that may be used at all, share of the
+        blocks that stays free when a request is admitted, room in tokens in place of what memory leaves, and
+        bandwidth to the host where requests are swapped.
+    prefill_replicas, router
+        Replicas that do prompts only and hand keys and values over (the others make the tokens), and who gets what.
+    price, electricity
+        Dollars for an hour of a chip, and for a kilowatt-hour.
+    """
+
+    requests: Annotated[int, Field(ge=1, le=MOST_REQUESTS, strict=True)] | None = None
+    skip: Annotated[int, Field(ge=0, le=MOST_REQUESTS, strict=True)] = 0
+    rate: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    arrivals: Arrivals = Arrivals.TRACE
+    burstiness: Annotated[float, Field(gt=0, le=100)] | None = None
+    seed: Annotated[int, Field(ge=0, le=2**31, strict=True)] = 0
+    batching: Batching = Batching.CONTINUOUS
+    max_sequences: Annotated[int, Field(ge=1, le=MOST_SEQUENCES, strict=True)] = 256
+    token_budget: Annotated[int, Field(ge=1, le=2**20, strict=True)] = 2048
+    chunked: bool = True
+    order: Order = Order.FCFS
+    preemption: Preemption = Preemption.RECOMPUTE
+    block: Annotated[int, Field(ge=1, le=65536, strict=True)] = 16
+    memory_share: Share = 0.9
+    watermark: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    prefix_cache: bool = True
+    cache_tokens: Annotated[int, Field(ge=1, le=2**40, strict=True)] | None = None
+    host_bandwidth: Bandwidth | None = None
+    prefill_replicas: Annotated[int, Field(ge=0, le=65536, strict=True)] = 0
+    router: Router = Router.ROUND_ROBIN
+    price: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    electricity: Annotated[float, Field(ge=0, le=1e3)] = 0.1
+
+    @model_validator(mode="after")
+    def _keys_that_do_nothing(self) -> ServeSettings:
+        given = self.model_fields_set
+        drawn = self.arrivals in (Arrivals.POISSON, Arrivals.GAMMA)
+        for key, does, why in (
+            ("burstiness", self.arrivals is Arrivals.GAMMA, "is of serve.arrivals gamma"),
+            ("seed", drawn, "changes nothing: nothing is drawn (serve.arrivals poisson or gamma)"),
+            ("host_bandwidth", self.preemption is Preemption.SWAP, "changes nothing without serve.preemption swap"),
+            ("chunked", self.batching is Batching.CONTINUOUS, "is of serve.batching continuous"),
+            ("token_budget", self.batching is not Batching.STATIC, "is not of serve.batching static"),
+        ):
+            if key in given and not does and getattr(self, key) != type(self).model_fields[key].default:
+                raise rule_at(key, why, getattr(self, key))
+        if self.arrivals is Arrivals.AT_ONCE and self.rate is not None:
+            raise rule_at("rate", "changes nothing: serve.arrivals at_once", self.rate)
+        if self.arrivals not in (Arrivals.TRACE, Arrivals.AT_ONCE) and self.rate is None:
+            raise rule_at("arrivals", f"{self.arrivals.value} needs serve.rate, requests a second", self.arrivals.value)
+        if self.arrivals is Arrivals.GAMMA and self.burstiness is None:
+            raise rule_at("arrivals", "gamma needs serve.burstiness", "gamma")
+        if self.preemption is Preemption.SWAP and self.host_bandwidth is None:
+            raise rule_at("preemption", "swap needs serve.host_bandwidth", "swap")
+        return self
+
+
+class ServiceLevel(Struct, frozen=True):
+    """What a request should keep to: seconds to its first token, for each further one, in all; ``None``: whatever."""
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    e2e_s: float | None = None
+
+    @property
+    def asked(self) -> dict[str, float]:
+        """Those that are given."""
+        return {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
+
+
+def read_settings(given: Sequence[tuple[str, str]]) -> ServeSettings:
+    """Settings from ``serve.`` keys and their values as ``--set`` has them; raises `LoomError`."""
+    document = Document.of({}, "--set")
+    document.override([(path.removeprefix("serve."), value) for path, value in given], "serve.")
+    return document.validate(ServeSettings)
+
+
+def parse_level(text: str) -> ServiceLevel:
+    """``ttft=2s,tpot=50ms``; raises `LoomError` for anything else."""
+    names, found = ("ttft", "tpot", "e2e"), dict[str, float]()
+    for part in text.split(","):
+        name, _, value = (each.strip() for each in part.partition("="))
+        if name not in names:
+            near = nearest_name(name, names)
+            hint = f"; did you mean '{near}'?" if near else ""
+            raise LoomError(
+                f"--slo: must be limits of {', '.join(names)}, as in ttft=2s,tpot=50ms (got '{part}'){hint}"
+            )
+        if f"{name}_s" in found:
+            raise LoomError(f"--slo: {name} stands twice")
+        try:
+            seconds = float(parse(value, DURATION, "50 ms")) * PICOSECONDS
+        except Exception as error:
+            raise LoomError(f"--slo: {name}: {error} (got '{value}')") from None
+        if not 0 < seconds < 1e9:
+            raise LoomError(f"--slo: {name}: must be more than no time (got '{value}')")
+        found[f"{name}_s"] = seconds
+    return ServiceLevel(**found)

@@ -1,0 +1,37 @@
+"""What a service asks of the machine below it: how long a step takes, and what it draws."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Float = NDArray[np.float64]
+Chunk = tuple[int, int]
+"""New tokens of a prompt, and those of it that lie in the cache."""
+
+
+class StepCosts(Protocol):
+    """Seconds and joules of the steps of one replica."""
+
+    def steps(self, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float) -> tuple[Float, Float]:
+        """So many steps in a row as there are ``contexts``.
+
+        Parameters
+        ----------
+        chunks
+            Of prompts, in the first step; there is one step only where there are any.
+        ended
+            Prompts whose last token is among them, and which so have a first token of their answer.
+        count
+            Requests that get their next token.
+        contexts
+            Tokens that each of them attends to in each step, its own among them, in the mean; (steps,).
+
+        Returns
+        -------
+        seconds, joules
+            Of each step, of all chips of the replica; (steps,).
+        """

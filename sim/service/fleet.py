@@ -1,0 +1,237 @@
+"""Replicas side by side: which of them gets a request, and the order in which things happen."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from siliconloom.arch.serving import Order, Router, ServeSettings
+from siliconloom.sim.service.blocks import Segment
+from siliconloom.sim.service.costs import StepCosts
+from siliconloom.sim.service.log import RequestLog
+from siliconloom.sim.service.replica import LiveRequest, Replica
+
+Float = NDArray[np.float64]
+Int = NDArray[np.int64]
+TOLD_EVERY = 256
+"""Requests between two reports to who follows the run."""
+
+
+class ServedRequests(Struct, frozen=True):
+    """What is served, in the order in which it comes; see `siliconloom.workloads.serving.RequestTrace`."""
+
+    arrival_s: Float
+    prompt: Int
+    output: Int
+    segments: tuple[tuple[Segment, ...], ...] = ()
+    answer: Int = np.zeros(0, np.int64)
+    session: Int = np.zeros(0, np.int64)
+    priority: Int = np.zeros(0, np.int64)
+
+
+class ReplicaGroup(Struct, frozen=True):
+    """Replicas that are alike.
+
+    Parameters
+    ----------
+    blocks
+        Of keys and values in each one's memory.
+    swap_s
+        Seconds to move a token's keys and values to the host, or back.
+    """
+
+    costs: StepCosts
+    blocks: int
+    count: int
+    swap_s: float = 0.0
+
+
+class Fleet:
+    """Replicas that serve requests.
+
+    Parameters
+    ----------
+    groups
+        The replicas, or those that make answers where others do prompts.
+    prompts
+        Replicas that do prompts only.
+    handover
+        Seconds from a prompt's last token until so many tokens' keys and values are at another replica.
+    """
+
+    def __init__(
+        self,
+        settings: ServeSettings,
+        requests: ServedRequests,
+        groups: Sequence[ReplicaGroup],
+        prompts: ReplicaGroup | None = None,
+        handover: Callable[[int], float] = lambda _: 0.0,
+    ) -> None:
+        self.settings, self.requests, self.handover = settings, requests, handover
+        self.log = RequestLog(requests.arrival_s)
+        self.first: list[Replica] = []
+        """Replicas that prompts come to."""
+        self.second: list[Replica] = []
+        """Replicas that make the answers to them, where these are others."""
+        if prompts is not None:
+            self.first = self._made([prompts], 0, hands_over=True)
+        made = self._made(groups, len(self.first))
+        if prompts is not None:
+            self.second = made
+        else:
+            self.first = made
+        self._turn = 0
+        self.apart_s = 0.0
+        """Seconds that requests spent between replicas, all together."""
+
+    def _made(self, groups: Sequence[ReplicaGroup], index: int, *, hands_over: bool = False) -> list[Replica]:
+        found: list[Replica] = []
+        for group in groups:
+            for _ in range(group.count):
+                found.append(
+                    Replica(
+                        self.settings,
+                        group.costs,
+                        group.blocks,
+                        self.log,
+                        index + len(found),
+                        swap_s=group.swap_s,
+                        hands_over=hands_over,
+                    )
+                )
+        return found
+
+    @property
+    def replicas(self) -> list[Replica]:
+        return [*self.first, *self.second]
+
+    def run(self, told: Callable[[float], None] = lambda _: None) -> None:
+        """Serve everything; ``told`` hears the share of the requests that have come."""
+        arrivals = [(float(at), n) for n, at in enumerate(self.requests.arrival_s)]
+        later: dict[int, int] = {}
+        session = self.requests.session.tolist()
+        if session:
+            last: dict[int, int] = {}
+            for number, name in enumerate(session):
+                if name >= 0 and name in last:
+                    later[last[name]] = number
+                if name >= 0:
+                    last[name] = number
+            waits = set(later.values())
+            arrivals = [each for each in arrivals if each[1] not in waits]
+        self._serve(self.first, arrivals, later, told)
+        if self.second:
+            handed = []
+            for number in range(len(self.requests.prompt)):
+                if self.requests.output[number] > 1:
+                    moved = self.handover(int(self.requests.prompt[number]))
+                    self.apart_s += moved
+                    handed.append((float(self.log.finished[number]) + moved, number))
+            handed.sort()
+            self._turn = 0
+            self._serve(self.second, handed, {}, lambda _: None, handed=True)
+        for replica in self.replicas:
+            replica.check()
+        if not self.log.complete:
+            raise AssertionError("a request was never finished: a bug")
+
+    def _serve(
+        self,
+        replicas: list[Replica],
+        arrivals: list[tuple[float, int]],
+        later: dict[int, int],
+        told: Callable[[float], None],
+        *,
+        handed: bool = False,
+    ) -> None:
+        """Let requests come, and replicas take steps, in the order of time.
+
+        Where nobody looks at replicas to choose one, each has requests of its own, and they need not wait for another.
+        """
+        if len(replicas) > 1 and not later and self.settings.router is Router.ROUND_ROBIN:
+            for index, replica in enumerate(replicas):
+
+                def of_all(share: float, index: int = index) -> None:
+                    told((index + share) / len(replicas))
+
+                self._serve([replica], arrivals[index :: len(replicas)], later, of_all, handed=handed)
+            return
+        heapq.heapify(arrivals)
+        total = max(len(arrivals), 1)
+        seen = 0
+        clocks: list[tuple[float, int]] = []
+        """Of replicas that have something to do, when they begin their next step."""
+        queued = [False] * len(replicas)
+        while arrivals or clocks:
+            at, number = arrivals[0] if arrivals else (np.inf, -1)
+            clock, which = clocks[0] if clocks else (np.inf, -1)
+            if at <= clock:
+                heapq.heappop(arrivals)
+                chosen = self._chosen(replicas, number)
+                replicas[chosen].submit(self._live(number, handed=handed), at)
+                if not queued[chosen]:
+                    queued[chosen] = True
+                    heapq.heappush(clocks, (replicas[chosen].clock, chosen))
+                seen += 1
+                if seen % TOLD_EVERY == 0:
+                    told(min(seen / total, 1.0))
+                continue
+            replica = replicas[which]
+            until = float(at)
+            if later:  # an end of another one may be the beginning of a turn
+                heapq.heappop(clocks)
+                until = min(until, max(clocks[0][0] if clocks else np.inf, clock))
+                heapq.heappush(clocks, (clock, which))
+            replica.advance(until)
+            heapq.heappop(clocks)
+            if replica.busy:
+                heapq.heappush(clocks, (replica.clock, which))
+            else:
+                queued[which] = False
+            for ended, when in replica.ended:
+                if ended in later:
+                    turn = later[ended]
+                    come = max(float(self.requests.arrival_s[turn]), when)
+                    self.log.arrival[turn] = come
+                    heapq.heappush(arrivals, (come, turn))
+            replica.ended.clear()
+
+    def _live(self, number: int, *, handed: bool) -> LiveRequest:
+        requests = self.requests
+        prompt = int(requests.prompt[number])
+        live = LiveRequest(
+            number,
+            number,
+            prompt,
+            int(requests.output[number]),
+            requests.segments[number] if requests.segments else (),
+            int(requests.answer[number]) if len(requests.answer) else -1,
+            float(requests.priority[number])
+            if len(requests.priority) and self.settings.order is Order.PRIORITY
+            else 0.0,
+        )
+        if handed:
+            live.handed, live.generated, live.target = True, 1, prompt
+            live.told_s = float(self.log.first[number])
+        return live
+
+    def _chosen(self, replicas: list[Replica], number: int) -> int:
+        """The replica for a request, by the router's rule."""
+        if len(replicas) == 1:
+            return 0
+        router = self.settings.router
+        if router is Router.ROUND_ROBIN:  # of conversations
+            self._turn += 1
+            return (self._turn - 1) % len(replicas)
+        load = [replica.load for replica in replicas]
+        if router is Router.PREFIX and self.requests.segments:
+            path = self.requests.segments[number]
+            load = [due - replica.matched(path) for due, replica in zip(load, replicas, strict=True)]
+        return min(range(len(replicas)), key=lambda i: (load[i], i))
+
+
+__all__ = ["Fleet", "ReplicaGroup", "ServedRequests"]

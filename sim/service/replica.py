@@ -1,0 +1,520 @@
+"""One replica of a model: its scheduler, step after step, over the blocks of its memory.
+
+The rules are those of vLLM's v1 engine: every running request gets its next token, what is left of the token budget
+goes to prompts, first those that are under way, then waiting ones, in chunks; where blocks run out the request that was
+admitted last goes back to the queue. Steps in which nothing changes but the lengths of the requests are taken
+together, up to the next end of a request, the next arrival, or the last free block: their costs are one question, and
+time goes with what happens, not with tokens.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from siliconloom.arch.serving import Batching, Order, Preemption, ServeSettings
+from siliconloom.sim.service.blocks import BlockPool, PrefixNode, Segment
+from siliconloom.sim.service.costs import Chunk, Float, StepCosts
+from siliconloom.sim.service.log import Activity, Intervals, RequestLog
+
+MOST_STEPS = 4096
+"""Steps that are asked at once."""
+
+
+class LiveRequest(Struct, eq=False):
+    """A request that waits or runs.
+
+    Parameters
+    ----------
+    target
+        Tokens to be put into the cache before its next token: the prompt, and after a preemption what was answered.
+    done
+        Tokens in the cache, as long as it is at its prompt.
+    shared
+        Complete blocks of a cached prefix that it runs on.
+    held
+        Blocks of its own, as long as it is at its prompt.
+    began, base
+        When it came to its answer: the replica's count of steps, and the tokens in the cache then.
+    told_s
+        When its last token came.
+    """
+
+    number: int
+    order: int
+    prompt: int
+    output: int
+    path: tuple[Segment, ...] = ()
+    answer: int = -1
+    rank: float = 0.0
+    generated: int = 0
+    target: int = 0
+    done: int = 0
+    shared: int = 0
+    held: int = 0
+    node: PrefixNode | None = None
+    began: int = 0
+    base: int = 0
+    told_s: float = 0.0
+    deciding: bool = False
+    swapped: bool = False
+    handed: bool = False
+
+
+class Replica:
+    """One replica.
+
+    Parameters
+    ----------
+    blocks
+        Of its memory of keys and values.
+    swap_s
+        Seconds to move a token's keys and values to the host, or back.
+    hands_over
+        It does prompts only: a request leaves it with its first token.
+    """
+
+    def __init__(
+        self,
+        settings: ServeSettings,
+        costs: StepCosts,
+        blocks: int,
+        log: RequestLog,
+        index: int,
+        *,
+        swap_s: float = 0.0,
+        hands_over: bool = False,
+    ) -> None:
+        self.settings, self.costs, self.log, self.index = settings, costs, log, index
+        self.pool = BlockPool(blocks, settings.block)
+        self.hands_over = hands_over
+        self._static = settings.batching is Batching.STATIC
+        self._caches = settings.prefix_cache and not self._static
+        self.clock = 0.0
+        self.busy_s = self.joules = 0.0
+        self.steps = self.prompt_tokens = self.tokens = 0
+        self.present_s = 0.0
+        """Sum over time of the requests that wait or run (Little's law: of all requests, their times here)."""
+        self.activity, self.intervals = Activity(), Intervals()
+        self.ended: list[tuple[int, float]] = []
+        """Requests that have left since somebody looked, and when."""
+        self.left = 0
+        """Requests that have left."""
+        self.samples: list[tuple[list[Chunk], int, list[int]]] = []
+        """Some of the steps: chunks, prompts that ended, and tokens that each other request attended to."""
+        self._next_sample = 1
+        self._swap_s = swap_s
+        self._waiting: list[tuple[float, int, LiveRequest]] = []
+        self._running: dict[int, LiveRequest] = {}
+        self._prompts: dict[int, LiveRequest] = {}
+        self._count = self._base = 0
+        self._step = 0
+        self._due = [0] * settings.block
+        self._ends: list[tuple[int, int]] = []
+        self._joined: dict[int, float] = {}
+        self._last_token_s = 0.0
+        self._looked_s = 0.0
+        self._pace_s = 0.0
+        self._held = 0
+        self._load = 0
+        self._padding = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether any request waits or runs."""
+        return bool(self._waiting or self._running)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    @property
+    def load(self) -> int:
+        """Tokens that are due: prompts and answers of all that wait or run."""
+        return self._load
+
+    def submit(self, request: LiveRequest, at: float) -> None:
+        """A request comes."""
+        self._count_present(at)
+        if not self.busy:
+            self.clock = max(self.clock, at)
+        request.rank = {Order.FCFS: 0.0, Order.PRIORITY: request.rank, Order.SHORTEST: float(request.prompt)}[
+            self.settings.order
+        ]
+        if not request.handed:
+            request.target = request.prompt
+        heapq.heappush(self._waiting, (request.rank, request.order, request))
+        self._load += request.output - request.generated + (0 if request.handed else request.prompt)
+
+    def matched(self, path: Sequence[Segment]) -> int:
+        """Tokens of a prompt that begins so that lie in the cache."""
+        return self.pool.match(path)[1] if self._caches and path else 0
+
+    def advance(self, until: float) -> None:
+        """Take the steps that are next: one, or several that begin before ``until``."""
+        settings = self.settings
+        extra_s = 0.0
+        preempted = False
+        if self._static:
+            self._admit_static()
+        else:
+            while self._needed() > self.pool.available:
+                extra_s += self._preempt()
+                preempted = True
+        chunks: list[tuple[LiveRequest, int]] = []
+        alone = False
+        if settings.batching is Batching.CONTINUOUS:
+            chunks, more_s = self._fill(settings.token_budget - self._count, preempted)
+            extra_s += more_s
+        elif settings.batching is Batching.PREFILL_FIRST and not preempted:
+            chunks, more_s = self._fill(settings.token_budget, False)
+            extra_s += more_s
+            alone = bool(chunks)
+        else:
+            chunks = [(each, each.target) for each in self._prompts.values()]
+            alone = bool(chunks)
+        self._take(chunks, extra_s, until, alone=alone)
+
+    def _needed(self) -> int:
+        """Blocks that the next token of each request begins."""
+        return self._due[-self._step % self.settings.block]
+
+    def _fill(self, budget: int, preempted: bool) -> tuple[list[tuple[LiveRequest, int]], float]:
+        """Prompts for what is left of the budget: those under way, then waiting ones."""
+        settings, pool, block = self.settings, self.pool, self.settings.block
+        whole = settings.batching is Batching.PREFILL_FIRST or not settings.chunked
+        chunks: list[tuple[LiveRequest, int]] = []
+        reserved, extra_s = self._needed(), 0.0
+        for each in list(self._prompts.values()):
+            if budget <= 0:
+                break
+            if each.number not in self._prompts:  # preempted for the one before it
+                continue
+            size = min(budget, each.target - each.done)
+            blocks = -(-(each.done + size) // block) - each.shared - each.held
+            while blocks > pool.available - reserved and each.number in self._prompts:
+                extra_s += self._preempt()
+                preempted = True
+                reserved = self._needed()
+            if each.number not in self._prompts:
+                break
+            pool.take(blocks)
+            each.held += blocks
+            self._held += blocks
+            chunks.append((each, size))
+            budget -= size
+        spare = int(settings.watermark * pool.blocks)
+        while self._waiting and not preempted and len(self._running) < settings.max_sequences:
+            each = self._waiting[0][2]
+            if each.swapped or each.handed:
+                if not self._return(each, reserved + spare):
+                    break
+                extra_s += each.target * self._swap_s if each.swapped else 0.0
+                each.swapped = each.handed = False
+                reserved = self._needed()
+                budget -= 1  # it has a next token at once
+                continue
+            node, known = (None, 0)
+            if self._caches and each.path:
+                node, known = pool.match(each.path)
+            known = min(known, each.target - 1) // block * block  # complete blocks; the last token is always computed
+            left = each.target - known
+            if budget <= 0:
+                break
+            if whole and left > budget and (chunks or settings.batching is Batching.CONTINUOUS):
+                break
+            size = left if whole else min(budget, left)
+            idle = _idle_of(node)
+            blocks = -(-(known + size) // block) - known // block
+            if blocks > pool.available - idle - reserved - spare:
+                break
+            heapq.heappop(self._waiting)
+            pool.enter(node)
+            pool.take(blocks)
+            each.node, each.shared, each.held, each.done = node, known // block, blocks, known
+            self._held += blocks
+            self.log.cached[each.number] += known
+            self._load -= known
+            self._start(each)
+            self._prompts[each.number] = each
+            chunks.append((each, size))
+            budget -= size
+        return chunks, extra_s
+
+    def _start(self, each: LiveRequest) -> None:
+        self._running[each.number] = each
+        if np.isnan(self.log.scheduled[each.number]):
+            self.log.scheduled[each.number] = self.clock
+
+    def _return(self, each: LiveRequest, reserved: int) -> bool:
+        """Give a request whose keys and values come from elsewhere its blocks; false where there is no room."""
+        blocks = -(-each.target // self.settings.block)
+        if blocks + (each.target % self.settings.block == 0) > self.pool.available - reserved:
+            return False
+        heapq.heappop(self._waiting)
+        self.pool.take(blocks)
+        self._held += blocks
+        each.shared = 0
+        self._start(each)
+        self._decide(each, self._step)
+        self._joined[each.number] = each.told_s
+        return True
+
+    def _admit_static(self) -> None:
+        """A batch, where the one before has ended: as many requests as have places, and blocks for whole answers."""
+        if self._running:
+            return
+        block = self.settings.block
+        while self._waiting and len(self._running) < self.settings.max_sequences:
+            each = self._waiting[0][2]
+            blocks = -(-(each.target + each.output) // block)
+            if blocks > self.pool.available:
+                break
+            heapq.heappop(self._waiting)
+            self.pool.take(blocks)
+            each.held = blocks
+            self._held += blocks
+            self._start(each)
+            self._prompts[each.number] = each
+
+    def _take(self, chunks: list[tuple[LiveRequest, int]], extra_s: float, until: float, *, alone: bool) -> None:
+        """Take steps, with ``chunks`` in the first, and with next tokens of all that answer unless ``alone``."""
+        count = 0 if alone else self._count
+        ended = [each for each, size in chunks if each.done + size == each.target]
+        asked: list[Chunk] = [(size, each.done) for each, size in chunks]
+        number = 1 if chunks or not count else self._run_length(until)
+        assert chunks or count, "a replica has requests and nothing to do: a bug"
+        first = (self._base + self._count * self._step) / self._count + 1 if count else 0.0
+        contexts = first + np.arange(number, dtype=np.float64) if number > 1 else np.array([first])
+        if self.steps >= self._next_sample:
+            self._next_sample = self.steps + 1 + self.steps // 4
+            lengths = [r.base + self._step - r.began + 1 for r in self._running.values() if r.deciding] if count else []
+            self.samples.append((asked, len(ended), lengths))
+        seconds, joules = self.costs.steps(asked, len(ended), count + self._padding, contexts)
+        ends = np.cumsum(seconds) if number > 1 else seconds
+        if number > 1 and self.clock + ends[-2] >= until:
+            number = int(np.searchsorted(self.clock + ends, until)) + 1
+            seconds, joules, ends = seconds[:number], joules[:number], ends[:number]
+        start, total = self.clock, float(ends[-1]) + extra_s
+        end = start + total
+        self._pace_s = float(seconds[-1])
+        self._count_present(end)
+        self.clock = end
+        self.busy_s += total
+        drawn = float(joules.sum())
+        self.joules += drawn
+        self.steps += number
+        waiting = len(self._waiting)
+        if count:
+            self._tell(seconds, extra_s, count, start)
+            self._grow(number)
+        prompt_tokens = sum(size for _, size in chunks)
+        made = count * number + len(ended)
+        self.prompt_tokens += prompt_tokens
+        self.tokens += made
+        self._load -= count * number
+        row = [start, total, number, total, count * number, prompt_tokens, made, self._used(), waiting, drawn]
+        self.activity.add([float(value) for value in row])
+        for each, size in chunks:
+            each.done += size
+            self._load -= size
+        for each in ended:
+            self._answered(each)
+        while self._ends and self._ends[0][0] <= self._step:
+            _, at = heapq.heappop(self._ends)
+            each = self._running[at]
+            if each.deciding and each.began + each.output - each.generated <= self._step:
+                self._finish(each)
+
+    def _used(self) -> int:
+        return self.pool.blocks - self.pool.available
+
+    def _run_length(self, until: float) -> int:
+        """Steps until a request ends, the blocks are used up, or it is ``until``, as far as that can be told."""
+        block = self.settings.block
+        number = min(self._ends[0][0] - self._step, MOST_STEPS)
+        if self._pace_s > 0 and until < np.inf:
+            number = min(number, int((until - self.clock) / self._pace_s * 1.25) + 2)
+        if self._static:
+            return max(number, 1)
+        free = self.pool.available
+        if number * self._count // block + self._count <= free:
+            return max(number, 1)
+        taken = steps = 0
+        while steps < number:
+            taken += self._due[-(self._step + steps) % block]
+            if taken > free:
+                break
+            steps += 1
+        return max(steps, 1)
+
+    def _grow(self, number: int) -> None:
+        """All requests that are at their answers have ``number`` tokens more in the cache."""
+        block = self.settings.block
+        if not self._static:
+            rounds, rest = divmod(number, block)
+            blocks = rounds * self._count
+            for i in range(rest):
+                blocks += self._due[-(self._step + i) % block]
+            self.pool.take(blocks)
+            self._held += blocks
+        self._step += number
+
+    def _tell(self, seconds: Float, extra_s: float, count: int, start: float) -> None:
+        """Count the intervals between the tokens of these steps and the ones before."""
+        first_end = start + float(seconds[0]) + extra_s
+        self.intervals.add(first_end - self._last_token_s, count - len(self._joined))
+        for when in self._joined.values():
+            self.intervals.add(first_end - when, 1)
+        self._joined.clear()
+        if len(seconds) > 1:
+            self.intervals.add_all(seconds[1:], count)
+        self._last_token_s = start + float(seconds.sum()) + extra_s
+
+    def _answered(self, each: LiveRequest) -> None:
+        """A prompt is done: its request has a token, and is at its answer from here on."""
+        del self._prompts[each.number]
+        now = self.clock
+        if each.generated == 0:
+            self.log.first[each.number] = now
+        else:
+            self.intervals.add(now - each.told_s, 1)
+        each.told_s = now
+        each.generated += 1
+        self._load -= 1
+        if self._caches and each.path:
+            before = each.held
+            each.node, each.held = self.pool.extend(each.node, each.path, each.held)
+            self._held -= before - each.held
+            each.shared += before - each.held
+        if self._static and each.generated >= each.output:
+            self._pad()
+            return
+        if self.hands_over or each.generated >= each.output:
+            self._leave(each, each.target)
+            return
+        self._decide(each, self._step)
+        self._joined[each.number] = now
+
+    def _decide(self, each: LiveRequest, step: int) -> None:
+        """The request is at its answer."""
+        block = self.settings.block
+        each.deciding, each.began, each.base = True, step, each.target
+        self._count += 1
+        self._base += each.base - step
+        self._due[(each.base - step) % block] += 1
+        heapq.heappush(self._ends, (step + each.output - each.generated, each.number))
+
+    def _undecide(self, each: LiveRequest) -> int:
+        """It no longer is; returns its tokens in the cache."""
+        each.deciding = False
+        self._count -= 1
+        self._base -= each.base - each.began
+        self._due[(each.base - each.began) % self.settings.block] -= 1
+        self._joined.pop(each.number, None)
+        return each.base + self._step - each.began
+
+    def _finish(self, each: LiveRequest) -> None:
+        length = self._undecide(each)
+        each.generated = each.output
+        if self._static:
+            self._pad()
+            return
+        self._leave(each, length)
+
+    def _pad(self) -> None:
+        """A request of a static batch has its answer, and stays until all others have theirs."""
+        self._padding += 1
+        if self._padding == len(self._running):
+            for done in list(self._running.values()):
+                self._leave(done, done.target)
+            self._padding = 0
+
+    def _leave(self, each: LiveRequest, length: int) -> None:
+        """A request ends with so many tokens in the cache."""
+        now = self.clock
+        if self._static:
+            held = each.held
+        else:
+            held = -(-length // self.settings.block) - each.shared
+            if self._caches and each.answer >= 0 and length > each.prompt:
+                path = (*each.path, (each.answer, length - each.prompt))
+                before = held
+                each.node, held = self.pool.extend(each.node, path, held)
+                self._held -= before - held
+        self.pool.give(held)
+        self._held -= held
+        self.pool.leave(each.node)
+        del self._running[each.number]
+        self.log.finished[each.number] = now
+        self.log.replica[each.number] = self.index
+        self.ended.append((each.number, now))
+        self.left += 1
+        if self.hands_over:
+            self._load -= each.output - each.generated
+
+    def _preempt(self) -> float:
+        """Send a running request back to the queue: the last by the queue's order; returns seconds that it takes."""
+        each = max(self._running.values(), key=lambda r: (r.rank, r.order))
+        if len(self._running) == 1:
+            raise AssertionError("the only request is preempted: a bug")
+        del self._running[each.number]
+        self.log.preempted[each.number] += 1
+        seconds = 0.0
+        if each.deciding:
+            self._ends = [end for end in self._ends if end[1] != each.number]
+            heapq.heapify(self._ends)
+            each.generated += self._step - each.began
+            length = self._undecide(each)
+            each.told_s = self._last_token_s
+            held = -(-length // self.settings.block) - each.shared
+            if self.settings.preemption is Preemption.SWAP:
+                each.swapped, each.target = True, length
+                seconds = length * self._swap_s
+            else:
+                each.target = each.prompt + each.generated
+                self._load += each.target
+        else:
+            del self._prompts[each.number]
+            held = each.held
+            self._load += each.done
+        self.pool.give(held)
+        self._held -= held
+        self.pool.leave(each.node)
+        each.node, each.shared, each.held, each.done = None, 0, 0, 0
+        heapq.heappush(self._waiting, (each.rank, each.order, each))
+        return seconds
+
+    def _count_present(self, at: float) -> None:
+        """Add the requests that were here since somebody looked."""
+        if at >= self._looked_s:
+            self.present_s += (len(self._waiting) + len(self._running)) * (at - self._looked_s)
+            self._looked_s = at
+        else:  # a request that came while a step was under way
+            self.present_s += self._looked_s - at
+
+    def check(self) -> None:
+        """Raise `AssertionError` where blocks or tokens were lost."""
+        self.pool.check(self._held)
+        if not self.busy and (self._held or self._load or self._count or any(self._due)):
+            raise AssertionError(f"{self._held} blocks and {self._load} tokens of no request are left: a bug")
+
+
+def _idle_of(node: PrefixNode | None) -> int:
+    """Blocks on the way to ``node`` that nobody uses yet: they are no longer available to whoever takes them up."""
+    idle = 0
+    while node is not None:
+        if node.users == 0:
+            idle += node.blocks
+        node = node.parent
+    return idle
+
+
+__all__ = ["LiveRequest", "Replica"]

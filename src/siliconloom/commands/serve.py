@@ -1,0 +1,106 @@
+"""``loom serve``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from siliconloom.commands.completion import traces
+from siliconloom.commands.options import Json, Machine, Set, Workload
+
+EXAMPLES = (
+    "loom serve dgx-a100 llama2-70b azure-conv --set serve.rate=2",
+    "loom serve npu-datacenter llama3-8b azure-conv --set serve.requests=100",
+    "loom serve dgx-h100 llama3-70b azure-code --find rate --slo ttft=2s",
+    "loom serve h100 llama3-8b 512x128 --set serve.requests=50 --json -",
+)
+"""Shown below the command's help."""
+
+
+def command(
+    system: Machine,
+    model: Workload,
+    trace: Annotated[
+        str,
+        typer.Argument(
+            metavar="TRACE",
+            help="Requests: a CSV or JSONL file, a library name, or PROMPTxANSWER in tokens.",
+            autocompletion=traces,
+        ),
+    ],
+    sets: Set = None,
+    slo: Annotated[
+        str | None,
+        typer.Option("--slo", metavar="LIMITS", help="What requests should keep to: ttft=2s,tpot=50ms,e2e=1s."),
+    ] = None,
+    find: Annotated[
+        str | None,
+        typer.Option("--find", metavar="WHAT", help="Highest rate, or fewest replicas, that keeps to --slo."),
+    ] = None,
+    attain: Annotated[
+        float, typer.Option("--attain", metavar="SHARE", help="Share of requests that must keep to it (--find).")
+    ] = 0.9,
+    stack: Annotated[
+        str | None,
+        typer.Option("--stack", metavar="NAME", help="Software of the host: vllm (default on GPUs), none, ..."),
+    ] = None,
+    csv: Annotated[
+        str | None, typer.Option("--csv", metavar="FILE", help="Write every request's times as CSV.")
+    ] = None,
+    events: Annotated[
+        str | None, typer.Option("--trace", metavar="FILE", help="Write requests and steps for Perfetto.")
+    ] = None,
+    report: Annotated[
+        str | None, typer.Option("--report", metavar="FILE", help="Write a self-contained HTML report.")
+    ] = None,
+    json_file: Json = None,
+) -> None:
+    """Serve requests: latency of every token, goodput, money.
+
+    --set serve.rate=4 scales the trace, serve.arrivals, serve.batching, serve.max_sequences, serve.prefix_cache and so
+    on say how requests come and are scheduled; --set plan.tensor and plan.data how chips make replicas.
+    """
+    from siliconloom.arch import NotSupported
+    from siliconloom.arch.document import parse_assignments
+    from siliconloom.arch.serving import parse_level
+    from siliconloom.evaluate.capacity import find_capacity
+    from siliconloom.evaluate.serving import prepare_named, serve
+    from siliconloom.render.output import check_outputs, write_json, write_text
+    from siliconloom.render.serving import serving_tables
+    from siliconloom.render.tables import Terminal, console
+    from siliconloom.sim.service.fleet import Fleet
+
+    outputs: dict[str, str | Path | None] = {"--csv": csv, "--trace": events, "--report": report, "--json": json_file}
+    check_outputs(outputs, (system, model, trace))
+    if events is not None:
+        from siliconloom.render.kanata import refuse_kanata
+
+        refuse_kanata(events)
+    assignments = parse_assignments(sets or [])
+    objective = None if slo is None else parse_level(slo)
+    served = prepare_named(system, model, trace, assignments, stack)
+    watcher = Terminal("-" not in outputs.values())
+    kept: list[Fleet] = []
+    if find is not None:
+        result = find_capacity(served, find, objective, attain, assignments, watcher=watcher, kept=kept)
+    else:
+        result = serve(served, objective, assignments, watcher=watcher, kept=kept)
+    if csv is not None:
+        from siliconloom.evaluate.served import requests_csv
+
+        write_text(csv, requests_csv(kept[-1]))
+    if events is not None:
+        from siliconloom.evaluate.served import serving_timeline
+        from siliconloom.render.trace import trace_text
+
+        write_text(events, trace_text(serving_timeline(kept[-1], result)))
+    if report is not None:
+        raise NotSupported("--report of loom serve")
+    if json_file is not None:
+        write_json(json_file, result)
+    if "-" not in outputs.values():
+        serving_tables(result, console())
+    if not result["complete"]:
+        raise typer.Exit(130)

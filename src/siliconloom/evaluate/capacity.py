@@ -1,0 +1,143 @@
+"""How much a fleet can take: the highest rate, or the fewest replicas, at which requests keep to their limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from siliconloom.arch import LoomError
+from siliconloom.arch.progress import NOBODY, Watcher
+from siliconloom.arch.serving import Arrivals, ServiceLevel
+from siliconloom.evaluate.serving import Served, serve
+from siliconloom.sim.service.fleet import Fleet
+
+CLOSE = 0.01
+"""Relative difference of two rates between which nothing more is looked for."""
+MOST_DOUBLINGS = 24
+WHATS = ("rate", "replicas")
+
+
+def find_capacity(
+    served: Served,
+    what: str,
+    objective: ServiceLevel | None,
+    attain: float,
+    overrides: Sequence[tuple[str, str]] = (),
+    *,
+    watcher: Watcher = NOBODY,
+    kept: list[Fleet] | None = None,
+) -> dict[str, Any]:
+    """The run at the highest ``rate`` (to one percent), or with the fewest ``replicas``, that keeps to the objective.
+
+    Parameters
+    ----------
+    attain
+        Share of the requests that must keep to all limits.
+    kept
+        Is given the fleet of that run.
+
+    Raises
+    ------
+    LoomError
+        Where nothing that can be tried keeps to them, with how near the best came.
+    """
+    if what not in WHATS:
+        raise LoomError(f"--find: must be one of {', '.join(WHATS)} (got '{what}')")
+    if objective is None or not objective.asked:
+        raise LoomError(f"--find {what}: needs limits to keep to, as in --slo ttft=2s,tpot=50ms")
+    if not 0 < attain <= 1:
+        raise LoomError(f"--attain: must be a share of the requests, above 0 and at most 1 (got {attain:g})")
+    tried: list[dict[str, float]] = []
+
+    def run(value: float) -> tuple[dict[str, Any], Fleet]:
+        fleets: list[Fleet] = []
+        asked = _at_rate(served, value) if what == "rate" else replace(served, replicas=round(value))
+        result = serve(asked, objective, overrides, watcher=watcher, audits=0, kept=fleets)
+        tried.append({"value": value, "attained": result["slo"]["attained"], "goodput": result["goodput"]})
+        return result, fleets[0]
+
+    best = _highest(served, run, attain) if what == "rate" else _fewest(served, run, attain)
+    result, fleet, value = best
+    if kept is not None:
+        kept.append(fleet)
+    result["found"] = {"what": what, "value": value, "attain": attain, "tried": tried}
+    return result
+
+
+def _at_rate(served: Served, rate: float) -> Served:
+    """The same requests at another rate, their gaps stretched or squeezed alike."""
+    trace = served.trace
+    span = float(trace.arrival_s[-1])
+    factor = (len(trace) - 1) / span / rate
+    settings = served.settings.model_copy(update={"rate": rate})
+    return replace(served, trace=replace(trace, arrival_s=trace.arrival_s * factor), settings=settings)
+
+
+def _highest(served: Served, run: Any, attain: float) -> tuple[dict[str, Any], Fleet, float]:
+    span = float(served.trace.arrival_s[-1])
+    if span <= 0 or len(served.trace) < 2:
+        how = "serve.arrivals=poisson with serve.rate=1 draws their times"
+        raise LoomError(f"--find rate: all requests of {served.trace.name} come at once; {how}")
+    if served.settings.arrivals is Arrivals.AT_ONCE:
+        raise LoomError("--find rate: serve.arrivals is at_once")
+    rate = (len(served.trace) - 1) / span
+    good: tuple[dict[str, Any], Fleet, float] | None = None
+    low, high = 0.0, 0.0
+    best = 0.0
+    for _ in range(MOST_DOUBLINGS):
+        result, fleet = run(rate)
+        reached = result["slo"]["attained"]
+        best = max(best, reached)
+        if not result["complete"]:
+            return result, fleet, rate
+        if reached >= attain:
+            good, low = (result, fleet, rate), rate
+            if high:
+                break
+            rate *= 2
+        else:
+            high = rate
+            if low:
+                break
+            rate /= 2
+    if good is None:
+        raise LoomError(
+            f"--find rate: at no rate do {attain:.0%} of the requests keep to the limits; at {rate * 2:.3g} requests a "
+            f"second {best:.1%} do"
+        )
+    if not high:  # limits that no load touches, such as one request alone
+        return good
+    while high / low > 1 + CLOSE:
+        rate = (low * high) ** 0.5
+        result, fleet = run(rate)
+        if not result["complete"]:
+            return result, fleet, rate
+        if result["slo"]["attained"] >= attain:
+            good, low = (result, fleet, rate), rate
+        else:
+            high = rate
+    return good
+
+
+def _fewest(served: Served, run: Any, attain: float) -> tuple[dict[str, Any], Fleet, float]:
+    most = served.cluster.chips // served.plan.chips
+    low, high = served.settings.prefill_replicas, most
+    result, fleet = run(most)
+    if result["slo"]["attained"] < attain:
+        reached = result["slo"]["attained"]
+        kept = f"{reached:.1%} of the requests keep to the limits, not {attain:.0%}"
+        raise LoomError(f"--find replicas: with all {most} replicas {kept}")
+    best = result, fleet, float(most)
+    while high - low > 1 and best[0]["complete"]:
+        middle = (low + high) // 2
+        result, fleet = run(middle)
+        if result["slo"]["attained"] >= attain:
+            best, high = (result, fleet, float(middle)), middle
+        else:
+            low = middle
+    return best
+
+
+__all__ = ["find_capacity"]

@@ -1,0 +1,269 @@
+"""What a run of a fleet came to: percentiles, rates, replicas, and the run over time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from siliconloom.arch.serving import ServeSettings, ServiceLevel
+from siliconloom.arch.timeline import Span, Timeline
+from siliconloom.sim.service.fleet import Fleet
+from siliconloom.sim.service.log import Intervals
+from siliconloom.sim.service.replica import Replica
+from siliconloom.workloads.serving.trace import RequestTrace
+
+Float = NDArray[np.float64]
+SPANS = 240
+"""Spans of the timeline."""
+LITTLE = 1e-6
+"""Relative difference that rounding may make between the two sides of Little's law."""
+
+
+def spread(values: Float) -> dict[str, float]:
+    """Mean and percentiles; zeros of nothing."""
+    if not len(values):
+        return dict.fromkeys(("mean", "p50", "p90", "p95", "p99", "max"), 0.0)
+    p50, p90, p95, p99 = np.quantile(values, (0.5, 0.9, 0.95, 0.99)).tolist()
+    return {"mean": float(values.mean()), "p50": p50, "p90": p90, "p95": p95, "p99": p99, "max": float(values.max())}
+
+
+def request_columns(fleet: Fleet) -> dict[str, NDArray[Any]]:
+    """Of every request, seconds from its arrival on: ``ttft_s``, ``tpot_s``, ``e2e_s``, ``queue_s``; NaN where not."""
+    log, requests = fleet.log, fleet.requests
+    with np.errstate(invalid="ignore", divide="ignore"):
+        further = np.where(requests.output > 1, requests.output - 1, np.nan)
+        return {
+            "arrival_s": log.arrival,
+            "prompt_tokens": requests.prompt,
+            "output_tokens": requests.output,
+            "queue_s": log.scheduled - log.arrival,
+            "ttft_s": log.first - log.arrival,
+            "tpot_s": (log.finished - log.first) / further,
+            "e2e_s": log.finished - log.arrival,
+            "cached_tokens": log.cached,
+            "preempted": log.preempted,
+            "replica": log.replica,
+        }
+
+
+def attained(fleet: Fleet, objective: ServiceLevel) -> NDArray[np.bool_]:
+    """Which requests keep to all limits."""
+    columns = request_columns(fleet)
+    kept: NDArray[np.bool_] = ~np.isnan(columns["e2e_s"])
+    for name, limit in objective.asked.items():
+        values = columns[name]
+        kept &= np.isnan(values) | (values <= limit)  # one token has no time for each further one
+    return kept
+
+
+def run_result(
+    fleet: Fleet, trace: RequestTrace, settings: ServeSettings, objective: ServiceLevel, *, memory: Any, chips: int
+) -> dict[str, Any]:
+    """Sections of `arch.served.ServingResult` that the run itself says; ``step_joules`` are those above standing."""
+    log, requests = fleet.log, fleet.requests
+    columns = request_columns(fleet)
+    done = ~np.isnan(log.finished)
+    check_little(fleet)
+    last = float(log.finished[done].max()) if done.any() else 0.0
+    duration = max(last - float(requests.arrival_s[0]), 0.0)
+    span = float(requests.arrival_s[-1] - requests.arrival_s[0])
+    kept = attained(fleet, objective)
+    output = int(requests.output[done].sum())
+    prompt = int(requests.prompt[done].sum())
+    intervals = Intervals()
+    for replica in fleet.replicas:
+        intervals.merge(replica.intervals)
+    busy = [replica.busy_s / duration if duration else 0.0 for replica in fleet.replicas]
+    steps = sum(replica.steps for replica in fleet.replicas)
+    computed = sum(replica.prompt_tokens for replica in fleet.replicas)
+    tpot = columns["tpot_s"][done]
+    per_s = 1 / duration if duration else 0.0
+    return {
+        "requests": {
+            "count": len(requests.prompt),
+            "finished": int(done.sum()),
+            "prompt_tokens": prompt,
+            "output_tokens": output,
+            "span_s": span,
+            "rate": (len(requests.prompt) - 1) / span if span else None,
+        },
+        "duration_s": duration,
+        "ttft_s": spread(columns["ttft_s"][done]),
+        "tpot_s": spread(tpot[~np.isnan(tpot)]),
+        "itl_s": _of_intervals(intervals),
+        "e2e_s": spread(columns["e2e_s"][done]),
+        "queue_s": spread(columns["queue_s"][done]),
+        "slo": {**objective.asked, "attained": float(kept.mean())},
+        "goodput": float(kept.sum()) * per_s,
+        "requests_per_s": float(done.sum()) * per_s,
+        "tokens_per_s": output * per_s,
+        "prompt_tokens_per_s": prompt * per_s,
+        "step_joules": sum(replica.joules for replica in fleet.replicas),
+        "busy": float(np.mean(busy)),
+        "batch": sum(_decoded(replica) for replica in fleet.replicas) / max(steps, 1),
+        "preempted": int(log.preempted.sum()),
+        "cached_share": float(log.cached[done].sum()) / max(int(log.cached[done].sum()) + computed, 1),
+        "replicas": [
+            _replica(replica, share, handing=bool(fleet.second), fleet=fleet)
+            for replica, share in zip(fleet.replicas, busy, strict=True)
+        ],
+        "timeline": _timeline(fleet, duration, memory.blocks),
+    }
+
+
+def check_little(fleet: Fleet) -> None:
+    """Little's law: requests present, over time, are all requests' times in the system; raises `AssertionError`."""
+    if not fleet.log.complete:
+        return
+    present = sum(replica.present_s for replica in fleet.replicas)
+    apart = float(fleet.apart_s)
+    times = float((fleet.log.finished - fleet.log.arrival).sum())
+    if abs(present + apart - times) > LITTLE * max(times, 1e-12):
+        raise AssertionError(f"{present + apart} request-seconds were spent and {times} are told: a bug")
+
+
+def _of_intervals(intervals: Intervals) -> dict[str, float]:
+    if not intervals.count:
+        return spread(np.zeros(0))
+    shares = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+    found = {name: intervals.quantile(share) for name, share in shares.items()}
+    return {"mean": intervals.total / intervals.count, **found, "max": intervals.most}
+
+
+def _decoded(replica: Replica) -> float:
+    return float(replica.activity.table()["decoding"].sum())
+
+
+def _replica(replica: Replica, busy: float, *, handing: bool, fleet: Fleet) -> dict[str, Any]:
+    kind = "whole" if not handing else "prompts" if replica.hands_over else "answers"
+    table = replica.activity.table()
+    return {
+        "kind": kind,
+        "requests": replica.left,
+        "steps": replica.steps,
+        "prompt_tokens": replica.prompt_tokens,
+        "output_tokens": replica.tokens,
+        "busy": busy,
+        "batch": _decoded(replica) / max(replica.steps, 1),
+        "cache_used": float(table["blocks"].max(initial=0.0)) / replica.pool.blocks,
+    }
+
+
+def _timeline(fleet: Fleet, duration: float, blocks: int) -> dict[str, list[float]]:
+    """The run in equal spans; a record of several spans is shared out among them."""
+    edges = np.linspace(0.0, duration, SPANS + 1) if duration else np.array([0.0, 1.0])
+    width = float(edges[1] - edges[0])
+    first = float(fleet.requests.arrival_s[0])
+    found = {name: np.zeros(len(edges) - 1) for name in ("prompt_tokens_per_s", "tokens_per_s", "joules_per_s")}
+    used = np.zeros(len(edges) - 1)
+    for replica in fleet.replicas:
+        table = replica.activity.table()
+        begins, ends = table["start_s"] - first, table["start_s"] + table["seconds"] - first
+        columns = (("prompt_tokens", "prompt_tokens_per_s"), ("tokens", "tokens_per_s"), ("joules", "joules_per_s"))
+        for column, name in columns:
+            found[name] += _shared(begins, ends, table[column], edges) / width
+        lows = np.clip(((begins) / width).astype(np.int64), 0, len(used) - 1)
+        highs = np.clip(np.ceil(ends / width).astype(np.int64) - 1, lows, len(used) - 1)
+        peak = np.zeros(len(used))
+        np.maximum.at(peak, lows, table["blocks"])
+        np.maximum.at(peak, highs, table["blocks"])
+        used += peak / blocks / len(fleet.replicas)
+    log = fleet.log
+    middles = (edges[:-1] + edges[1:]) / 2 + first
+    came = np.searchsorted(np.sort(log.arrival), middles, side="right")
+    begun = np.searchsorted(np.sort(log.scheduled), middles, side="right")
+    left = np.searchsorted(np.sort(log.finished), middles, side="right")
+    return {
+        "start_s": edges[:-1].tolist(),
+        **{name: values.tolist() for name, values in found.items()},
+        "running": (begun - left).astype(float).tolist(),
+        "waiting": (came - begun).astype(float).tolist(),
+        "cache_used": used.tolist(),
+    }
+
+
+def _shared(begins: Float, ends: Float, amounts: Float, edges: Float) -> Float:
+    """Amounts of intervals, in equal measure over their time, by the spans between ``edges``."""
+    if not len(begins):
+        return np.zeros(len(edges) - 1)
+    order = np.argsort(begins, kind="stable")
+    begins, ends, amounts = begins[order], np.maximum(ends[order], begins[order] + 1e-15), amounts[order]
+    points = np.concatenate([begins, ends])
+    rates = np.concatenate([amounts / (ends - begins), -amounts / (ends - begins)])
+    by = np.argsort(points, kind="stable")
+    points, rates = points[by], np.cumsum(rates[by])
+    total = np.concatenate([[0.0], np.cumsum(rates[:-1] * np.diff(points))])
+    return np.diff(np.interp(edges, points, total))
+
+
+def requests_csv(fleet: Fleet) -> str:
+    """Every request's times as CSV, in seconds from the first arrival; what never happened is left empty."""
+    columns = request_columns(fleet)
+    shift = float(fleet.requests.arrival_s[0])
+    lines = [",".join(columns)]
+    for at in range(len(fleet.requests.prompt)):
+        cells = []
+        for name, values in columns.items():
+            value = values[at] - shift if name == "arrival_s" else values[at]
+            cells.append("" if value != value else repr(value.item()))
+        lines.append(",".join(cells))
+    return "\n".join(lines) + "\n"
+
+
+MOST_TRACKS = 256
+"""Requests of one replica that a trace shows side by side."""
+TICK = 1e-9
+
+
+def serving_timeline(fleet: Fleet, result: dict[str, Any]) -> Timeline:
+    """Requests as spans (queue, prompt, answer), as many tracks of each replica as there are at once, and its steps."""
+    log, requests = fleet.log, fleet.requests
+    first = float(requests.arrival_s[0])
+    tracks: dict[int, str] = {}
+    spans: list[Span] = []
+
+    def ticks(seconds: float) -> int:
+        return round((seconds - first) / TICK)
+
+    for index, replica in enumerate(fleet.replicas):
+        steps = len(tracks)
+        tracks[steps] = f"replica {index}: steps"
+        names = ("steps", "decoding", "prompt_tokens", "blocks", "waiting")
+        table = replica.activity.table()
+        for row in range(len(table["start_s"])):
+            begin = float(table["start_s"][row])
+            details = {name: round(float(table[name][row])) for name in names}
+            kind = "prompts" if details["prompt_tokens"] else "next tokens"
+            spans.append(Span(steps, kind, "steps", ticks(begin), ticks(begin + float(table["seconds"][row])), details))
+        free: list[float] = []
+        lanes: list[int] = []
+        members = np.flatnonzero((log.replica == index) & ~np.isnan(log.finished))
+        for number in members[np.argsort(log.arrival[members], kind="stable")].tolist():
+            came, left = float(log.arrival[number]), float(log.finished[number])
+            lane = next((i for i, end in enumerate(free) if end <= came), len(free))
+            if lane == MOST_TRACKS:
+                continue
+            if lane == len(free):
+                free.append(0.0)
+                lanes.append(len(tracks))
+                tracks[lanes[-1]] = f"replica {index}: requests {lane + 1}"
+            free[lane] = left
+            details = {
+                "request": number + 1,
+                "prompt_tokens": int(requests.prompt[number]),
+                "output_tokens": int(requests.output[number]),
+                "preempted": int(log.preempted[number]),
+            }
+            ends = [("queue", came, log.scheduled[number]), ("prompt", log.scheduled[number], log.first[number])]
+            for name, begin, end in [*ends, ("answer", log.first[number], left)]:
+                begin, end = max(float(begin), came), float(end)
+                if end > begin:
+                    spans.append(Span(lanes[lane], name, name, ticks(begin), ticks(end), details))
+    asked = result["asked"]
+    title = f"{asked['workload']} on {asked['machine']}, requests of {asked['trace']}"
+    return Timeline(title, TICK, tracks, spans, {"version": result["version"]})
+
+
+__all__ = ["attained", "check_little", "request_columns", "requests_csv", "run_result", "serving_timeline", "spread"]

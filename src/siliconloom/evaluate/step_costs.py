@@ -1,0 +1,309 @@
+"""What a step of a serving engine takes on a replica's chips: the evaluator's answers to what the step consists of.
+
+A step's operators are of three kinds. What every new token passes through once (products, norms, messages) depends on
+how many new tokens there are; the head on how many of them have a next token; attention, with its appends to the
+cache, on the lengths of each request. Of each the evaluator is asked by itself, for the numbers that a step has, and
+what it said is kept. Requests that get their next token are one attention of their number and their mean length.
+
+Predicted machines (GPUs) are asked for every number of tokens and requests that comes up. Simulated ones take a tenth
+of a second for an answer, and are asked on a grid (`COUNTS`), with straight lines between; so are lengths on every
+machine (`LENGTHS`). `ReplicaCosts.whole` asks for a true step in full, and a service says how far steps were off.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from siliconloom.arch import LoomError, NotSupported
+from siliconloom.arch.memo import key_of, shared_memo
+from siliconloom.baselines.machine import GpuMachine
+from siliconloom.baselines.stacks import NO_STACK, Stack
+from siliconloom.evaluate.asked import workload_digest
+from siliconloom.evaluate.chip_machine import ChipMachine
+from siliconloom.evaluate.chip_part import operator_rows
+from siliconloom.evaluate.pim_machine import PimMachine
+from siliconloom.mapper.system.cluster import Cluster
+from siliconloom.mapper.system.inference import Server
+from siliconloom.mapper.system.layers import extent, message_seconds
+from siliconloom.mapper.system.plan import Plan
+from siliconloom.sim.chip.energy import standing_power
+from siliconloom.sim.service.costs import Chunk
+from siliconloom.workloads import Attention, Collective, Graph, Operator, Vector
+from siliconloom.workloads.roles import Role, Section
+
+Float = NDArray[np.float64]
+Ask = Callable[[Sequence[tuple[str, str]]], Graph]
+"""Makes the model's graph for keys of a workload (``phase``, ``batch``, ``context``, ``sequence``, ``requests``)."""
+
+COUNTS = tuple(sorted({*range(1, 5), *(round(2 ** (k / 4)) for k in range(8, 81))}))
+"""Numbers of tokens or requests that simulated machines are asked for: four to every doubling."""
+LENGTHS = tuple(sorted({1, *(round(2 ** (k / 2)) for k in range(8, 51))}))
+"""Lengths of contexts that every machine is asked for: two to every doubling."""
+CACHES = (Role.CACHE, Role.LATENT_CACHE)
+
+
+class StepTerms(Struct, frozen=True):
+    """A step's parts: seconds, joules above what its chips draw anyway, and kernels that are launched.
+
+    Parameters
+    ----------
+    body, head, attention
+        Seconds and joules of each.
+    launched
+        Kernels of the body and of attention.
+    """
+
+    body: tuple[float, float]
+    head: tuple[float, float]
+    attention: tuple[float, float]
+    launched: float
+
+
+FIELDS = 7
+
+
+class ReplicaCosts:
+    """Costs of one replica: the chips that a plan puts one copy of a model on.
+
+    Parameters
+    ----------
+    cluster
+        The replica's chips.
+    ask
+        See `Ask`.
+    plan
+        Degrees within the replica.
+    stack
+        Software of the host.
+    longest
+        Tokens of the longest request that there will be.
+    """
+
+    def __init__(
+        self, cluster: Cluster, ask: Ask, plan: Plan, *, stack: Stack = NO_STACK, longest: int = LENGTHS[-1]
+    ) -> None:
+        machine = cluster.machine
+        if len(cluster.kinds) > 1:
+            raise NotSupported(f"serving on {cluster.name}, whose chips differ")
+        if isinstance(machine, PimMachine):
+            raise NotSupported(f"serving on {cluster.name}, whose memory computes")
+        if plan.pipeline > 1 or plan.context > 1 or plan.attention_chips or plan.overlap != "none":
+            raise NotSupported(
+                f"serving under {plan.text(training=False)}: replicas share a model by plan.tensor and plan.expert"
+            )
+        self.cluster, self.ask, self.plan, self.stack = cluster, ask, plan, stack
+        self._exact = isinstance(machine, GpuMachine)
+        self._lengths = [*(n for n in LENGTHS if n < longest), longest]
+        self._found: dict[tuple[str, int, int], StepTerms] = {}
+        self._answers: dict[tuple[Any, ...], tuple[float, float]] = {}
+        self._curves: dict[int, tuple[Float, Float, Float]] = {}
+        self._asked = 0
+        graph = ask([("phase", "decode"), ("batch", "1"), ("context", "1")])
+        digest = workload_digest(graph), cluster.digest, repr(plan), str(machine), str(self._lengths[-1])
+        self._key = key_of("serving costs", *digest)
+        stored = shared_memo().known(self._key)
+        if stored is not None:
+            kinds = stored["kinds"].tolist()
+            for kind, (a, b), values in zip(kinds, stored["numbers"].tolist(), stored["terms"].tolist(), strict=True):
+                v = values
+                self._found[kind, a, b] = StepTerms((v[0], v[1]), (v[2], v[3]), (v[4], v[5]), v[6])
+
+    @property
+    def standing_w(self) -> float:
+        """Watts of the replica's chips, whether they work or not."""
+        machine = self.cluster.machine
+        if isinstance(machine, GpuMachine):
+            each = float(machine.gpu.idle_power)
+        else:
+            assert isinstance(machine, ChipMachine)
+            each = sum(standing_power(machine.chip).values())
+        return each * self.cluster.chips
+
+    @property
+    def predicted(self) -> bool:
+        """Whether the machine's times are predictions, and asked for every number of tokens."""
+        return self._exact
+
+    @property
+    def asked(self) -> int:
+        """How often the evaluator was asked."""
+        return self._asked
+
+    def keep(self) -> None:
+        """Keep what the evaluator said for other processes."""
+        if not self._asked:
+            return
+        kinds = np.array([kind for kind, _, _ in self._found], str)
+        numbers = np.array([(a, b) for _, a, b in self._found], np.int64).reshape(-1, 2)
+        terms = np.array([(*t.body, *t.head, *t.attention, t.launched) for t in self._found.values()])
+        shared_memo().keep(self._key, {"kinds": kinds, "numbers": numbers, "terms": terms.reshape(-1, FIELDS)})
+
+    def steps(self, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float) -> tuple[Float, Float]:
+        """See `siliconloom.sim.service.costs.StepCosts`."""
+        seconds, joules, launched = self.kernels(chunks, ended, count, contexts)
+        return self.stack.step_seconds(seconds, launched, count + len(chunks), self.plan.tensor), joules
+
+    def kernels(self, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float) -> tuple[Float, Float, float]:
+        """Seconds and joules of the steps' kernels, and how many of them one launches."""
+        seconds, joules = np.zeros(len(contexts)), np.zeros(len(contexts))
+        rest_s = rest_j = launched = 0.0
+        if chunks:
+            tokens = count + sum(new for new, _ in chunks)
+            body = self._blend(tokens, lambda n: self._chunk(n, 0).body)
+            head = (
+                self._blend(count + ended, lambda n: self._decode(n, self._lengths[0]).head)
+                if count + ended
+                else (0.0, 0.0)
+            )
+            launched = self._decode(1, self._lengths[0]).launched
+            rest_s, rest_j = body[0] + head[0], body[1] + head[1]
+            for new, known in chunks:
+                s, j = self._chunk_attention(new, known)
+                rest_s, rest_j = rest_s + s, rest_j + j
+        if count:
+            lengths, curve_s, curve_j = self._curve(count, float(contexts[-1]))
+            seconds += np.interp(contexts, lengths, curve_s)
+            joules += np.interp(contexts, lengths, curve_j)
+            if not chunks:
+                first = self._lengths[0]
+                for part in ("body", "head"):
+                    s, j = self._blend(count, lambda n, part=part: getattr(self._decode(n, first), part))  # type: ignore[misc]
+                    rest_s, rest_j = rest_s + s, rest_j + j
+                launched = self._decode(1, first).launched
+        return seconds + rest_s, joules + rest_j, launched
+
+    def whole(self, chunks: Sequence[Chunk], contexts: Sequence[int]) -> float:
+        """Seconds of the kernels of a true step, asked in full: every request with its own length."""
+        entries = [f"{{new: {new}, context: {known}}}" for new, known in chunks]
+        alike: dict[int, int] = {}
+        for each in contexts:
+            alike[each] = alike.get(each, 0) + 1
+        entries += [f"{{new: 1, context: {each - 1}, count: {n}}}" for each, n in alike.items()]
+        terms = self._terms(self.ask([("requests", f"[{', '.join(entries)}]")]))
+        return terms.body[0] + terms.head[0] + terms.attention[0]
+
+    def _blend(self, number: int, of: Callable[[int], tuple[float, float]]) -> tuple[float, float]:
+        """What ``of`` says for a number, or a straight line between the two that are asked for around it."""
+        if self._exact or number in COUNTS:
+            return of(number)
+        at = bisect_left(COUNTS, number)
+        if at == len(COUNTS):
+            return of(number)
+        low, high = COUNTS[at - 1], COUNTS[at]
+        a, b, share = of(low), of(high), (number - low) / (high - low)
+        return a[0] + (b[0] - a[0]) * share, a[1] + (b[1] - a[1]) * share
+
+    def _curve(self, count: int, longest: float) -> tuple[Float, Float, Float]:
+        """Attention of ``count`` next tokens by their mean length, up to ``longest``."""
+        known = self._curves.get(count)
+        if known is not None and known[0][-1] >= longest:
+            return known
+        upto = min(bisect_left(self._lengths, longest) + 1, len(self._lengths))
+        lengths = self._lengths[:upto]
+        found = [self._blend(count, lambda n, c=c: self._decode(n, c).attention) for c in lengths]  # type: ignore[misc]
+        made = (np.array(lengths, np.float64), np.array([s for s, _ in found]), np.array([j for _, j in found]))
+        self._curves[count] = made
+        return made
+
+    def _chunk_attention(self, new: int, known: int) -> tuple[float, float]:
+        """Attention of new tokens behind those that lie in the cache."""
+        key = "chunk", new, known
+        if key in self._answers:
+            return self._answers[key]
+
+        def at(length: int) -> tuple[float, float]:
+            if self._exact or new in COUNTS:
+                return self._chunk(new, length).attention
+            place = bisect_left(COUNTS, new)  # per token, attention is straight between two numbers of them
+            low, high = COUNTS[place - 1], COUNTS[min(place, len(COUNTS) - 1)]
+            a, b = (self._chunk(n, length).attention for n in (low, high))
+            share = (new - low) / (high - low)
+            s, j = ((x / low + (y / high - x / low) * share) * new for x, y in zip(a, b, strict=True))
+            return s, j
+
+        if known == 0 or known in self._lengths:
+            found = at(known)
+        else:
+            place = bisect_left(self._lengths, known)
+            low, high = self._lengths[place - 1] if place else 0, self._lengths[min(place, len(self._lengths) - 1)]
+            a, b, share = at(low), at(high), (known - low) / (high - low)
+            found = a[0] + (b[0] - a[0]) * share, a[1] + (b[1] - a[1]) * share
+        self._answers[key] = found
+        return found
+
+    def _decode(self, count: int, length: int) -> StepTerms:
+        return self._term(
+            "decode", count, length, [("phase", "decode"), ("batch", str(count)), ("context", str(length))]
+        )
+
+    def _chunk(self, new: int, known: int) -> StepTerms:
+        if not known:
+            return self._term("chunk", new, 0, [("phase", "prefill"), ("batch", "1"), ("sequence", str(new))])
+        return self._term("chunk", new, known, [("requests", f"[{{new: {new}, context: {known}}}]")])
+
+    def _term(self, kind: str, a: int, b: int, sets: Sequence[tuple[str, str]]) -> StepTerms:
+        found = self._found.get((kind, a, b))
+        if found is None:
+            found = self._found[kind, a, b] = self._terms(self.ask(sets))
+            self._asked += 1
+        return found
+
+    def _terms(self, graph: Graph) -> StepTerms:
+        """Parts of a step of one chip, and of all chips its energy."""
+        server = Server(self.cluster, graph)
+        part = server.layers.part(self.plan, server.batch)
+        machine, chips = self.cluster.machine, self.cluster.chips
+        seconds, joules, launched = _asked_of(machine, part, self.plan)
+        sums = {"body": [0.0, 0.0], "head": [0.0, 0.0], "attention": [0.0, 0.0]}
+        for operator in part.operators():
+            here = sums[_kind_of(operator)]
+            if isinstance(operator, Collective):
+                here[0] += message_seconds(operator, self.plan, self.cluster.fabrics[0]) * operator.repeat
+                continue
+            here[0] += seconds.get(operator.name, 0.0) * operator.repeat
+            here[1] += joules.get(operator.name, 0.0) * operator.repeat * chips
+        body, head, attention = ((s, j) for s, j in sums.values())
+        return StepTerms(body, head, attention, launched)
+
+
+def _kind_of(operator: Operator) -> str:
+    if isinstance(operator, Attention) or (isinstance(operator, Vector) and operator.role in CACHES):
+        return "attention"
+    return "head" if operator.place.section is Section.HEAD else "body"
+
+
+def _asked_of(machine: Any, part: Graph, plan: Plan) -> tuple[Mapping[str, float], Mapping[str, float], float]:
+    """Seconds of one execution of each operator of a chip's part, joules above standing, and kernels in all."""
+    if isinstance(machine, GpuMachine):
+        groups = {name: extent(plan, name)[1] for name in ("tensor", "context", "expert", "expert_tensor")}
+        found = machine.predicted(part, groups=groups)
+        joules: dict[str, float] = {}
+        above = np.maximum(found.joules - found.seconds * machine.gpu.idle_power, 0.0)
+        for kernel, value in zip(found.kernels, above.tolist(), strict=True):
+            joules[kernel.operator] = joules.get(kernel.operator, 0.0) + value
+        return found.by_operator, joules, float(sum(k.repeat for k in found.kernels if not k.fused))
+    assert isinstance(machine, ChipMachine)
+    drawn: dict[str, float] = {}
+    done = machine.simulation(part)
+    owners = {mapped.task.operator.name: mapped.task.owner for mapped in done.plan.tasks}
+    for row in operator_rows(done, lambda _: 1):
+        owner = owners[row["name"]]
+        drawn[owner] = drawn.get(owner, 0.0) + row["energy_j"] / row["repeat"]
+    return machine.seconds(part), drawn, 0.0
+
+
+def one_replica(cluster: Cluster, plan: Plan) -> Cluster:
+    """The chips of one replica; raises `LoomError` where the cluster has fewer."""
+    if plan.chips > cluster.chips:
+        raise LoomError(f"plan {plan.text(training=False)}: {plan.chips} chips, {cluster.name} has {cluster.chips}")
+    return cluster.part(replace(plan, data=1).chips)
+
+
+__all__ = ["Ask", "ReplicaCosts", "StepTerms", "one_replica"]

@@ -1,0 +1,118 @@
+"""A served trace as tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+
+from siliconloom.arch.quantity import format_bytes, format_si
+from siliconloom.render.plan import long_time
+from siliconloom.render.tables import Row, bold, print_overrides, table
+
+TIMES = (
+    ("ttft_s", "time to first token"),
+    ("tpot_s", "time per further token"),
+    ("itl_s", "between two tokens"),
+    ("e2e_s", "whole answer"),
+    ("queue_s", "of which in the queue"),
+)
+SHOWN = ("mean", "p50", "p90", "p99", "max")
+
+
+def headline(result: dict[str, Any]) -> str:
+    """What a run came to, in a sentence."""
+    asked, requests = result["asked"], result["requests"]
+    each = "" if result["chips"] == 1 else f" with {asked['plan']['data']} x {asked['plan']['tensor']} chips"
+    first, further = (format_si(result[name]["mean"], "s") for name in ("ttft_s", "tpot_s"))
+    return (
+        f"{asked['machine']}{each} answers {requests['finished']:,} requests of {asked['trace']} in "
+        f"{long_time(result['duration_s'])}: the first token after {first}, each further one after {further}."
+    )
+
+
+def serving_tables(result: dict[str, Any], out: Console) -> None:
+    """Print what requests waited for, what the machine did, and what it cost."""
+    asked, requests, memory, cost = result["asked"], result["requests"], result["memory"], result["cost"]
+    plan = asked["plan"]
+    out.print(f"{bold(asked['workload'])} on {bold(asked['machine'])}, requests of {bold(asked['trace'])}")
+    print_overrides(result, out)
+    for note in result["notes"]:
+        out.print(f"note: {note}", style="yellow")
+    rows: list[Row] = [(words, *(format_si(result[name][column], "s") for column in SHOWN)) for name, words in TIMES]
+    out.print(table("times", [("", "left"), *((name, "right") for name in SHOWN)], rows))
+    out.print()
+    rate = "at once" if requests["rate"] is None else f"{requests['rate']:.4g} a second"
+    limits = ", ".join(
+        f"{name.removesuffix('_s')} {format_si(result['slo'][name], 's')}"
+        for name in ("ttft_s", "tpot_s", "e2e_s")
+        if result["slo"].get(name) is not None
+    )
+    found = result.get("found")
+    money = "no price of chips (serve.price)"
+    if cost["usd"] is not None:
+        money = f"{cost['usd']:,.4g} $, {cost['usd_per_million_tokens']:,.4g} $ a million output tokens"
+    audit = result["costs"]["audit_max"]
+    told: list[Row] = [
+        *(
+            [(f"found: {found['what']}", f"{found['value']:.4g} ({found['attain']:.0%} keep to the limits)")]
+            if found
+            else []
+        ),
+        ("replicas", f"{plan['data']} of {plan['tensor']} chip{'s' * (plan['tensor'] > 1)}, software {asked['stack']}"),
+        (
+            "requests",
+            f"{requests['finished']:,} of {requests['count']:,}, {rate}, in {long_time(result['duration_s'])}",
+        ),
+        (
+            "throughput",
+            f"{result['tokens_per_s']:,.4g} tokens/s of answers, {result['prompt_tokens_per_s']:,.4g} of prompts",
+        ),
+        *(
+            [("goodput", f"{result['goodput']:.4g} a second ({result['slo']['attained']:.1%}: {limits})")]
+            if limits
+            else []
+        ),
+        ("busy", f"{result['busy']:.1%} of the time, {result['batch']:.3g} requests in a step"),
+        (
+            "cache",
+            f"{memory['cache_tokens']:,} tokens of {format_bytes(memory['kv_bytes_per_token'])} each, at most "
+            f"{max(r['cache_used'] for r in result['replicas']):.1%} used; {result['preempted']:,} preempted"
+            + (f"; {result['cached_share']:.1%} of prompts were cached" if result["cached_share"] else ""),
+        ),
+        (
+            "energy",
+            f"{format_si(result['energy_j'], 'J')}, {format_si(result['joules_per_token'], 'J')} a token, "
+            f"{format_si(result['power_w'], 'W')}",
+        ),
+        ("cost", f"{cost['chip_hours']:,.4g} chip hours; {money}"),
+        *(
+            [("steps", f"{result['costs']['audited']} asked in full differ by at most {audit:.2%}")]
+            if audit is not None
+            else []
+        ),
+    ]
+    out.print(table("run", [("", "left"), ("", "left")], told))
+    if len(result["replicas"]) > 1:
+        out.print()
+        out.print(
+            table("replicas", [(name, "right" if at else "left") for at, name in enumerate(COLUMNS)], _replicas(result))
+        )
+
+
+COLUMNS = ("replica", "requests", "steps", "prompt tokens", "tokens", "busy", "batch", "cache")
+MOST_REPLICAS = 16
+
+
+def _replicas(result: dict[str, Any]) -> list[Row]:
+    found: list[Row] = []
+    for number, each in enumerate(result["replicas"][:MOST_REPLICAS]):
+        name = f"{number}" if each["kind"] == "whole" else f"{number} ({each['kind']})"
+        counts = (f"{each[key]:,}" for key in ("requests", "steps", "prompt_tokens", "output_tokens"))
+        found.append((name, *counts, f"{each['busy']:.1%}", f"{each['batch']:.3g}", f"{each['cache_used']:.1%}"))
+    if len(result["replicas"]) > MOST_REPLICAS:
+        found.append((f"{len(result['replicas']) - MOST_REPLICAS} more", *[""] * (len(COLUMNS) - 1)))
+    return found
+
+
+__all__ = ["headline", "serving_tables"]
