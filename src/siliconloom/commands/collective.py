@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -29,7 +29,7 @@ def command(
         typer.Argument(
             metavar="OP",
             help="all_reduce, all_gather, reduce_scatter, broadcast, all_to_all or send_receive; or a YAML file: a "
-            "communication program.",
+            "communication program; or NAME.et: a Chakra execution trace, a file NAME.0.et for each rank.",
         ),
     ],
     size: Annotated[
@@ -37,7 +37,7 @@ def command(
         typer.Argument(
             metavar="BYTES",
             help="Of a chip's whole buffer: 67108864 or '64 MiB'; of all_to_all also a CSV file of bytes from each to "
-            "each. Of 0 nothing is sent, in 0 s. A program has its own.",
+            "each. Of 0 nothing is sent, in 0 s. A program, or a trace, has its own.",
         ),
     ] = "",
     chips: Annotated[int | None, typer.Option("--chips", min=1, max=2**20, help="Chips that take part.")] = None,
@@ -51,6 +51,10 @@ def command(
     predicted: Annotated[
         bool, typer.Option("--predicted", help="The model of NCCL, also where NCCL was measured on just these GPUs.")
     ] = False,
+    groups: Annotated[
+        str | None,
+        typer.Option("--groups", metavar="FILE", help="Ranks of a trace's groups; else NAME.json beside it."),
+    ] = None,
     trace: Annotated[
         str | None,
         typer.Option(
@@ -59,12 +63,13 @@ def command(
     ] = None,
     json_file: Json = None,
 ) -> None:
-    """Run a collective over a system's links, or a program.
+    """Run a collective over a system's links, a program, or a trace.
 
-    Message by message; a program has several collectives, and work between them.
+    Message by message; a program has several collectives, and work between them, and so has an execution trace.
     """
     from siliconloom.arch import LoomError
     from siliconloom.arch.document import parse_assignments
+    from siliconloom.evaluate.chakra_files import is_execution_trace
     from siliconloom.evaluate.collective import collective_result, load_any, parse_size
     from siliconloom.evaluate.communication import communication_result, is_program
     from siliconloom.render.network import collective_tables, communication_tables
@@ -72,12 +77,23 @@ def command(
     from siliconloom.render.tables import console
     from siliconloom.render.watching import watched
 
-    check_outputs({"--trace": trace, "--json": json_file}, (system, operation, size))
+    check_outputs({"--trace": trace, "--json": json_file}, (system, operation, size, groups))
     drawn: list[Timeline] | None = None if trace is None else []
     if trace is not None:
         from siliconloom.render.kanata import refuse_kanata
 
         refuse_kanata(trace)
+    if is_execution_trace(operation):
+        if size:
+            raise LoomError(f"BYTES: an execution trace has its own (got '{size}')")
+        asked = {"chips": chips, "predicted": predicted, "flows": flows}
+        result = _traced(system, parse_assignments(sets or []), operation, groups, asked, exact, json_file, drawn)
+        _write_trace(trace, drawn)
+        if json_file is not None:
+            write_json(json_file, result)
+        return
+    if groups is not None:
+        raise LoomError(f"--groups: is of an execution trace, NAME.et (got '{operation}')")
     if is_program(operation):
         if size:
             raise LoomError(f"BYTES: a program has its own (got '{size}')")
@@ -104,6 +120,40 @@ def command(
         write_json(json_file, result)
     if json_file != "-":
         collective_tables(result, console())
+
+
+def _traced(
+    system: str,
+    sets: list[tuple[str, str]],
+    name: str,
+    groups: str | None,
+    asked: dict[str, Any],
+    exact: bool,
+    json_file: str | None,
+    drawn: list[Timeline] | None,
+) -> dict[str, Any]:
+    """Run an execution trace, and print its tables where standard output is free for them."""
+    from siliconloom.arch import LoomError
+    from siliconloom.evaluate.chakra_files import read_trace
+    from siliconloom.evaluate.collective import load_any
+    from siliconloom.evaluate.traced import execution_trace_result, refuse_flows
+    from siliconloom.render.network import execution_trace_tables
+    from siliconloom.render.tables import console
+    from siliconloom.render.watching import watched
+
+    refuse_flows(asked["flows"])
+    if asked["predicted"]:
+        raise LoomError("--predicted: is of one collective; a trace's messages are simulated")
+    read = read_trace(name, groups)
+    count = len(read.ranks)
+    if asked["chips"] not in (None, count):
+        raise LoomError(f"--chips: the trace has {count} ranks (got {asked['chips']})")
+    described, _ = load_any(system, sets, count)
+    with watched(json_file != "-", "messages") as watch:
+        result = execution_trace_result(described, read, exact=exact, watch=watch, timeline=drawn)
+    if json_file != "-":
+        execution_trace_tables(result, console())
+    return result
 
 
 def _write_trace(file: str | None, drawn: list[Timeline] | None) -> None:

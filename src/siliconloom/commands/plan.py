@@ -19,7 +19,10 @@ def command(
     ],
     model: Workload,
     sets: Set = None,
-    trace: Annotated[str | None, typer.Option("--trace", metavar="FILE", help="Write a timeline for Perfetto.")] = None,
+    trace: Annotated[
+        str | None,
+        typer.Option("--trace", metavar="FILE", help="A timeline for Perfetto; F.et: a Chakra execution trace."),
+    ] = None,
     report: Annotated[
         str | None, typer.Option("--report", metavar="FILE", help="Write a self-contained HTML report.")
     ] = None,
@@ -31,6 +34,7 @@ def command(
     --set run.steps=1000 times a whole training run with failures.
     """
     from siliconloom.arch.document import parse_assignments
+    from siliconloom.arch.execution_trace import ExecutionTrace
     from siliconloom.arch.timeline import Timeline
     from siliconloom.evaluate.plan import plan_result, read_plan_input
     from siliconloom.render.output import check_outputs, write_json, write_text
@@ -44,10 +48,15 @@ def command(
         refuse_kanata(trace)
     assignments = parse_assignments(sets or [])
     cluster, graph, fixed, troubles, decoding = read_plan_input(system, model, assignments)
-    drawn: list[Timeline] | None = None if trace is None and report is None else []
+    ranks: list[ExecutionTrace] | None = [] if trace is not None and trace.endswith(".et") else None
+    drawn: list[Timeline] | None = None if (trace is None or ranks is not None) and report is None else []
     watcher = Terminal(json_file != "-")
-    result = plan_result(cluster, graph, fixed, troubles, decoding, watcher=watcher, timeline=drawn)
-    if trace is not None and drawn:
+    result = plan_result(cluster, graph, fixed, troubles, decoding, watcher=watcher, timeline=drawn, traces=ranks)
+    if trace is not None and ranks:
+        from siliconloom.commands.execution_traces import write_trace_files
+
+        write_trace_files(trace, ranks[0])
+    elif trace is not None and drawn:
         from siliconloom.render.trace import trace_text
 
         write_text(trace, trace_text(drawn[0]))
