@@ -214,7 +214,7 @@ def test_a_plans_step_takes_as_long_when_its_trace_is_run(tmp_path, degrees, mor
     cluster, graph, fixed, *_ = read_plan_input(str(file), "gpt2", [*sets, *work])
     made = []
     step = plan_result(cluster, graph, fixed, traces=made)
-    read = read_trace(written(made[0], tmp_path))
+    read = read_trace(written(made[0](), tmp_path))
     described, _ = load_any(str(file), [], 4)
     drawn = []
     found = execution_trace_result(described, read, timeline=drawn)

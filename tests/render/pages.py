@@ -26,6 +26,7 @@ COMMANDS = {
         *("plan", "dgx-h100", "gpt3-13b", "--set", "workload.phase=training", "--set", "workload.batch=32"),
         *("--set", "plan.pipeline=4", "--set", "plan.tensor=2", "--set", "plan.data=1", "--set", "plan.microbatch=2"),
     ],
+    "network": ["collective", "torus-2d", "all_reduce", "4 MiB", "--chips", "16"],
 }
 """A command for each kind of page, without its ``--report``."""
 SHOWN = {
@@ -34,6 +35,7 @@ SHOWN = {
     "memory": "#units",
     "comparison": "#whole-time",
     "plan": "#pipeline canvas",
+    "network": "#links canvas",
 }
 """What is kept as a picture of each kind."""
 DARKER = 24

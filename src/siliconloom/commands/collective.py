@@ -10,11 +10,17 @@ from siliconloom.commands.completion import systems
 from siliconloom.commands.options import Json, Set
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+
+    from siliconloom.arch.progress import Watch
     from siliconloom.arch.timeline import Timeline
 
 EXAMPLES = (
     "loom collective dgx-h100 all_reduce '64 MiB'",
     "loom collective ring all_gather '1 MiB' --chips 16 --trace c.json",
+    "loom collective torus-2d all_reduce '64 MiB' --report c.html",
 )
 """Shown below the command's help."""
 
@@ -61,6 +67,9 @@ def command(
             "--trace", metavar="FILE", help="Write a timeline for Perfetto: messages, or a program's operators."
         ),
     ] = None,
+    report: Annotated[
+        str | None, typer.Option("--report", metavar="FILE", help="Write a self-contained HTML report.")
+    ] = None,
     json_file: Json = None,
 ) -> None:
     """Run a collective over a system's links, a program, or a trace.
@@ -72,54 +81,45 @@ def command(
     from siliconloom.evaluate.chakra_files import is_execution_trace
     from siliconloom.evaluate.collective import collective_result, load_any, parse_size
     from siliconloom.evaluate.communication import communication_result, is_program
-    from siliconloom.render.network import collective_tables, communication_tables
-    from siliconloom.render.output import check_outputs, write_json
-    from siliconloom.render.tables import console
+    from siliconloom.render.network import collective_tables, communication_tables, execution_trace_tables
+    from siliconloom.render.output import check_outputs
     from siliconloom.render.watching import watched
 
-    check_outputs({"--trace": trace, "--json": json_file}, (system, operation, size, groups))
+    check_outputs({"--trace": trace, "--report": report, "--json": json_file}, (system, operation, size, groups))
     drawn: list[Timeline] | None = None if trace is None else []
     if trace is not None:
         from siliconloom.render.kanata import refuse_kanata
 
         refuse_kanata(trace)
+    overrides = parse_assignments(sets or [])
     if is_execution_trace(operation):
         if size:
             raise LoomError(f"BYTES: an execution trace has its own (got '{size}')")
         asked = {"chips": chips, "predicted": predicted, "flows": flows}
-        result = _traced(system, parse_assignments(sets or []), operation, groups, asked, exact, json_file, drawn)
-        _write_trace(trace, drawn)
-        if json_file is not None:
-            write_json(json_file, result)
-        return
-    if groups is not None:
+        with watched(json_file != "-", "messages") as watch:
+            result = _traced(system, overrides, operation, groups, asked, exact, watch, drawn)
+        tables = execution_trace_tables
+    elif groups is not None:
         raise LoomError(f"--groups: is of an execution trace, NAME.et (got '{operation}')")
-    if is_program(operation):
+    elif is_program(operation):
         if size:
             raise LoomError(f"BYTES: a program has its own (got '{size}')")
-        described, count = load_any(system, parse_assignments(sets or []), chips)
+        described, count = load_any(system, overrides, chips)
         with watched(json_file != "-", "messages") as watch:
             result = communication_result(
                 described, operation, count, exact=exact, flows=flows, watch=watch, timeline=drawn
             )
-        _write_trace(trace, drawn)
-        if json_file is not None:
-            write_json(json_file, result)
-        if json_file != "-":
-            communication_tables(result, console())
-        return
-    parsed = parse_size(size)
-    if chips is None and not isinstance(parsed, float):
-        chips = len(parsed)
-    described, count = load_any(system, parse_assignments(sets or []), chips)
-    with watched(json_file != "-", "messages") as watch:
-        options = {"exact": exact, "flows": flows, "predicted": predicted}
-        result = collective_result(described, operation, parsed, count, **options, watch=watch, timeline=drawn)
-    _write_trace(trace, drawn)
-    if json_file is not None:
-        write_json(json_file, result)
-    if json_file != "-":
-        collective_tables(result, console())
+        tables = communication_tables
+    else:
+        parsed = parse_size(size)
+        if chips is None and not isinstance(parsed, float):
+            chips = len(parsed)
+        described, count = load_any(system, overrides, chips)
+        with watched(json_file != "-", "messages") as watch:
+            options = {"exact": exact, "flows": flows, "predicted": predicted}
+            result = collective_result(described, operation, parsed, count, **options, watch=watch, timeline=drawn)
+        tables = collective_tables
+    _write(result, tables, trace, report, json_file, drawn)
 
 
 def _traced(
@@ -129,17 +129,14 @@ def _traced(
     groups: str | None,
     asked: dict[str, Any],
     exact: bool,
-    json_file: str | None,
+    watch: Watch,
     drawn: list[Timeline] | None,
 ) -> dict[str, Any]:
-    """Run an execution trace, and print its tables where standard output is free for them."""
+    """Run an execution trace."""
     from siliconloom.arch import LoomError
     from siliconloom.evaluate.chakra_files import read_trace
     from siliconloom.evaluate.collective import load_any
     from siliconloom.evaluate.traced import execution_trace_result, refuse_flows
-    from siliconloom.render.network import execution_trace_tables
-    from siliconloom.render.tables import console
-    from siliconloom.render.watching import watched
 
     refuse_flows(asked["flows"])
     if asked["predicted"]:
@@ -149,18 +146,30 @@ def _traced(
     if asked["chips"] not in (None, count):
         raise LoomError(f"--chips: the trace has {count} ranks (got {asked['chips']})")
     described, _ = load_any(system, sets, count)
-    with watched(json_file != "-", "messages") as watch:
-        result = execution_trace_result(described, read, exact=exact, watch=watch, timeline=drawn)
-    if json_file != "-":
-        execution_trace_tables(result, console())
-    return result
+    return execution_trace_result(described, read, exact=exact, watch=watch, timeline=drawn)
 
 
-def _write_trace(file: str | None, drawn: list[Timeline] | None) -> None:
-    """Write the timeline that was asked for, if one was."""
-    if file is None or not drawn:
-        return
-    from siliconloom.render.output import write_text
-    from siliconloom.render.trace import trace_text
+def _write(
+    result: dict[str, Any],
+    tables: Callable[[dict[str, Any], Console], None],
+    trace: str | None,
+    report: str | None,
+    json_file: str | None,
+    drawn: list[Timeline] | None,
+) -> None:
+    """Write what was asked for, and the tables where standard output is free for them."""
+    from siliconloom.render.output import write_json, write_text
+    from siliconloom.render.tables import console
 
-    write_text(file, trace_text(drawn[0]))
+    if trace is not None and drawn:
+        from siliconloom.render.trace import trace_text
+
+        write_text(trace, trace_text(drawn[0]))
+    if report is not None:
+        from siliconloom.render.report_network import network_html
+
+        write_text(report, network_html(result))
+    if json_file is not None:
+        write_json(json_file, result)
+    if "-" not in (trace, report, json_file):
+        tables(result, console())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from siliconloom.arch.execution_trace import ExecutionTrace
@@ -17,6 +17,19 @@ def write_step_trace(path: str | None, machine: DescribedMachine, graph: Graph) 
     from siliconloom.evaluate.machine import traced_step
 
     write_trace_files(path, traced_step(machine, graph))
+
+
+def step_page(
+    result: dict[str, Any], name: str, sets: list[tuple[str, str]], machine: DescribedMachine, graph: Graph
+) -> str:
+    """The page of a step, with what its messages put on the links where it is one of a system."""
+    from siliconloom.evaluate.machine import traced_step
+    from siliconloom.evaluate.step_links import step_links
+    from siliconloom.render.report_step import step_html
+
+    if result.get("system", {}).get("chips", 1) < 2:
+        return step_html(result)
+    return step_html(result, *step_links(name, sets, lambda: traced_step(machine, graph)))
 
 
 def write_trace_files(path: str, trace: ExecutionTrace) -> None:

@@ -68,7 +68,7 @@ def command(
     from siliconloom.arch.document import Document, parse_assignments
     from siliconloom.arch.overrides import split_overrides
     from siliconloom.arch.progress import NOBODY, Watcher
-    from siliconloom.commands.execution_traces import write_step_trace
+    from siliconloom.commands.execution_traces import step_page, write_step_trace
     from siliconloom.evaluate.machine import evaluate, read_machine, refuse_options
     from siliconloom.render.output import check_outputs, write_json, write_text
     from siliconloom.workloads import load_workload
@@ -123,9 +123,7 @@ def command(
     if trace is not None and simulation is not None:
         _write_trace(trace, simulation, seen)
     if report is not None and simulation is None:
-        from siliconloom.render.report_step import step_html
-
-        write_text(report, step_html(result))
+        write_text(report, step_page(result, chip, assignments, machine, graph))
     elif report is not None and simulation is not None:
         from siliconloom.evaluate.timeline import folded_run
         from siliconloom.render.report import report_html

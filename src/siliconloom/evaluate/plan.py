@@ -129,11 +129,11 @@ def plan_result(
     *,
     watcher: Watcher = NOBODY,
     timeline: list[Timeline] | None = None,
-    traces: list[ExecutionTrace] | None = None,
+    traces: list[Callable[[], ExecutionTrace]] | None = None,
 ) -> dict[str, Any]:
     """The best plan, its step, and what the others lost by, under the versioned schema.
 
-    Where there are a ``timeline`` and ``traces``, those of the best plan are put there.
+    Where there is a ``timeline``, that of the best plan is put there; to ``traces`` what makes its execution trace.
     """
     began = time.perf_counter()
     training = graph.phase is Phase.TRAINING
@@ -169,7 +169,7 @@ def plan_result(
         from siliconloom.evaluate.traced_step import step_trace
 
         planned = type(planner)(cluster.placed(places), graph, documents, routed)
-        traces.append(step_trace(planned, first.plan, graph.name))
+        traces.append(lambda: step_trace(planned, first.plan, graph.name))
     result = {
         "schema": PLAN_SCHEMA,
         "version": __version__,

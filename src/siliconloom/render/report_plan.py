@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from siliconloom.arch.quantity import format_bytes, format_si
@@ -20,6 +20,7 @@ from siliconloom.render.page import (
     rate,
 )
 from siliconloom.render.plan import long_time
+from siliconloom.render.report_network import step_links, step_links_text
 from siliconloom.render.tables import asked_text
 
 MOST_SPANS = 50_000
@@ -38,14 +39,19 @@ MEMORY = {
 """Colours of what a chip's memory holds."""
 
 
-def plan_html(result: dict[str, Any], drawn: Timeline | None) -> str:
+def plan_html(
+    result: dict[str, Any], drawn: Timeline | None, messages: Mapping[str, Any] | None = None, untold: str = ""
+) -> str:
     """The page of `loom plan`.
 
     Parameters
     ----------
     drawn
         The passes of the best plan's pipeline.
+    messages, untold
+        The step's messages over its links, or why there are none.
     """
+    links = step_links(messages)
     pipeline, cut = _pipeline(drawn) if drawn is not None else (None, 0)
     plans = [result, *result["alternatives"]]
     parts = _parts(result)
@@ -54,7 +60,7 @@ def plan_html(result: dict[str, Any], drawn: Timeline | None) -> str:
     looked = result["search"]
     return page(
         "plan",
-        {"pipeline": pipeline} if pipeline else {},
+        {**({"pipeline": pipeline} if pipeline else {}), **({"links": links} if links else {})},
         {
             "parts": ChartData(("part", "seconds"), tuple(parts)),
             "memory": ChartData(
@@ -70,6 +76,8 @@ def plan_html(result: dict[str, Any], drawn: Timeline | None) -> str:
         tiles=_tiles(result),
         pipeline=pipeline,
         cut=cut,
+        links=links,
+        links_text=step_links_text(messages, untold),
         part_bars=bars(
             [(n, s / result["step_s"], f"{s / result['step_s']:.1%}, {format_si(s, 's')}", n) for n, s in parts]
         ),
