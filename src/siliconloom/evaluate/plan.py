@@ -249,6 +249,11 @@ def _timeline(planner: Trainer | Server, plan: Plan, slow: Straggler | None) -> 
         1e-12,
         tracks,
         [Span(track, name, PASSES.get(name[0], "message"), start, end) for name, track, start, end in rows],
+        held=(
+            {device: (each.always.total, each.steps) for device, each in enumerate(planner.held(plan, _late(slow)))}
+            if isinstance(planner, Trainer)
+            else {}
+        ),
     )
 
 

@@ -54,13 +54,14 @@ def plan_html(
     links = step_links(messages)
     pipeline, cut = _pipeline(drawn) if drawn is not None else (None, 0)
     plans = [result, *result["alternatives"]]
+    held = _held(drawn) if drawn is not None else None
     parts = _parts(result)
     fullest = max(p["memory_bytes"] for p in plans) or 1
     slowest = max(p["step_s"] for p in plans) or 1
     looked = result["search"]
     return page(
         "plan",
-        {**({"pipeline": pipeline} if pipeline else {}), **({"links": links} if links else {})},
+        {name: each for name, each in (("pipeline", pipeline), ("held", held), ("links", links)) if each},
         {
             "parts": ChartData(("part", "seconds"), tuple(parts)),
             "memory": ChartData(
@@ -76,6 +77,7 @@ def plan_html(
         tiles=_tiles(result),
         pipeline=pipeline,
         cut=cut,
+        held=held,
         links=links,
         links_text=step_links_text(messages, untold),
         part_bars=bars(
@@ -233,6 +235,21 @@ def _pipeline(drawn: Timeline) -> tuple[dict[str, Any] | None, int]:
         "names": names,
         "spans": [_flat(found, size, kinds, numbers) for found in of_track.values()],
     }, len(spans) - len(shown)
+
+
+def _held(drawn: Timeline) -> dict[str, Any] | None:
+    """What the page's script draws of each stage's memory over the step: nothing where it is not known."""
+    if not drawn.held or sum(len(steps) for _, steps in drawn.held.values()) > MOST_SPANS:
+        return None
+    end = max([span.end for span in drawn.spans] + [at for _, steps in drawn.held.values() for at, _ in steps[-1:]])
+    size = max(end / TICKS, 1)
+    return {
+        "end": round(end / size),
+        "tick": drawn.tick * size,
+        "tracks": [drawn.tracks[track] for track in drawn.held],
+        "always": [round(always) for always, _ in drawn.held.values()],
+        "steps": [[[round(at / size), round(held)] for at, held in steps] for _, steps in drawn.held.values()],
+    }
 
 
 def _flat(spans: Iterable[Span], size: float, kinds: list[str], names: dict[str, int]) -> list[int]:

@@ -486,6 +486,63 @@
     }
   }
 
+  // ---- what stages hold over time: a lane for each, all in one scale
+
+  function bytes(size) {
+    for (const [unit, least] of [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10], ["B", 1]])
+      if (size >= least || unit === "B") return `${+(size / least).toPrecision(4)} ${unit}`;
+  }
+
+  class HeldBytes extends View {
+    constructor(figure, d) {
+      super(figure, d.end, Math.max(d.end / 1e6, 1), (t) => duration(t * d.tick));
+      this.d = d;
+      this.most = Math.max(...d.steps.map((steps, n) => d.always[n] + Math.max(0, ...steps.map(([, size]) => size))));
+      legend(figure, [["parameters, gradients, optimizer", hue(0)], ["activations", hue(2)]]);
+      this.draw();
+    }
+    draw() {
+      const n = this.d.tracks.length, pitch = Math.max(16, Math.min(64, 620 / n)), high = pitch - 4;
+      const [draw, width] = surface(this.canvas, n * pitch + 32);
+      this.width = width;
+      this.pitch = pitch;
+      this.axis(draw, n * pitch + 18);
+      this.d.steps.forEach((steps, track) => {
+        const foot = 6 + track * pitch + high, scale = high / this.most, always = this.d.always[track] * scale;
+        this.lane(draw, this.d.tracks[track], foot - high / 2);
+        draw.fillStyle = ink("--track");
+        draw.fillRect(this.left, foot - high, this.room, high);
+        draw.fillStyle = hue(0);
+        draw.fillRect(this.left, foot - always, this.room, always);
+        draw.fillStyle = hue(2);
+        steps.forEach(([at, size], k) => {
+          const x0 = Math.max(this.x(at), this.left), x1 = Math.min(this.x(k + 1 < steps.length ? steps[k + 1][0] : this.d.end), this.left + this.room);
+          if (x1 > x0) draw.fillRect(x0, foot - always - size * scale, x1 - x0, size * scale);
+        });
+      });
+      const told = this.d.steps.slice(0, 8).map((steps, track) => `${this.d.tracks[track]} ${bytes(this.d.always[track] + this.peak(steps))}`);
+      this.readout.textContent = `${duration(this.from * this.d.tick)} to ${duration(this.to * this.d.tick)}; at most: ${told.join(", ")}${n > 8 ? ", ..." : ""}.`;
+    }
+    peak(steps) { // within what is shown, from what is held when it begins
+      let most = 0;
+      steps.forEach(([at, size], k) => {
+        const until = k + 1 < steps.length ? steps[k + 1][0] : this.d.end;
+        if (at < this.to && until > this.from) most = Math.max(most, size);
+      });
+      return most;
+    }
+    point(t, y) {
+      const track = Math.floor((y - 6) / this.pitch), steps = this.d.steps[track];
+      if (!steps || t < 0 || t > this.d.end) return;
+      const size = steps.reduce((held, [at, now]) => at <= t ? now : held, 0);
+      this.readout.textContent = `${this.d.tracks[track]} at ${duration(t * this.d.tick)}: ${bytes(this.d.always[track] + size)}, of which activations ${bytes(size)}.`;
+    }
+    csv() {
+      save("memory-over-time", [["track", "from_s", "held_bytes", "activation_bytes"], ...this.d.steps.flatMap((steps, n) =>
+        [[0, 0], ...steps].map(([at, size]) => [this.d.tracks[n], at * this.d.tick, this.d.always[n] + size, size]))]);
+    }
+  }
+
   // ---- roofline: numbers beside the points, names in the list below
 
   function roofline(figure, d) {
@@ -681,6 +738,7 @@
     if (figure.id === "timeline") views.timeline = new Timeline(figure, d);
     if (figure.id === "pipeline") views.pipeline = new Tracks(figure, d);
     if (figure.id === "roofline") roofline(figure, d);
+    if (figure.id === "held") views.held = new HeldBytes(figure, d);
     if (figure.id === "links") views.links = new LinkMap(figure, d);
   }
   const again = () => redraws.forEach((draw) => draw());
