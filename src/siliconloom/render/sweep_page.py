@@ -312,9 +312,9 @@ def tornado(result: SweepResult, metric: SweptMetric) -> str:
     if not bars:
         return ""
     names = short_names(key.path for key in result.asked.keys)
-    left, wide, step = 180, WIDTH - 440, 26
+    left, wide, step = 170, WIDTH - 490, 26
     low, high = min(bar.least for bar in bars), max(bar.most for bar in bars)
-    scale = Scale([low, high], left + 110, left + 110 + wide)
+    scale = Scale([low, high], left + 155, left + 155 + wide)
     parts = []
     for number, bar in enumerate(bars):
         y, first, last = 6 + number * step, scale.at(bar.least), scale.at(bar.most)
