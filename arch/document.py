@@ -358,8 +358,13 @@ def parse_assignments(texts: Iterable[str]) -> list[tuple[str, str]]:
     return pairs
 
 
-def find_file(name: str, folder: Path, what: str, suffixes: Sequence[str] = (".yaml",)) -> Path:
-    """Path of a file named on the command line, or of the library entry of that name in ``folder``."""
+def find_file(
+    name: str, folder: Path, what: str, suffixes: Sequence[str] = (".yaml",), others: Sequence[str] = ()
+) -> Path:
+    """Path of a file named on the command line, or of the library entry of that name in ``folder``.
+
+    ``others`` are names that could have been meant besides, of what is looked for elsewhere.
+    """
     if not name.strip():
         raise LoomError(f"the name of a {what} is empty; see loom list")
     path = Path(name)
@@ -371,16 +376,16 @@ def find_file(name: str, folder: Path, what: str, suffixes: Sequence[str] = (".y
         return entry
     if path.suffix in (*suffixes, ".yml", ".json") or "/" in name:
         raise LoomError(f"{name}: no such file")
-    near = nearest_name(name, names)
-    hint = f"did you mean '{near}'?" if near else "known: " + ", ".join(names)
+    near = nearest_name(name, [*names, *others])
+    hint = f"did you mean '{near}'?" if near else "known: " + ", ".join([*names, *others])
     raise LoomError(f"{name}: no such file and no {what} of that name in the library; {hint}")
 
 
-def find_document(described: str | Document, folder: Path, what: str) -> Document:
+def find_document(described: str | Document, folder: Path, what: str, others: Sequence[str] = ()) -> Document:
     """Description of a file or of a library entry; of one that is at hand a copy, so that overrides stay in it."""
     if isinstance(described, Document):
         return Document(_copied(described.data), dict(described.positions), described.source)
-    return Document.load(find_file(described, folder, what))
+    return Document.load(find_file(described, folder, what, others=others))
 
 
 def _has_index(here: object, index: int) -> bool:

@@ -23,11 +23,11 @@ def machine_document(name: str) -> Document:
     """Description of a machine by file or library name, as it is written."""
     if name.lower() in (known := {n.lower(): n for n in gpu_names()}):
         return find_document(known[name.lower()], LIBRARY / "gpu", "GPU")
-    return find_document(name, LIBRARY, "chip")
+    return find_document(name, LIBRARY, "chip, system or GPU", gpu_names())
 
 
 def machine_kind(name: str | Document) -> str:
     """Whether a file, a library entry or a description is of a ``chip``, a ``system`` or a ``gpu``."""
     if is_gpu(name):
         return "gpu"
-    return find_document(name, LIBRARY, "chip").expect_kind(["chip", "system"])
+    return find_document(name, LIBRARY, "chip, system or GPU", gpu_names()).expect_kind(["chip", "system"])

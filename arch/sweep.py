@@ -13,10 +13,10 @@ from decimal import Decimal
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Struct
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from siliconloom.arch.document import Description, Document, Name, rule_at
@@ -27,8 +27,16 @@ MOST_LEVELS = 10_000
 MOST_POINTS = 1_000_000
 """Most points of one sweep."""
 Scalar = bool | int | float | str
-Value = Scalar | list[Any] | dict[str, Any]
-"""What a key may be set to: whatever YAML writes."""
+
+
+def _is_given(value: object) -> object:
+    if value is None:
+        raise PydanticCustomError("given", "must be a value; null, or nothing, is none")
+    return value
+
+
+Value = Annotated[Scalar | list[Any] | dict[str, Any], BeforeValidator(_is_given)]
+"""What a key may be set to: whatever YAML writes but null."""
 _PATH = re.compile(r"[A-Za-z_][\w-]*(\.[\w-]+)*")
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z][\w/]*)?\s*")
 

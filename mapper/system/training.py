@@ -10,6 +10,7 @@ from msgspec import Struct
 from siliconloom.arch import LoomError
 from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.experts import RoutedExperts
+from siliconloom.mapper.system.held import HeldOverTime, held_over_time
 from siliconloom.mapper.system.layers import Block
 from siliconloom.mapper.system.memory import Held, MemoryUse, training_memory
 from siliconloom.mapper.system.plan import Plan
@@ -209,6 +210,13 @@ class Trainer(Planner):
             hop=self.hop(plan, plan.microbatch),
             slow=slow,
         )
+
+    def held(self, plan: Plan, slow: Sequence[Slowdown] = ()) -> list[HeldOverTime]:
+        """What a chip of every stage's device holds over a step."""
+        found = self.stages(plan)
+        schedule = make_schedule(plan, self.microbatches(plan), (found.forward[0], found.backward[0], found.weight[0]))
+        blocks = [kinds[0] for kinds in found.blocks]
+        return held_over_time(plan, schedule, make_placement(plan), self.timeline(plan, slow).run, blocks)
 
     def step(self, plan: Plan, slow: Sequence[Slowdown] = ()) -> StepTime:
         """Simulate one step, with stages or links that fall behind; raises `LoomError` for plans that do not divide."""

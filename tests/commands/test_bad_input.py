@@ -243,7 +243,7 @@ def test_the_latency_of_links_between_gpus_is_refused_where_measured_collectives
 @pytest.mark.parametrize(
     ("line", "what"),
     [
-        (["sim", "", "gpt2"], "chip"),
+        (["sim", "", "gpt2"], "chip, system or GPU"),
         (["sim", "npu-edge-int8", ""], "workload"),
         (["gpu", " "], "GPU"),
         (["compare", "npu-edge-int8", "gpt2", "--gpu", ""], "GPU"),
@@ -254,3 +254,9 @@ def test_the_latency_of_links_between_gpus_is_refused_where_measured_collectives
 def test_an_empty_name_is_called_empty(line, what, capsys):
     assert main(line) == 2
     assert capsys.readouterr().err == f"loom: the name of a {what} is empty; see loom list\n"
+
+
+@pytest.mark.parametrize(("asked", "meant"), [("rtx4090", "rtx-4090"), ("mi300", "mi300x"), ("npu-edg", "npu-edge")])
+def test_a_gpu_that_is_meant_is_suggested(asked, meant, capsys):
+    assert main(["sim", asked, "gpt2"]) == 2
+    assert f"did you mean '{meant}'?" in capsys.readouterr().err

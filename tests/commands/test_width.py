@@ -1,5 +1,6 @@
 """Lines that are longer than the terminal go on under their value."""
 
+import json
 from itertools import takewhile
 
 import pytest
@@ -32,3 +33,13 @@ def test_what_an_energy_leaves_out_stays_in_its_column(command, column, width, m
     for line in rest:
         assert len(line.rstrip()) <= width
         assert line[column] != " "
+
+
+def test_names_of_the_library_fit_eighty_columns(capsys):
+    assert main(["list"]) == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    said = [name for line in out.splitlines() for name in line.split(": ")[-1].strip().strip(",").split(", ")]
+    assert main(["list", "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert said == [name for kind, names in found.items() if kind != "schema" for name in names]

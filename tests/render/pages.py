@@ -26,14 +26,27 @@ COMMANDS = {
         *("plan", "dgx-h100", "gpt3-13b", "--set", "workload.phase=training", "--set", "workload.batch=32"),
         *("--set", "plan.pipeline=4", "--set", "plan.tensor=2", "--set", "plan.data=1", "--set", "plan.microbatch=2"),
     ],
+    "sweep": ["sweep", "{folder}/sweep.yaml", "--results", "{folder}/sweep.sqlite", "--workers", "1"],
+    "network": ["collective", "torus-2d", "all_reduce", "4 MiB", "--chips", "16"],
 }
-"""A command for each kind of page, without its ``--report``."""
+"""A command for each kind of page, without its ``--report``; ``{folder}`` is where the pages go."""
+SWEEP = """kind: sweep
+machine: npu-edge-int8
+workload: gpt2
+set: {workload.layers: 1, workload.sequence: 32}
+keys:
+  tile.scratchpad.capacity: [64 KiB, 128 KiB, 256 KiB]
+  memory.dram.bandwidth: [10 GB/s, 20 GB/s]
+objectives: [time, energy]
+"""
 SHOWN = {
     "chip": "#timeline canvas",
     "gpus": "#kinds",
     "memory": "#units",
     "comparison": "#whole-time",
     "plan": "#pipeline canvas",
+    "network": "#links canvas",
+    "sweep": "#points .drawing",
 }
 """What is kept as a picture of each kind."""
 DARKER = 24
@@ -50,8 +63,10 @@ def chromium():
 def write_pages(folder):
     """Path of a page of each kind."""
     pages = {kind: Path(folder) / f"{kind}.html" for kind in COMMANDS}
+    (Path(folder) / "sweep.yaml").write_text(SWEEP)
     for kind, page in pages.items():
-        assert main([*COMMANDS[kind], "--report", str(page)]) == 0
+        command = [word.replace("{folder}", str(folder)) for word in COMMANDS[kind]]
+        assert main([*command, "--report", str(page)]) == 0
     return pages
 
 

@@ -106,6 +106,37 @@ def test_a_timeline_moves_by_keyboard_and_tells_what_it_shows(pages, chrome):
     page.close()
 
 
+def test_a_map_of_links_is_read_by_keyboard(pages, chrome):
+    page, _ = open_page(chrome, pages["network"])
+    told = page.locator("#links .readout")
+    canvas = page.locator("#links canvas")
+    busiest = told.inner_text()
+    canvas.focus()
+    seen = {busiest}
+    for key in ("ArrowRight", "ArrowDown", "ArrowDown", "ArrowLeft"):
+        page.keyboard.press(key)
+        assert told.inner_text() not in seen
+        seen.add(told.inner_text())
+    page.keyboard.press("Home")
+    assert told.inner_text() == busiest
+    before = canvas.screenshot()
+    page.locator("#links select").select_option("bytes")
+    assert canvas.screenshot() != before
+    page.close()
+
+
+def test_a_map_of_links_has_what_the_result_has(pages, chrome, tmp_path):
+    kept = tmp_path / "r.json"
+    assert main([*COMMANDS["network"], "--json", str(kept)]) == 0
+    page, _ = open_page(chrome, pages["network"])
+    drawn = page.evaluate(
+        "(({ d, links }) => links.map(l => [d.nodes[l.from], d.nodes[l.to], l.bytes]))(window.loomViews.links)"
+    )
+    links = [[x["from"], x["to"], round(x["bytes"])] for x in json.loads(kept.read_text())["links"]]
+    assert sorted(drawn) == sorted(links)
+    page.close()
+
+
 def test_data_of_every_chart_and_table_can_be_saved(pages, chrome):
     for kind, path in pages.items():
         page, _ = open_page(chrome, path)

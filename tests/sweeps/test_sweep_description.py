@@ -60,6 +60,7 @@ def test_a_key_that_says_two_things_or_none_is_refused(key, rule):
 BAD = [
     ({"keys": {"tile.array.rwos": [4]}}, r"sweep.yaml:5:.*rwos.*did you mean 'rows'"),
     ({"keys": {"workload.gemms.7.m": [4]}}, r"sweep.yaml:5:.*the list has 1 entries"),
+    ({"keys": {"tile.array.rows": [8, None]}}, r"sweep.yaml:7:.*rows.*must be a value; null, or nothing, is none"),
     ({"keys": {"clock.speed": ["1 GHz"]}}, r"sweep.yaml:5:.*single value"),
     ({"set": {"tile.lanes": 4}}, r"sweep.yaml:.*set\.tile\.lanes.*unknown key 'lanes'"),
     ({"keys": {"tile.array.rows": {"values": [8], "with": ["tile.array.clos"]}}}, "clos.*did you mean 'cols'"),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import typer
 
 from siliconloom.commands.options import Json
 
 EXAMPLES = ("loom list", "loom list --json -")
 """Shown below the command's help."""
+WIDTH = 80
+"""Columns of a line: names go on in the next one, two columns further in."""
 
 
 def command(json_file: Json = None) -> None:
@@ -30,4 +34,5 @@ def command(json_file: Json = None) -> None:
         write_json(json_file, {"schema": "siliconloom.library/1", **found})
         return
     for kind, names in found.items():
-        typer.echo(f"{kind}: {', '.join(names)}")
+        lines = textwrap.wrap(f"{kind}: {', '.join(names)}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+        typer.echo("\n".join(lines))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from siliconloom.commands.completion import systems
 from siliconloom.commands.options import Json, Set, Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from siliconloom.arch.execution_trace import ExecutionTrace
 
 EXAMPLES = ("loom plan dgx-h100 llama3-8b", "loom plan dgx-h100 llama3-8b --set workload.phase=training")
 """Shown below the command's help."""
@@ -19,7 +24,10 @@ def command(
     ],
     model: Workload,
     sets: Set = None,
-    trace: Annotated[str | None, typer.Option("--trace", metavar="FILE", help="Write a timeline for Perfetto.")] = None,
+    trace: Annotated[
+        str | None,
+        typer.Option("--trace", metavar="FILE", help="A timeline for Perfetto; F.et: a Chakra execution trace."),
+    ] = None,
     report: Annotated[
         str | None, typer.Option("--report", metavar="FILE", help="Write a self-contained HTML report.")
     ] = None,
@@ -44,18 +52,26 @@ def command(
         refuse_kanata(trace)
     assignments = parse_assignments(sets or [])
     cluster, graph, fixed, troubles, decoding = read_plan_input(system, model, assignments)
-    drawn: list[Timeline] | None = None if trace is None and report is None else []
+    in_ranks = trace is not None and trace.endswith(".et")
+    ranks: list[Callable[[], ExecutionTrace]] = []
+    drawn: list[Timeline] | None = None if (trace is None or in_ranks) and report is None else []
     watcher = Terminal(json_file != "-")
-    result = plan_result(cluster, graph, fixed, troubles, decoding, watcher=watcher, timeline=drawn)
-    if trace is not None and drawn:
+    result = plan_result(cluster, graph, fixed, troubles, decoding, watcher=watcher, timeline=drawn, traces=ranks)
+    if trace is not None and in_ranks:
+        from siliconloom.commands.execution_traces import write_trace_files
+
+        write_trace_files(trace, ranks[0]())
+    elif trace is not None and drawn:
         from siliconloom.render.trace import trace_text
 
         write_text(trace, trace_text(drawn[0]))
     result["asked"]["overrides"] = dict(assignments)
     if report is not None:
+        from siliconloom.evaluate.step_links import step_links
         from siliconloom.render.report_plan import plan_html
 
-        write_text(report, plan_html(result, drawn[0] if drawn else None))
+        messages, untold = step_links(system, assignments, ranks[0])
+        write_text(report, plan_html(result, drawn[0] if drawn else None, messages, untold))
     if json_file is not None:
         write_json(json_file, result)
     if "-" not in (trace, report, json_file):

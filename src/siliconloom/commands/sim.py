@@ -33,7 +33,9 @@ def command(
     trace: Annotated[
         str | None,
         typer.Option(
-            "--trace", metavar="FILE", help="Write a timeline for Perfetto, or to F.kanata the pipeline for Konata."
+            "--trace",
+            metavar="FILE",
+            help="Write a timeline for Perfetto, to F.kanata the pipeline for Konata, to F.et a Chakra trace.",
         ),
     ] = None,
     window: Annotated[
@@ -66,6 +68,7 @@ def command(
     from siliconloom.arch.document import Document, parse_assignments
     from siliconloom.arch.overrides import split_overrides
     from siliconloom.arch.progress import NOBODY, Watcher
+    from siliconloom.commands.execution_traces import step_page, write_step_trace
     from siliconloom.evaluate.machine import evaluate, read_machine, refuse_options
     from siliconloom.render.output import check_outputs, write_json, write_text
     from siliconloom.workloads import load_workload
@@ -87,6 +90,7 @@ def command(
     chip_sets, workload_sets = split_overrides(assignments)
     graph = load_workload(workload, workload_sets)
     machine = read_machine(chip, chip_sets)
+    ranks, trace = (trace, None) if trace is not None and trace.endswith(".et") else (None, trace)
     options = {"--trace": trace, "--window": window, "--csv": csv}
     options |= {"--mapping": mapping, "--placement": placement, "--objective": objective}
     refuse_options(machine, graph, options, search=length)
@@ -115,12 +119,11 @@ def command(
         watcher=watcher,
     )
     result, simulation = done.result, done.simulation
+    write_step_trace(ranks, machine, graph)
     if trace is not None and simulation is not None:
         _write_trace(trace, simulation, seen)
     if report is not None and simulation is None:
-        from siliconloom.render.report_step import step_html
-
-        write_text(report, step_html(result))
+        write_text(report, step_page(result, chip, assignments, machine, graph))
     elif report is not None and simulation is not None:
         from siliconloom.evaluate.timeline import folded_run
         from siliconloom.render.report import report_html

@@ -187,7 +187,7 @@ def _bound(meetings: list[Meeting], wiring: Wiring) -> float:
             if call.kind == "compute":
                 end += call.time * 1e-12
             else:
-                sent, got = _volume(call)
+                sent, got = volume(call)
                 together = call.kind not in ("broadcast", "all_to_all")
                 least = max(sent / out[call.rank], got / into[call.rank]) if sent or got else 0.0
                 end = max(max(began) if together else entry, entry + least)
@@ -195,7 +195,7 @@ def _bound(meetings: list[Meeting], wiring: Wiring) -> float:
     return max(after.values(), default=0.0)
 
 
-def _volume(call: Call) -> tuple[float, float]:
+def volume(call: Call) -> tuple[float, float]:
     """Bytes that must leave and enter a member's chip whatever the algorithm, sums in the network included."""
     if isinstance(call.bytes, tuple):
         at = call.group.index(call.rank)

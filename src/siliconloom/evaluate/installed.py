@@ -27,6 +27,7 @@ USES = {
     "eda": "loom synth",
     "models": "loom run with weights, loom models get",
     "onnx": "ONNX files as workloads",
+    "chakra": "Chakra execution traces",
     "placement": "--placement exact",
     "sweeps": "searches, samples and sensitivity of loom sweep, Parquet",
     "dask": "loom sweep on a Dask cluster",

@@ -17,6 +17,7 @@ from siliconloom.evaluate.chip import Simulation, simulate
 from siliconloom.workloads import Graph, Phase
 
 if TYPE_CHECKING:  # a run of one chip plans nothing, and makes no model of a system
+    from siliconloom.arch.execution_trace import ExecutionTrace
     from siliconloom.arch.result import StepResult
     from siliconloom.arch.system import Policy, System
     from siliconloom.evaluate.objectives import Search
@@ -240,6 +241,25 @@ def evaluate(
     return made
 
 
+def traced_step(machine: DescribedMachine, graph: Graph) -> ExecutionTrace:
+    """The step that `evaluate` has, as an execution trace of every rank.
+
+    Raises
+    ------
+    NotSupported
+        For one chip, for what no plan could cut, and for plans that are more than operators one after the other.
+    """
+    if machine.cluster is None:
+        raise NotSupported(f"an execution trace of {machine.name}, one chip: it has ranks' messages, of a system")
+    from siliconloom.evaluate.steps import PlannedStep
+    from siliconloom.evaluate.traced_step import step_trace
+
+    step = PlannedStep(machine.cluster, _policy(machine), graph, machine.plan)
+    if step.planner is None:
+        raise NotSupported(f"an execution trace of {graph.name}: it has no layers that a plan could cut")
+    return step_trace(step.planner, step.plan, graph.name)
+
+
 def _of_others(machine: DescribedMachine, graph: Graph, overrides: Sets, exact: bool) -> dict[str, Any]:
     """The result of what is no chip whose tiles alone do the work."""
     chip = machine.chip
@@ -276,4 +296,12 @@ def _policy(machine: DescribedMachine) -> Policy:
     return Policy() if machine.policy is None else machine.policy
 
 
-__all__ = ["Evaluation", "DescribedMachine", "computes_in_memory", "evaluate", "read_machine", "refuse_options"]
+__all__ = [
+    "DescribedMachine",
+    "Evaluation",
+    "computes_in_memory",
+    "evaluate",
+    "read_machine",
+    "refuse_options",
+    "traced_step",
+]

@@ -13,6 +13,7 @@ from siliconloom.arch import LoomError, load_system
 from siliconloom.arch.budget import require_memory
 from siliconloom.arch.document import Description, Document
 from siliconloom.arch.errors import Position
+from siliconloom.arch.execution_trace import ExecutionTrace
 from siliconloom.arch.gpu import refuse_idle
 from siliconloom.arch.gpu_system import refuse_unread
 from siliconloom.arch.kinds import is_gpu
@@ -128,10 +129,11 @@ def plan_result(
     *,
     watcher: Watcher = NOBODY,
     timeline: list[Timeline] | None = None,
+    traces: list[Callable[[], ExecutionTrace]] | None = None,
 ) -> dict[str, Any]:
     """The best plan, its step, and what the others lost by, under the versioned schema.
 
-    Where there is a ``timeline``, that of the best plan is put there.
+    Where there is a ``timeline``, that of the best plan is put there; to ``traces`` what makes its execution trace.
     """
     began = time.perf_counter()
     training = graph.phase is Phase.TRAINING
@@ -163,6 +165,11 @@ def plan_result(
     first = best[0]
     if timeline is not None:
         timeline.append(_timeline(type(planner)(cluster.placed(places), graph, documents), first.plan, slow))
+    if traces is not None:
+        from siliconloom.evaluate.traced_step import step_trace
+
+        planned = type(planner)(cluster.placed(places), graph, documents, routed)
+        traces.append(lambda: step_trace(planned, first.plan, graph.name))
     result = {
         "schema": PLAN_SCHEMA,
         "version": __version__,
@@ -242,6 +249,11 @@ def _timeline(planner: Trainer | Server, plan: Plan, slow: Straggler | None) -> 
         1e-12,
         tracks,
         [Span(track, name, PASSES.get(name[0], "message"), start, end) for name, track, start, end in rows],
+        held=(
+            {device: (each.always.total, each.steps) for device, each in enumerate(planner.held(plan, _late(slow)))}
+            if isinstance(planner, Trainer)
+            else {}
+        ),
     )
 
 

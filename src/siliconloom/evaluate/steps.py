@@ -56,6 +56,8 @@ class PlannedStep:
         """Operators that the backward pass computes again (``plan.recompute``)."""
         self.layers: Layers | None = None
         """Of the model; none where it has no layers that a plan could cut."""
+        self.planner: Server | Trainer | None = None
+        """Of the model; none where no plan could cut it."""
         self.routed: dict[str, Any] = {}
         """Where experts lie and what their chips' load is, if a trace says where tokens go."""
         self.notes: list[str] = []
@@ -103,7 +105,7 @@ class PlannedStep:
         self.plan, self.seconds, self.microbatches = plan, step.seconds, step.microbatches
         self.memory_bytes = step.memory.total
         self.part = planner.layers.part(plan, plan.microbatch)
-        self.layers = planner.layers
+        self.layers, self.planner = planner.layers, planner
         if routed is not None:
             self.routed = {"experts": routed.result(plan, chips=True)}
             self.notes.append(routed.note(plan))

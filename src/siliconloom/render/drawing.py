@@ -9,9 +9,10 @@ WIDTH = 860
 """Units of a chart's width."""
 
 
-def drawing(height: float, parts: Sequence[str]) -> str:
-    """A drawing of the page's width, of elements of SVG."""
-    return f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" font-size="12">{"".join(parts)}</svg>'
+def drawing(height: float, parts: Sequence[str], label: str) -> str:
+    """A drawing of the page's width, of elements of SVG; ``label`` says what it shows."""
+    box = f'viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{escape(label)}" font-size="12"'
+    return f"<svg {box}>{''.join(parts)}</svg>"
 
 
 def text_at(x: float, y: float, text: str, anchor: str = "start", fill: str = "currentColor") -> str:

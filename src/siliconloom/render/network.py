@@ -60,7 +60,47 @@ def communication_tables(result: dict[str, Any], out: Console) -> None:
         ("simulated in", format_si(result["simulator"]["wall_s"], "s")),
     ]
     out.print(table("program", [("", "left"), ("", "left")], rows))
-    operations = sorted(result["operations"], key=lambda o: o["start_s"] - o["end_s"])[:SHOWN]
+    _operation_table(result["operations"], out)
+    link_table(result["links"], out)
+
+
+def execution_trace_tables(result: dict[str, Any], out: Console) -> None:
+    """Print the time, every rank's end, what kept the last one, the longest operators and the busiest links."""
+    out.print(f"{bold(result['trace'])} on {result['chips']:,} chips of {bold(result['system'])}")
+    last = max(result["ranks"], key=lambda rank: rank["finish_s"])
+    rows: list[Row] = [
+        ("time", f"{format_si(result['time_s'], 's')}, until rank {last['rank']} is done"),
+        ("lower bound", f"{format_si(result['lower_bound_s'], 's')}; {result['achieved']:.1%} of it reached"),
+        ("nodes", f"{result['nodes']:,}, {result['messages']:,} messages"),
+        ("simulated in", format_si(result["simulator"]["wall_s"], "s")),
+    ]
+    out.print(table("execution trace", [("", "left"), ("", "left")], rows))
+    ranks = sorted(result["ranks"], key=lambda rank: -rank["finish_s"])[:SHOWN]
+    shown: list[Row] = [
+        (str(r["rank"]), format_si(r["finish_s"], "s"), format_si(r["compute_s"], "s"))
+        for r in sorted(ranks, key=lambda r: r["rank"])
+    ]
+    many = len(result["ranks"])
+    title = "ranks" if many <= SHOWN else f"the {SHOWN} last of {many:,} ranks"
+    out.print(table(title, [("rank", "left"), ("done", "right"), ("computes", "right")], shown))
+    path = result["path"][-SHOWN:]
+    steps: list[Row] = [
+        (f"{p['rank']}.{p['node']}", p["name"], p["kind"], format_si(p["start_s"], "s"), format_si(p["end_s"], "s"))
+        for p in path
+    ]
+    columns = [("rank.node", "left"), ("name", "left"), ("", "left"), ("from", "right"), ("to", "right")]
+    title = "what kept the last rank" + (f", its last {SHOWN} nodes" if len(result["path"]) > SHOWN else "")
+    out.print(table(title, columns, steps))
+    if result["operations"]:
+        _operation_table(result["operations"], out)
+    link_table(result["links"], out)
+    for note in result["notes"]:
+        out.print(f"note: {note}")
+
+
+def _operation_table(operations: Sequence[dict[str, Any]], out: Console) -> None:
+    """Print the operators that took longest, in the order in which they began."""
+    longest = sorted(operations, key=lambda o: o["start_s"] - o["end_s"])[:SHOWN]
     shown = [
         (
             o["operator"],
@@ -70,7 +110,7 @@ def communication_tables(result: dict[str, Any], out: Console) -> None:
             format_si(o["start_s"], "s"),
             format_si(o["end_s"], "s"),
         )
-        for o in sorted(operations, key=lambda o: o["start_s"])
+        for o in sorted(longest, key=lambda o: o["start_s"])
     ]
     columns = [
         ("operator", "left"),
@@ -80,9 +120,8 @@ def communication_tables(result: dict[str, Any], out: Console) -> None:
         ("from", "right"),
         ("to", "right"),
     ]
-    many = len(result["operations"])
+    many = len(operations)
     out.print(table("operators" if many <= SHOWN else f"the {SHOWN} longest of {many:,} operators", columns, shown))
-    link_table(result["links"], out)
 
 
 def link_table(links: Sequence[dict[str, Any]], out: Console) -> None:

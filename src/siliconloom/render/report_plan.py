@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from siliconloom.arch.quantity import format_bytes, format_si
@@ -20,6 +20,7 @@ from siliconloom.render.page import (
     rate,
 )
 from siliconloom.render.plan import long_time
+from siliconloom.render.report_network import step_links, step_links_text
 from siliconloom.render.tables import asked_text
 
 MOST_SPANS = 50_000
@@ -38,23 +39,29 @@ MEMORY = {
 """Colours of what a chip's memory holds."""
 
 
-def plan_html(result: dict[str, Any], drawn: Timeline | None) -> str:
+def plan_html(
+    result: dict[str, Any], drawn: Timeline | None, messages: Mapping[str, Any] | None = None, untold: str = ""
+) -> str:
     """The page of `loom plan`.
 
     Parameters
     ----------
     drawn
         The passes of the best plan's pipeline.
+    messages, untold
+        The step's messages over its links, or why there are none.
     """
+    links = step_links(messages)
     pipeline, cut = _pipeline(drawn) if drawn is not None else (None, 0)
     plans = [result, *result["alternatives"]]
+    held = _held(drawn) if drawn is not None else None
     parts = _parts(result)
     fullest = max(p["memory_bytes"] for p in plans) or 1
     slowest = max(p["step_s"] for p in plans) or 1
     looked = result["search"]
     return page(
         "plan",
-        {"pipeline": pipeline} if pipeline else {},
+        {name: each for name, each in (("pipeline", pipeline), ("held", held), ("links", links)) if each},
         {
             "parts": ChartData(("part", "seconds"), tuple(parts)),
             "memory": ChartData(
@@ -70,6 +77,9 @@ def plan_html(result: dict[str, Any], drawn: Timeline | None) -> str:
         tiles=_tiles(result),
         pipeline=pipeline,
         cut=cut,
+        held=held,
+        links=links,
+        links_text=step_links_text(messages, untold),
         part_bars=bars(
             [(n, s / result["step_s"], f"{s / result['step_s']:.1%}, {format_si(s, 's')}", n) for n, s in parts]
         ),
@@ -225,6 +235,21 @@ def _pipeline(drawn: Timeline) -> tuple[dict[str, Any] | None, int]:
         "names": names,
         "spans": [_flat(found, size, kinds, numbers) for found in of_track.values()],
     }, len(spans) - len(shown)
+
+
+def _held(drawn: Timeline) -> dict[str, Any] | None:
+    """What the page's script draws of each stage's memory over the step: nothing where it is not known."""
+    if not drawn.held or sum(len(steps) for _, steps in drawn.held.values()) > MOST_SPANS:
+        return None
+    end = max([span.end for span in drawn.spans] + [at for _, steps in drawn.held.values() for at, _ in steps[-1:]])
+    size = max(end / TICKS, 1)
+    return {
+        "end": round(end / size),
+        "tick": drawn.tick * size,
+        "tracks": [drawn.tracks[track] for track in drawn.held],
+        "always": [round(always) for always, _ in drawn.held.values()],
+        "steps": [[[round(at / size), round(held)] for at, held in steps] for _, steps in drawn.held.values()],
+    }
 
 
 def _flat(spans: Iterable[Span], size: float, kinds: list[str], names: dict[str, int]) -> list[int]:

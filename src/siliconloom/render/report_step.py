@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 from siliconloom.arch.quantity import format_bytes, format_si
@@ -21,14 +22,22 @@ from siliconloom.render.page import (
     rates,
 )
 from siliconloom.render.report import SHOWN, energy_bars
+from siliconloom.render.report_network import step_links, step_links_text
 from siliconloom.render.tables import asked_text, excluded_text
 
 WHOSE = {"gpus": "GPU", "system": "chip", "pim_tile": "tile", "chip": "chip"}
 """What one of the machines is, by the kind of the result."""
 
 
-def step_html(result: dict[str, Any]) -> str:
-    """The page of a step whose result is not one program's: of a plan, of GPUs, of a PIM tile."""
+def step_html(result: dict[str, Any], messages: Mapping[str, Any] | None = None, untold: str = "") -> str:
+    """The page of a step whose result is not one program's: of a plan, of GPUs, of a PIM tile.
+
+    Parameters
+    ----------
+    messages, untold
+        The step's messages over its links, or why there are none.
+    """
+    links = step_links(messages)
     kernel = "kernel" if result["kind"] == "gpus" else "operator"
     alone = [_alone(o, result) for o in result["operators"]]
     whole = sum(alone) or 1
@@ -40,7 +49,7 @@ def step_html(result: dict[str, Any]) -> str:
     units = result.get("units") or {}
     return page(
         "step",
-        {},
+        {"links": links} if links else {},
         {
             "operators": ChartData(
                 (kernel, "kind", "seconds", "bound"),
@@ -57,6 +66,8 @@ def step_html(result: dict[str, Any]) -> str:
         overrides=result["asked"]["overrides"],
         notes=result["notes"],
         tiles=_tiles(result),
+        links=links,
+        links_text=step_links_text(messages, untold),
         what=kernel,
         what_plural=f"{kernel}s".capitalize(),
         time_text=_time_text(result),

@@ -6,15 +6,16 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from jinja2 import Environment
-
+from siliconloom import __version__
 from siliconloom.arch.swept import SweepResult, SweptMetric, SweptPoint
 from siliconloom.render.drawing import WIDTH, drawing, shortened_label, text_at
-from siliconloom.render.page import TEMPLATES
-from siliconloom.render.sweep import figure_text, heading, point_rows, short_names, summary_lines
+from siliconloom.render.page import ChartData, PageCell, PageColumn, PageTable, page
+from siliconloom.render.sweep import figure_text, heading, short_names, summary_lines
 
 MOST_LINES = 1000
 """Points that are drawn as lines: those of the front, and others evenly from all."""
+MOST_ROWS = 50
+"""Rows of a table of what failed, or of where a better machine takes more time."""
 TICKS = 4
 REST, BEST, LOST = "#9aa7b8", "#d1495b", "#c9b458"
 """Colours of points, of those on the front, and of those that break a constraint."""
@@ -43,36 +44,160 @@ class Scale:
 
 def sweep_html(result: SweepResult) -> str:
     """The page."""
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string((TEMPLATES / "sweep.html.j2").read_text("utf-8"))
-    paths = [key.path for key in result.asked.keys]
-    names = short_names(paths)
-    by = {point.number: point for point in result.points}
-    front = [by[number] for number in result.front]
-    metrics = result.asked.objectives
-    return template.render(
-        result=result,
-        asked=result.asked,
-        summary=summary_lines(result),
+    asked = result.asked
+    paths = [key.path for key in asked.keys]
+    metrics = asked.objectives
+    tornados = [(metric, tornado(result, metric)) for metric in metrics]
+    effects = {
+        f"effect-{number}": ChartData(
+            ("key", "least_at", "least", "most_at", "most"),
+            tuple(
+                (b.key, b.least_at, b.least, b.most_at, b.most) for b in result.effects if b.objective == metric.name
+            ),
+        )
+        for number, (metric, _) in enumerate(tornados)
+    }
+    legend = [("on the front", BEST), ("others", REST), *([("break a constraint", LOST)] if asked.constraints else [])]
+    failed = _failed(result)
+    return page(
+        "sweep",
+        {},
+        {"points": _points(result), **effects},
+        title=asked.name,
+        headline=_headline(result),
+        asked=_asked(result),
+        overrides=asked.set,
+        notes=result.notes,
+        tiles=_tiles(result),
+        front_title="Pareto front" if len(metrics) > 1 else "Points",
         scatter=scatter(result),
+        legend=legend,
         coordinates=parallel_coordinates(result),
-        tornados=[(metric.name, tornado(result, metric)) for metric in metrics],
-        columns=["point", *(names[path] for path in paths), *map(heading, metrics)],
-        front=point_rows(front, paths, metrics),
-        sensitivity=[
-            (
-                names[s.key],
-                s.objective,
-                f"{s.first:.3f} ± {s.first_confidence:.3f}" if s.first is not None else f"{s.mu_star:.4g}",
-                f"{s.total:.3f} ± {s.total_confidence:.3f}" if s.total is not None else f"{s.sigma:.4g}",
-            )
-            for s in result.sensitivity
-        ],
+        front=_front(result, paths),
+        tornados=[(f"effect-{n}", metric.name, chart) for n, (metric, chart) in enumerate(tornados)],
+        sensitivity=_sensitivity(result),
         sobol=any(s.total is not None for s in result.sensitivity),
-        breaks=[(names[b.key], b.smaller, b.larger, f"+{b.worse:.1%}") for b in result.monotone[:50]],
-        failed=[(p.number, ", ".join(f"{names[q]}={p.values[q]}" for q in paths), p.why) for p in _failed(result)[:50]],
-        failures=len(_failed(result)),
+        breaks=_breaks(result),
+        failed=_failures(failed, paths),
+        failed_text=f"{len(failed):,} in all" + (f", the first {MOST_ROWS}." if len(failed) > MOST_ROWS else "."),
+        version=__version__,
     )
+
+
+def _asked(result: SweepResult) -> str:
+    asked = result.asked
+    seed = "" if asked.method == "grid" else f", seed {asked.seed}"
+    return f"{asked.workload} on {asked.machine}, {asked.method}{seed}"
+
+
+def _headline(result: SweepResult) -> str:
+    """What came of the points, in sentences."""
+    counts = result.counts
+    text = f"{counts.distinct:,} points"
+    if result.asked.constraints:
+        text += f", of which {counts.feasible:,} keep all constraints"
+    if not result.front:
+        return f"{text}. None of them is an answer."
+    metrics = result.asked.objectives
+    if len(metrics) > 1:
+        text += f": {len(result.front):,} are on the front, and no point is better than these in all of "
+        text += f"{', '.join(metric.name for metric in metrics)}."
+    else:
+        one = next(point for point in result.points if point.number == result.front[0])
+        text += f": the best one, point {one.number}, has {metrics[0].name} "
+        text += f"{figure_text(metrics[0], one.metrics[metrics[0].name])}."
+    return text + ("" if result.complete else " The sweep is not complete.")
+
+
+def _tiles(result: SweepResult) -> list[tuple[str, str]]:
+    """Lines of the summary, and the best figure of each objective."""
+    by = {point.number: point for point in result.points}
+    tiles = []
+    for metric in result.asked.objectives:
+        found = [by[number].metrics[metric.name] for number in result.front]
+        if found:
+            best = min(found) if metric.less_is_better else max(found)
+            tiles.append((figure_text(metric, best), f"best {metric.name}"))
+    return [*tiles, *((text, label) for label, text in summary_lines(result))]
+
+
+def _points(result: SweepResult) -> ChartData:
+    """Every point that has figures, as rows that can be saved."""
+    paths, front = [key.path for key in result.asked.keys], set(result.front)
+    names = [metric.name for metric in result.asked.objectives]
+    rows = tuple(
+        (p.number, *(p.values[q] for q in paths), *(p.metrics[n] for n in names), "yes" if p.number in front else "no")
+        for p in result.points
+        if p.state == "done"
+    )
+    return ChartData(("point", *paths, *names, "on_the_front"), rows)
+
+
+def _front(result: SweepResult, paths: list[str]) -> PageTable:
+    by = {point.number: point for point in result.points}
+    names, metrics = short_names(paths), result.asked.objectives
+    columns = [PageColumn("point"), *(PageColumn(names[q], True) for q in paths)]
+    columns += [PageColumn(heading(metric)) for metric in metrics]
+    rows = [
+        (
+            PageCell(str(point.number), point.number),
+            *(PageCell(point.values[q]) for q in paths),
+            *(PageCell(figure_text(m, point.metrics[m.name]), point.metrics[m.name]) for m in metrics),
+        )
+        for point in (by[number] for number in result.front)
+    ]
+    return PageTable("front", "front", tuple(columns), tuple(rows))
+
+
+def _sensitivity(result: SweepResult) -> PageTable | None:
+    if not result.sensitivity:
+        return None
+    names = short_names(key.path for key in result.asked.keys)
+    sobol = any(s.total is not None for s in result.sensitivity)
+    columns = [PageColumn("key", True), PageColumn("objective", True)]
+    columns += map(PageColumn, ("alone", "with others") if sobol else ("mean size", "deviation"))
+    rows = [
+        (
+            PageCell(names[s.key]),
+            PageCell(s.objective),
+            PageCell(f"{s.first:.3f} ± {s.first_confidence:.3f}", s.first)
+            if s.first is not None
+            else PageCell(f"{s.mu_star:.4g}", s.mu_star),
+            PageCell(f"{s.total:.3f} ± {s.total_confidence:.3f}", s.total)
+            if s.total is not None
+            else PageCell(f"{s.sigma:.4g}", s.sigma),
+        )
+        for s in result.sensitivity
+    ]
+    return PageTable("sensitivity", "sensitivity", tuple(columns), tuple(rows))
+
+
+def _breaks(result: SweepResult) -> PageTable | None:
+    if not result.monotone:
+        return None
+    names = short_names(key.path for key in result.asked.keys)
+    columns = (PageColumn("key", True), PageColumn("from"), PageColumn("to"), PageColumn("time"))
+    rows = [
+        (PageCell(names[b.key]), PageCell(b.smaller), PageCell(b.larger), PageCell(f"+{b.worse:.1%}", b.worse))
+        for b in result.monotone[:MOST_ROWS]
+    ]
+    return PageTable("breaks", "where a better machine takes more time", columns, tuple(rows))
+
+
+def _failures(failed: list[SweptPoint], paths: list[str]) -> PageTable | None:
+    if not failed:
+        return None
+    names = short_names(paths)
+    rows = [
+        (
+            PageCell(str(p.number), p.number),
+            PageCell(", ".join(f"{names[q]}={p.values[q]}" for q in paths)),
+            PageCell(p.why or ""),
+        )
+        for p in failed[:MOST_ROWS]
+    ]
+    columns = (PageColumn("point"), PageColumn("keys", True), PageColumn("why", True))
+    return PageTable("failed", "failed points", columns, tuple(rows))
 
 
 def _failed(result: SweepResult) -> list[SweptPoint]:
@@ -136,7 +261,8 @@ def scatter(result: SweepResult) -> str:
             f'fill-opacity=".8">'
             f"<title>{_told(result, point)}</title></circle>"
         )
-    return drawing(top + high + 42, parts)
+    what = " over ".join(heading(m) for m in metrics[1::-1]) if across is not None else heading(down)
+    return drawing(top + high + 42, parts, f"Scatter chart of the points: {what}.")
 
 
 def parallel_coordinates(result: SweepResult) -> str:
@@ -172,7 +298,7 @@ def parallel_coordinates(result: SweepResult) -> str:
             f'stroke-width="{1.8 if on else 0.7}" '
             f'stroke-opacity="{0.9 if on else 0.35}"><title>{_told(result, point)}</title></polyline>'
         )
-    return drawing(top + high + 12, [*lines, *parts])
+    return drawing(top + high + 12, [*lines, *parts], "Parallel coordinates: a line for each point.")
 
 
 def _axis(x: float, top: float, high: float, name: str) -> list[str]:
@@ -186,9 +312,9 @@ def tornado(result: SweepResult, metric: SweptMetric) -> str:
     if not bars:
         return ""
     names = short_names(key.path for key in result.asked.keys)
-    left, wide, step = 180, WIDTH - 440, 26
+    left, wide, step = 170, WIDTH - 490, 26
     low, high = min(bar.least for bar in bars), max(bar.most for bar in bars)
-    scale = Scale([low, high], left + 110, left + 110 + wide)
+    scale = Scale([low, high], left + 155, left + 155 + wide)
     parts = []
     for number, bar in enumerate(bars):
         y, first, last = 6 + number * step, scale.at(bar.least), scale.at(bar.most)
@@ -202,7 +328,7 @@ def tornado(result: SweepResult, metric: SweptMetric) -> str:
     middle = scale.at(min(max(bars[0].mean, low), high))
     height = 6 + len(bars) * step
     parts.append(f'<line x1="{middle:.1f}" x2="{middle:.1f}" y1="0" y2="{height}" stroke="currentColor"/>')
-    return drawing(height + 4, parts)
+    return drawing(height + 4, parts, f"Tornado chart: the range of {metric.name} over the values of each key.")
 
 
 __all__ = ["Scale", "parallel_coordinates", "scatter", "sweep_html", "tornado"]

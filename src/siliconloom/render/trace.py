@@ -23,6 +23,11 @@ def trace_text(timeline: Timeline) -> str:
     ]
     scale = timeline.tick * 1e6
     events += [json.dumps(_event(span, scale)) for span in timeline.spans]
+    events += [
+        json.dumps({"ph": "C", "pid": 1, "name": f"bytes of {timeline.tracks[track]}", "ts": at * scale, "args": args})
+        for track, (always, steps) in timeline.held.items()
+        for at, args in ((tick, {"held": always + size}) for tick, size in ((0, 0.0), *steps))
+    ]
     rest = {"displayTimeUnit": "ns", "otherData": dict(timeline.facts)}
     return f'{{"traceEvents": [{", ".join(events)}], {json.dumps(rest)[1:]}\n'
 

@@ -18,8 +18,17 @@ CONNECT_S = 10
 """Seconds in which a scheduler must answer."""
 AHEAD = 8
 """Questions for each worker that are with the scheduler."""
+OF_DASK = ("distributed", "tornado")
+"""Loggers, by the first of their names, that print what Dask's connections end with."""
 POLL_S = 1.0
 """Seconds between two looks at whether the scheduler is still there."""
+
+
+def _silence() -> None:
+    """Keep Dask's loggers from printing tracebacks of their own: what is lost is told in one line."""
+    for name in [*logging.root.manager.loggerDict]:
+        if name.partition(".")[0] in OF_DASK:
+            logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 class DaskCluster:
@@ -39,11 +48,10 @@ class DaskCluster:
     def __init__(self, setting: PointSetting, scheduler: str) -> None:
         self._setting, self._address = setting, scheduler
         self._dask = required("distributed", "dask", "--scheduler")
-        for name in ("distributed.client", "distributed.comm", "distributed.core", "distributed.batched"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)  # what is lost is told in one line
+        _silence()
         try:
             self._client = self._dask.Client(scheduler, timeout=CONNECT_S, set_as_default=False)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # whatever answers there, it is no scheduler
             reason = str(error).partition("\n")[0] or type(error).__name__
             raise LoomError(f"--scheduler {scheduler}: does not answer within {CONNECT_S} s ({reason})") from None
         if not self._threads():

@@ -486,6 +486,63 @@
     }
   }
 
+  // ---- what stages hold over time: a lane for each, all in one scale
+
+  function bytes(size) {
+    for (const [unit, least] of [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10], ["B", 1]])
+      if (size >= least || unit === "B") return `${+(size / least).toPrecision(4)} ${unit}`;
+  }
+
+  class HeldBytes extends View {
+    constructor(figure, d) {
+      super(figure, d.end, Math.max(d.end / 1e6, 1), (t) => duration(t * d.tick));
+      this.d = d;
+      this.most = Math.max(...d.steps.map((steps, n) => d.always[n] + Math.max(0, ...steps.map(([, size]) => size))));
+      legend(figure, [["parameters, gradients, optimizer", hue(0)], ["activations", hue(2)]]);
+      this.draw();
+    }
+    draw() {
+      const n = this.d.tracks.length, pitch = Math.max(16, Math.min(64, 620 / n)), high = pitch - 4;
+      const [draw, width] = surface(this.canvas, n * pitch + 32);
+      this.width = width;
+      this.pitch = pitch;
+      this.axis(draw, n * pitch + 18);
+      this.d.steps.forEach((steps, track) => {
+        const foot = 6 + track * pitch + high, scale = high / this.most, always = this.d.always[track] * scale;
+        this.lane(draw, this.d.tracks[track], foot - high / 2);
+        draw.fillStyle = ink("--track");
+        draw.fillRect(this.left, foot - high, this.room, high);
+        draw.fillStyle = hue(0);
+        draw.fillRect(this.left, foot - always, this.room, always);
+        draw.fillStyle = hue(2);
+        steps.forEach(([at, size], k) => {
+          const x0 = Math.max(this.x(at), this.left), x1 = Math.min(this.x(k + 1 < steps.length ? steps[k + 1][0] : this.d.end), this.left + this.room);
+          if (x1 > x0) draw.fillRect(x0, foot - always - size * scale, x1 - x0, size * scale);
+        });
+      });
+      const told = this.d.steps.slice(0, 8).map((steps, track) => `${this.d.tracks[track]} ${bytes(this.d.always[track] + this.peak(steps))}`);
+      this.readout.textContent = `${duration(this.from * this.d.tick)} to ${duration(this.to * this.d.tick)}; at most: ${told.join(", ")}${n > 8 ? ", ..." : ""}.`;
+    }
+    peak(steps) { // within what is shown, from what is held when it begins
+      let most = 0;
+      steps.forEach(([at, size], k) => {
+        const until = k + 1 < steps.length ? steps[k + 1][0] : this.d.end;
+        if (at < this.to && until > this.from) most = Math.max(most, size);
+      });
+      return most;
+    }
+    point(t, y) {
+      const track = Math.floor((y - 6) / this.pitch), steps = this.d.steps[track];
+      if (!steps || t < 0 || t > this.d.end) return;
+      const size = steps.reduce((held, [at, now]) => at <= t ? now : held, 0);
+      this.readout.textContent = `${this.d.tracks[track]} at ${duration(t * this.d.tick)}: ${bytes(this.d.always[track] + size)}, of which activations ${bytes(size)}.`;
+    }
+    csv() {
+      save("memory-over-time", [["track", "from_s", "held_bytes", "activation_bytes"], ...this.d.steps.flatMap((steps, n) =>
+        [[0, 0], ...steps].map(([at, size]) => [this.d.tracks[n], at * this.d.tick, this.d.always[n] + size, size]))]);
+    }
+  }
+
   // ---- roofline: numbers beside the points, names in the list below
 
   function roofline(figure, d) {
@@ -572,6 +629,105 @@
     draw();
   }
 
+  // ---- links of a network: a square from each node to each, darker where more is carried
+
+  class LinkMap {
+    constructor(figure, d) {
+      Object.assign(this, { figure, d, measure: "busy" });
+      this.canvas = figure.querySelector("canvas");
+      this.readout = figure.querySelector(".readout");
+      this.links = d.links.map(([from, to, bytes, busy, rate]) => ({ from, to, bytes, busy, rate }));
+      this.links.sort((a, b) => a.from - b.from || a.to - b.to);
+      this.most = { bytes: Math.max(...this.links.map((l) => l.bytes), 0), busy: Math.max(...this.links.map((l) => l.busy), 0) };
+      this.at = this.busiest();
+      this.by = new Map(this.links.map((l, n) => [l.from * d.nodes.length + l.to, n]));
+      const choose = figure.querySelector("select");
+      choose.addEventListener("change", () => { this.measure = choose.value; this.draw(); });
+      figure.querySelector("[data-do=busiest]").addEventListener("click", () => this.go(this.busiest()));
+      figure.querySelector("[data-do=csv]").addEventListener("click", () => save("links", [["from", "to", "bytes", "busy_share", "bytes_per_second"],
+        ...this.links.map((l) => [d.nodes[l.from], d.nodes[l.to], l.bytes, l.busy, l.rate])]));
+      this.canvas.addEventListener("keydown", (e) => {
+        const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -1, ArrowDown: 1 }[e.key];
+        if (e.key === "Home") this.go(this.busiest());
+        else if (step) this.go(e.key.endsWith("Left") || e.key.endsWith("Right") ? this.at + step : this.row(step));
+        else return;
+        e.preventDefault();
+      });
+      this.canvas.addEventListener("pointerdown", (e) => this.point(e.offsetX, e.offsetY));
+      this.canvas.addEventListener("pointermove", (e) => this.point(e.offsetX, e.offsetY));
+      redraws.push(() => this.draw());
+      this.draw();
+    }
+    busiest() {
+      return this.links.reduce((best, l, n) => l[this.measure] > this.links[best][this.measure] ? n : best, 0);
+    }
+    row(step) { // the first link of the node before or behind, as near to the same target as there is one
+      const here = this.links[this.at], rows = [...new Set(this.links.map((l) => l.from))];
+      const next = rows[rows.indexOf(here.from) + step];
+      if (next === undefined) return this.at;
+      const near = (l) => Math.abs(l.to - here.to);
+      return this.links.reduce((best, l, n) => l.from === next && (best < 0 || near(l) < near(this.links[best])) ? n : best, -1);
+    }
+    go(at) {
+      if (at < 0 || at >= this.links.length) return;
+      this.at = at;
+      this.draw();
+    }
+    point(x, y) {
+      const found = this.by.get(Math.floor((y - this.top) / this.pitch) * this.d.nodes.length + Math.floor((x - this.left) / this.pitch));
+      if (found !== undefined && x >= this.left && x < this.left + this.pitch * this.d.nodes.length) this.go(found);
+    }
+    told(value) {
+      return this.measure === "busy" ? `${(value * 100).toFixed(1)} %` : `${number(value)} B`;
+    }
+    draw() {
+      const n = this.d.nodes.length, full = this.canvas.parentElement.clientWidth;
+      const size = Math.max(...this.d.nodes.map((name) => name.length));
+      this.left = Math.min(size * 7 + 10, 110);
+      this.top = 24;
+      const side = Math.min(full - this.left - 4, Math.max(140, Math.min(640, n * 34)));
+      this.pitch = side / n;
+      const [pen] = surface(this.canvas, this.top + side + 44), least = Math.max(this.pitch - (this.pitch > 6 ? 1 : 0), 1.5);
+      pen.fillStyle = ink("--track");
+      pen.fillRect(this.left, this.top, side, side);
+      for (const l of this.links) {
+        pen.globalAlpha = 1;
+        pen.fillStyle = ink("--page");
+        pen.fillRect(this.left + l.to * this.pitch, this.top + l.from * this.pitch, least, least);
+        pen.globalAlpha = l[this.measure] ? 0.12 + 0.88 * l[this.measure] / this.most[this.measure] : 0.04;
+        pen.fillStyle = "#b0413e";
+        pen.fillRect(this.left + l.to * this.pitch, this.top + l.from * this.pitch, least, least);
+      }
+      pen.globalAlpha = 1;
+      pen.fillStyle = ink("--soft");
+      const every = Math.ceil(13 / this.pitch), wide = Math.ceil((size * 7 + 6) / this.pitch);
+      pen.textAlign = "right";
+      for (let at = 0; at < n; at += every) pen.fillText(this.d.nodes[at], this.left - 5, this.top + (at + 0.5) * this.pitch);
+      pen.textAlign = "center";
+      for (let at = 0; at < n; at += wide) {
+        const x = this.left + (at + 0.5) * this.pitch, half = pen.measureText(this.d.nodes[at]).width / 2;
+        if (x + half <= full) pen.fillText(this.d.nodes[at], Math.max(x, this.left - 30 + half), this.top - 10);
+      }
+      const y = this.top + side + 16, steps = 40, room = steps * Math.floor(Math.min(side, 240) / steps);
+      for (let at = 0; at < steps; at++) {
+        pen.globalAlpha = 0.12 + 0.88 * at / (steps - 1);
+        pen.fillStyle = "#b0413e";
+        pen.fillRect(this.left + at * room / steps, y, room / steps, 8);
+      }
+      pen.globalAlpha = 1;
+      pen.fillStyle = ink("--soft");
+      pen.textAlign = "left";
+      pen.fillText("nothing", this.left, y + 18);
+      pen.textAlign = "right";
+      pen.fillText(this.told(this.most[this.measure]), this.left + room, y + 18);
+      const l = this.links[this.at];
+      pen.strokeStyle = ink("--ink");
+      pen.lineWidth = 2;
+      pen.strokeRect(this.left + l.to * this.pitch - 1, this.top + l.from * this.pitch - 1, this.pitch + 1, this.pitch + 1);
+      this.readout.textContent = `${this.d.nodes[l.from]} to ${this.d.nodes[l.to]}: ${number(l.bytes)} B, busy ${(l.busy * 100).toFixed(1)} % of the time at ${number(l.rate / 1e6)} MB/s.`;
+    }
+  }
+
   for (const button of document.querySelectorAll("[data-chart]")) button.addEventListener("click", () => {
     const found = DATA.charts[button.dataset.chart];
     save(button.dataset.chart, [found.columns, ...found.rows]);
@@ -582,6 +738,8 @@
     if (figure.id === "timeline") views.timeline = new Timeline(figure, d);
     if (figure.id === "pipeline") views.pipeline = new Tracks(figure, d);
     if (figure.id === "roofline") roofline(figure, d);
+    if (figure.id === "held") views.held = new HeldBytes(figure, d);
+    if (figure.id === "links") views.links = new LinkMap(figure, d);
   }
   const again = () => redraws.forEach((draw) => draw());
   addEventListener("resize", again);

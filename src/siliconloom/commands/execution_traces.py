@@ -1,0 +1,43 @@
+"""Execution traces in files, a file for each rank."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from siliconloom.arch.execution_trace import ExecutionTrace
+    from siliconloom.evaluate.machine import DescribedMachine
+    from siliconloom.workloads import Graph
+
+
+def write_step_trace(path: str | None, machine: DescribedMachine, graph: Graph) -> None:
+    """Write a step of a system as an execution trace, where a ``path`` is given."""
+    if path is None:
+        return
+    from siliconloom.evaluate.machine import traced_step
+
+    write_trace_files(path, traced_step(machine, graph))
+
+
+def step_page(
+    result: dict[str, Any], name: str, sets: list[tuple[str, str]], machine: DescribedMachine, graph: Graph
+) -> str:
+    """The page of a step, with what its messages put on the links where it is one of a system."""
+    from siliconloom.evaluate.machine import traced_step
+    from siliconloom.evaluate.step_links import step_links
+    from siliconloom.render.report_step import step_html
+
+    if result.get("system", {}).get("chips", 1) < 2:
+        return step_html(result)
+    return step_html(result, *step_links(name, sets, lambda: traced_step(machine, graph)))
+
+
+def write_trace_files(path: str, trace: ExecutionTrace) -> None:
+    """Write ``NAME.{rank}.et`` for every rank, and ``NAME.json`` with the groups, where ``path`` is ``NAME.et``."""
+    from siliconloom.evaluate.chakra_files import trace_bytes, trace_files
+    from siliconloom.render.output import write_bytes
+
+    files = trace_files(path, len(trace.ranks))
+    contents = trace_bytes(trace)
+    for file, content in zip(files, contents, strict=True):
+        write_bytes(file, content)
