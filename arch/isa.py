@@ -21,12 +21,12 @@ An address is ``base + sum(index[l] * stride[l])``, plus ``slot`` when the parit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import cache
 from operator import attrgetter
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import astuple, force_setattr
 
 from siliconloom.arch.datatype import CACHE_SCALED, MX_ELEMENTS, DataType, Packing, scale_bits
@@ -298,7 +298,12 @@ class Program(Struct, frozen=True):
 
 
 class Draft(Program, frozen=True):
-    """A program that is only asked how long it takes, and not checked: one of many, most of which nothing will run."""
+    """A program that is only asked how long it takes, and not checked: one of many, most of which nothing will run.
+
+    Whoever times it puts down in ``kept`` what is the same when it is asked for again, on whatever chip.
+    """
+
+    kept: dict[Hashable, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         pass
