@@ -325,8 +325,22 @@ def _too_wide(instruction: Instruction, name: str, value: int, mask: int) -> Loo
     return LoomError(f"{instruction.opcode.name.lower()}: {name} = {value} does not fit {width} bits")
 
 
-def _check_fields(instruction: Instruction) -> None:
-    """Raise what `encode` would, without the word."""
+def _check_fields(instruction: Instruction, fitting: set[tuple[str, int]]) -> None:
+    """Raise what `encode` would, without the word; ``fitting`` are addresses that do, by their places in memory.
+
+    Instructions of a program have many of their addresses in common.
+    """
+    plain, addresses = _fields_of(instruction.opcode.spec.format)
+    if all(low <= read(instruction) <= high for read, low, high in plain):
+        for name, fields in addresses:
+            key = name, id(address := getattr(instruction, name))
+            if key in fitting:
+                continue
+            if not all(low <= read(address) <= high for read, low, high in fields):
+                break
+            fitting.add(key)
+        else:
+            return
     for name, read, low, high, _ in _reading(instruction.opcode.spec.format):
         if not low <= (value := read(instruction)) <= high:
             raise _too_wide(instruction, name, value, high - low)
@@ -435,6 +449,7 @@ def check(program: Program) -> None:
         if not 0 <= semaphore.initial <= SEMAPHORE_LIMIT:
             raise LoomError(f"semaphore {semaphore.name}: the initial count must be in 0..{SEMAPHORE_LIMIT}")
     depth, illegal = 0, Cause.ILLEGAL_INSTRUCTION
+    fitting = set[tuple[str, int]]()
     posters: dict[int, tuple[UnitCode, str, int]] = {}
     waiters: dict[int, tuple[UnitCode, str, int]] = {}
     for number, i in enumerate(program.instructions):
@@ -482,7 +497,7 @@ def check(program: Program) -> None:
                     )
         if i.operator >= len(program.operators):
             raise LoomError(f"{where}: operator {i.operator} is not declared")
-        _check_fields(i)
+        _check_fields(i, fitting)
     if depth:
         raise LoomError(f"{depth} loop{'s are' if depth > 1 else ' is'} never closed")
     if not program.instructions or program.instructions[-1].opcode != Opcode.END:
@@ -516,6 +531,29 @@ def _reading(kind: Format) -> tuple[tuple[str, Reader, int, int, int], ...]:
         rows.append((field_.name, _reader(field_.name), low, (1 << field_.width - field_.signed) - 1, offset))
         offset += field_.width
     return tuple(rows)
+
+
+_Limits = tuple[Callable[[Any], int], int, int]
+"""How to read a field, and its least and largest value."""
+
+
+@cache
+def _fields_of(kind: Format) -> tuple[tuple[_Limits, ...], tuple[tuple[str, tuple[_Limits, ...]], ...]]:
+    """What `_reading` says, without places: fields of the instruction itself, and those of each of its addresses."""
+    plain, addresses = list[_Limits](), dict[str, list[_Limits]]()
+    for name, read, low, high, _ in _reading(kind):
+        head, _, part = name.partition(".")
+        if not part:
+            plain.append((read, low, high))
+        elif part.startswith("stride"):
+            addresses.setdefault(head, []).append((_stride(int(part[6:])), low, high))
+        else:
+            addresses.setdefault(head, []).append((attrgetter(part), low, high))
+    return tuple(plain), tuple((head, tuple(fields)) for head, fields in addresses.items())
+
+
+def _stride(level: int) -> Callable[[Any], int]:
+    return lambda address: int(address.strides[level])
 
 
 def _reader(name: str) -> Reader:

@@ -80,17 +80,22 @@ def forget():
     timed._KEPT.clear()
 
 
+def _asked(r, key):
+    if key.endswith("access_bytes"):  # last panels of columns are as wide as memory moves at least
+        product = {"name": "g", "m": r.choice([1, 64]), "n": r.choice([70, 127, 203]), "k": 256}
+        return workload(json.dumps({"kind": "gemms", "name": "list", "precision": "int8", "gemms": [product]}))
+    return small(r) if r.random() < 0.5 else workload(random_workload(r))
+
+
 @pytest.mark.parametrize("key", sorted(CHANGES))
 def test_equal_keys_have_equal_programs(key):
     """A task is lowered as one chip would and as another does, for whatever candidate of the first one's."""
     r, compared = random.Random(key), 0
     for _ in range(10):
         base = random_chip(r) | {"tile.array.dataflow": "weight_stationary", "tile.array.load_rows": 1}
-        if key == "memory.dram.access_bytes":  # lines of a panel that is wider than a head
-            base |= {"tile.array.cols": 128, "tile.scratchpad.capacity": 8192 * KIB}
         try:
             one, other = made_chip(base), made_chip(base | {key: CHANGES[key](r)})
-            graph, _ = fit_precision(one, small(r) if r.random() < 0.5 else workload(random_workload(r)))
+            graph, _ = fit_precision(one, _asked(r, key))
             parts = blocks_of(one, graph, None)
             choices, rivals = choose_layouts(one, one.tile, graph, parts, None)
         except LoomError:
