@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from threading import Lock
 from typing import Any
 
 from siliconloom.arch.description import Chip, NpuTile
@@ -104,6 +105,7 @@ class DraftsOf:
 
 
 _KEPT: OrderedDict[Hashable, KnownDrafts] = OrderedDict()
+_LOCK = Lock()
 
 
 def drafts_of(chip: Chip, graph: Graph, parts: Sequence[Part]) -> DraftsOf | None:
@@ -111,12 +113,13 @@ def drafts_of(chip: Chip, graph: Graph, parts: Sequence[Part]) -> DraftsOf | Non
     if len(chip.memory) != 1:
         return None
     key = lowering_key(chip, graph), workload_key(graph, parts)
-    known = _KEPT.pop(key, None) or KnownDrafts()
-    while _KEPT and known.instructions + sum(each.instructions for each in _KEPT.values()) > MOST_INSTRUCTIONS:
-        _KEPT.popitem(last=False)
-    if known.instructions > MOST_INSTRUCTIONS:
-        known = KnownDrafts()
-    _KEPT[key] = known
+    with _LOCK:
+        known = _KEPT.pop(key, None) or KnownDrafts()
+        while _KEPT and known.instructions + sum(each.instructions for each in _KEPT.values()) > MOST_INSTRUCTIONS:
+            _KEPT.popitem(last=False)
+        if known.instructions > MOST_INSTRUCTIONS:
+            known = KnownDrafts()
+        _KEPT[key] = known
     return DraftsOf(chip, known)
 
 

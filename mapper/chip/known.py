@@ -44,13 +44,13 @@ def form_of(tile: NpuTile, task: Task, chosen: Chosen) -> Hashable:
     Those are rows of a result tile where rows of the first operand stay, and how many indices of rows that are gathered
     are loaded at a time.
     """
-    tiling, part, own = chosen.tiling, chosen.share.operator, ()
+    tiling, part = chosen.tiling, chosen.share.operator
     if isinstance(tiling, GemmTiling) and tiling.order == "m_kept":
         rows = GemmLayout(tile, gemm_shape(part, task)).result_rows(tiling.m, tiling.n, tiling.k)
         return int(rows), _FORMS[GemmTiling](tiling), chosen.share
     if isinstance(part, Vector) and part.function is VectorFunction.GATHER:
         return most_indices(tile), index_bytes(tile), _FORMS[VectorTiling](tiling), chosen.share
-    return own, _FORMS[type(tiling)](tiling), chosen.share
+    return _FORMS[type(tiling)](tiling), chosen.share
 
 
 class _Told(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from threading import Lock
 from typing import Any
 
 from msgspec import Struct, field
@@ -45,23 +46,28 @@ def _paced(chip: Chip, memory: Memory) -> Memory:
 
 
 _KEPT: OrderedDict[tuple[str, Graph], Timed] = OrderedDict()
+_LOCK = Lock()
 
 
 def recall(chip: Chip, graph: Graph, find: Callable[[Chip], tuple[MappedWorkload, Run]]) -> Timed:
     """What ``find`` returned before for the same graph on a chip of the same pace, or returns for that chip now."""
     slow = paced(chip)
     key = slow.digest, graph
-    found = _KEPT.pop(key, None) or Timed(*find(slow))
+    with _LOCK:
+        found = _KEPT.get(key)
+    found = found or Timed(*find(slow))
     if found.plan.searched is not None and found.plan.searched.interrupted:
         return found
-    kept = [len(each.plan.program.instructions) for each in _KEPT.values()]
-    room = MOST_INSTRUCTIONS - len(found.plan.program.instructions) - sum(kept)
-    for length in kept:
-        if room >= 0:
-            break
-        _KEPT.popitem(last=False)
-        room += length
-    _KEPT[key] = found
+    with _LOCK:
+        _KEPT.pop(key, None)
+        kept = [len(each.plan.program.instructions) for each in _KEPT.values()]
+        room = MOST_INSTRUCTIONS - len(found.plan.program.instructions) - sum(kept)
+        for length in kept:
+            if room >= 0:
+                break
+            _KEPT.popitem(last=False)
+            room += length
+        _KEPT[key] = found
     return found
 
 
