@@ -109,50 +109,59 @@ def violations(program: Program, chip: Chip) -> Iterator[Violation]:
             counts.append(i.m)
         elif i.opcode == Opcode.NEXT:
             counts.pop()
+        spec, touched = i.opcode.spec, list[_Touched]()
         try:
             _check_unit(i, number)
             _check_flags(i, number)
-            if i.opcode.spec.sizes:
-                i.opcode.spec.check(i, tile, number)
-                if i.opcode.spec.format is Format.COMPUTE:
+            if spec.sizes:
+                spec.check(i, tile, number)
+                if spec.format is Format.COMPUTE:
                     _check_format(i, tile, number)
                 _check_operands(i, tile, number)
-                _check_room(i, tile, number, counts)
+                for access in accesses(i, tile):
+                    low, high = extent(access.address, counts)
+                    touched.append((access, low, high + access.size))
+                    _check_room(i, tile, number, touched[-1])
         except IllegalProgram as error:
             yield Violation(error, (number,))
             continue
-        if i.opcode.spec.sizes:
-            yield from _conflicts(i, tile, number, counts, users)
+        yield from _conflicts(i, tile, number, touched, users)
 
 
-def _check_room(i: Instruction, tile: NpuTile, number: int, counts: Sequence[int]) -> None:
+_Touched = tuple[Access, int, int]
+"""An access, the first byte that it touches in all executions, and the first one behind them."""
+
+
+def _check_room(i: Instruction, tile: NpuTile, number: int, touched: _Touched) -> None:
     """What an instruction touches lies within its memory."""
-    for access in accesses(i, tile):
-        low, high = extent(access.address, counts)
-        sums = access.port == "sums"
-        capacity = sums_room(tile) if sums else tile.scratchpad.capacity
+    access, low, end = touched
+    sums = access.port == "sums"
+    capacity = sums_room(tile) if sums else tile.scratchpad.capacity
+    if low < 0 or end > capacity:
         key = "tile.accumulator.capacity" if sums else "tile.scratchpad.capacity"
-        if low < 0 or high + access.size > capacity:
-            raise IllegalProgram(
-                Cause.LOCAL_ADDRESS,
-                number,
-                f"{where(i, number)}: local address: touches local bytes {low:#x} to {high + access.size - 1:#x}, "
-                f"but {key} is {capacity:#x}",
-            )
+        raise IllegalProgram(
+            Cause.LOCAL_ADDRESS,
+            number,
+            f"{where(i, number)}: local address: touches local bytes {low:#x} to {end - 1:#x}, "
+            f"but {key} is {capacity:#x}",
+        )
 
 
 def _conflicts(
-    i: Instruction, tile: NpuTile, number: int, counts: Sequence[int], users: dict[tuple[int, bool], tuple[str, int]]
+    i: Instruction,
+    tile: NpuTile,
+    number: int,
+    touched: Sequence[_Touched],
+    users: dict[tuple[int, bool], tuple[str, int]],
 ) -> Iterator[Violation]:
     """Sides of banks, and of the accumulator, that another uses already; ``users`` are those so far."""
     bank_bytes = tile.scratchpad.capacity // tile.scratchpad.banks
-    for access in accesses(i, tile):
+    for access, low, end in touched:
         if access.port == "sums":
             if access.writes:
                 yield from _second_writer(i, number, users)
             continue
-        low, high = extent(access.address, counts)
-        for bank in range(low // bank_bytes, (high + access.size - 1) // bank_bytes + 1):
+        for bank in range(low // bank_bytes, (end - 1) // bank_bytes + 1):
             port, other = users.setdefault((bank, access.writes), (access.port, number))
             if port == access.port:
                 continue
@@ -180,20 +189,24 @@ def _check_semaphores(program: Program) -> None:
     """Nobody may wait for a semaphore more often than it is posted: the last wait would never end."""
     counts: list[int] = []
     given = [s.initial for s in program.semaphores]
-    taken, waiter = [0] * len(given), [0] * len(given)
+    taken, waiter, known = [0] * len(given), [0] * len(given), (1 << len(given)) - 1
     for number, i in enumerate(program.instructions):
         if i.opcode == Opcode.LOOP:
             counts.append(i.m)
         elif i.opcode == Opcode.NEXT:
             counts.pop()
+        if not (waited := i.wait | i.first_wait) and not i.release | i.post | i.last_post:
+            continue
         always = math.prod(counts)
         first, last = (
-            math.prod(count for level, count in enumerate(counts) if not mask >> level & 1)
+            always if not mask else math.prod(count for level, count in enumerate(counts) if not mask >> level & 1)
             for mask in (i.first, i.last)
         )
-        for bit in range(len(given)):
-            given[bit] += always * ((i.release >> bit & 1) + (i.post >> bit & 1)) + last * (i.last_post >> bit & 1)
-            waits = always if i.wait >> bit & 1 else first * (i.first_wait >> bit & 1)
+        for mask, times in ((i.release, always), (i.post, always), (i.last_post, last)):
+            for bit in _bits(mask & known):
+                given[bit] += times
+        for bit in _bits(waited & known):
+            waits = always if i.wait >> bit & 1 else first
             if waits:
                 taken[bit], waiter[bit] = taken[bit] + waits, number
     for bit, semaphore in enumerate(program.semaphores):
@@ -205,6 +218,14 @@ def _check_semaphores(program: Program) -> None:
                 f"{where(program.instructions[number], number)}: deadlock: {semaphore.name} is waited for "
                 f"{taken[bit]:,} times and posted {given[bit]:,} times, its initial count included",
             )
+
+
+def _bits(mask: int) -> Iterator[int]:
+    """Numbers of the bits that are set."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
 
 
 def extent(address: Address, counts: Sequence[int]) -> tuple[int, int]:

@@ -21,12 +21,12 @@ An address is ``base + sum(index[l] * stride[l])``, plus ``slot`` when the parit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import cache
 from operator import attrgetter
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import astuple, force_setattr
 
 from siliconloom.arch.datatype import CACHE_SCALED, MX_ELEMENTS, DataType, Packing, scale_bits
@@ -298,7 +298,12 @@ class Program(Struct, frozen=True):
 
 
 class Draft(Program, frozen=True):
-    """A program that is only asked how long it takes, and not checked: one of many, most of which nothing will run."""
+    """A program that is only asked how long it takes, and not checked: one of many, most of which nothing will run.
+
+    Whoever times it puts down in ``kept`` what is the same when it is asked for again, on whatever chip.
+    """
+
+    kept: dict[Hashable, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         pass
@@ -320,8 +325,22 @@ def _too_wide(instruction: Instruction, name: str, value: int, mask: int) -> Loo
     return LoomError(f"{instruction.opcode.name.lower()}: {name} = {value} does not fit {width} bits")
 
 
-def _check_fields(instruction: Instruction) -> None:
-    """Raise what `encode` would, without the word."""
+def _check_fields(instruction: Instruction, fitting: set[tuple[str, int]]) -> None:
+    """Raise what `encode` would, without the word; ``fitting`` are addresses that do, by their places in memory.
+
+    Instructions of a program have many of their addresses in common.
+    """
+    plain, addresses = _fields_of(instruction.opcode.spec.format)
+    if all(low <= read(instruction) <= high for read, low, high in plain):
+        for name, fields in addresses:
+            key = name, id(address := getattr(instruction, name))
+            if key in fitting:
+                continue
+            if not all(low <= read(address) <= high for read, low, high in fields):
+                break
+            fitting.add(key)
+        else:
+            return
     for name, read, low, high, _ in _reading(instruction.opcode.spec.format):
         if not low <= (value := read(instruction)) <= high:
             raise _too_wide(instruction, name, value, high - low)
@@ -430,6 +449,7 @@ def check(program: Program) -> None:
         if not 0 <= semaphore.initial <= SEMAPHORE_LIMIT:
             raise LoomError(f"semaphore {semaphore.name}: the initial count must be in 0..{SEMAPHORE_LIMIT}")
     depth, illegal = 0, Cause.ILLEGAL_INSTRUCTION
+    fitting = set[tuple[str, int]]()
     posters: dict[int, tuple[UnitCode, str, int]] = {}
     waiters: dict[int, tuple[UnitCode, str, int]] = {}
     for number, i in enumerate(program.instructions):
@@ -477,7 +497,7 @@ def check(program: Program) -> None:
                     )
         if i.operator >= len(program.operators):
             raise LoomError(f"{where}: operator {i.operator} is not declared")
-        _check_fields(i)
+        _check_fields(i, fitting)
     if depth:
         raise LoomError(f"{depth} loop{'s are' if depth > 1 else ' is'} never closed")
     if not program.instructions or program.instructions[-1].opcode != Opcode.END:
@@ -511,6 +531,29 @@ def _reading(kind: Format) -> tuple[tuple[str, Reader, int, int, int], ...]:
         rows.append((field_.name, _reader(field_.name), low, (1 << field_.width - field_.signed) - 1, offset))
         offset += field_.width
     return tuple(rows)
+
+
+_Limits = tuple[Callable[[Any], int], int, int]
+"""How to read a field, and its least and largest value."""
+
+
+@cache
+def _fields_of(kind: Format) -> tuple[tuple[_Limits, ...], tuple[tuple[str, tuple[_Limits, ...]], ...]]:
+    """What `_reading` says, without places: fields of the instruction itself, and those of each of its addresses."""
+    plain, addresses = list[_Limits](), dict[str, list[_Limits]]()
+    for name, read, low, high, _ in _reading(kind):
+        head, _, part = name.partition(".")
+        if not part:
+            plain.append((read, low, high))
+        elif part.startswith("stride"):
+            addresses.setdefault(head, []).append((_stride(int(part[6:])), low, high))
+        else:
+            addresses.setdefault(head, []).append((attrgetter(part), low, high))
+    return tuple(plain), tuple((head, tuple(fields)) for head, fields in addresses.items())
+
+
+def _stride(level: int) -> Callable[[Any], int]:
+    return lambda address: int(address.strides[level])
 
 
 def _reader(name: str) -> Reader:

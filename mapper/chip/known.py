@@ -10,61 +10,100 @@ found here serves drafts, whose time is asked for, and no program that runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from itertools import count
+from operator import attrgetter
 from typing import NamedTuple
 
+from msgspec import Struct
+
+from siliconloom.arch.description import NpuTile
+from siliconloom.arch.vector import VectorFunction
+from siliconloom.mapper.chip.attention_cost import AttentionTiling
 from siliconloom.mapper.chip.builder import Stretch
 from siliconloom.mapper.chip.choice import Chosen
-from siliconloom.mapper.chip.layout import Layout
+from siliconloom.mapper.chip.gemm_layout import GemmLayout
+from siliconloom.mapper.chip.layout import index_bytes, most_indices
 from siliconloom.mapper.chip.lowering import Context, Stored
 from siliconloom.mapper.chip.memory import Taken
+from siliconloom.mapper.chip.tasks import Task, gemm_shape
+from siliconloom.mapper.chip.tiling import GemmTiling
+from siliconloom.mapper.chip.vector_cost import VectorTiling
+from siliconloom.workloads import Vector
+
+_FORMS = {
+    GemmTiling: attrgetter("m", "n", "k", "order", "resident", "sequence"),
+    AttentionTiling: attrgetter("queries", "keys", "heads", "whole", "resident"),
+    VectorTiling: attrgetter("rows", "cols"),
+}
+"""Of tilings what is lowered: all but what they cost."""
+
+
+def form_of(tile: NpuTile, task: Task, chosen: Chosen) -> Hashable:
+    """All that is decided of a task and that its lowering reads, with what that reads of the sizes of local memories.
+
+    Those are rows of a result tile where rows of the first operand stay, and how many indices of rows that are gathered
+    are loaded at a time.
+    """
+    tiling, part = chosen.tiling, chosen.share.operator
+    if isinstance(tiling, GemmTiling) and tiling.order == "m_kept":
+        rows = GemmLayout(tile, gemm_shape(part, task)).result_rows(tiling.m, tiling.n, tiling.k)
+        return int(rows), _FORMS[GemmTiling](tiling), chosen.share
+    if isinstance(part, Vector) and part.function is VectorFunction.GATHER:
+        return most_indices(tile), index_bytes(tile), _FORMS[VectorTiling](tiling), chosen.share
+    return _FORMS[type(tiling)](tiling), chosen.share
 
 
 class _Told(NamedTuple):
     """What lowering a task did."""
 
-    chosen: Chosen
-    """Kept, as it is known by its place in Python's memory."""
     stretch: Stretch
     taken: Taken
     outputs: dict[str, Stored]
     apart: dict[str, str]
 
 
+class Course(Struct):
+    """One program as its tasks are lowered, one after the other: a number for all that was made so far."""
+
+    made: int = 0
+    rings: Hashable = None
+    """Which rings there are, as far as transfers are cut by it."""
+
+
 class KnownTasks:
-    """Lowered tasks of one workload on one chip, whose blocks and placement are the same throughout."""
+    """Lowered tasks of one workload, on chips of which a lowering reads the same; blocks and placement are the same.
+
+    See `mapper.chip.drafts.lowering_key` for what that is.
+    """
 
     def __init__(self) -> None:
+        self.instructions = 0
+        """How many are kept."""
         self._told: dict[tuple[object, ...], _Told] = {}
         self._numbers: dict[tuple[object, ...], int] = {}
-        self._rings: dict[Layout, Hashable] = {}
-        self._results = 0
-        """Number of what was made so far, by whatever tasks."""
+        self._next = count(1)
 
-    def begin(self) -> None:
-        """Another program begins: nothing was made."""
-        self._results = 0
-
-    def lower(self, context: Context, chosen: Chosen, emit: Callable[[], None]) -> None:
+    def lower(self, course: Course, context: Context, task: Task, chosen: Chosen, emit: Callable[[], None]) -> None:
         """Do what ``emit``, which lowers the task that is chosen so, would do."""
         builder, memory = context.builder, context.memory
-        at = builder.operator, context.layer.level, memory.repetition, memory.used, self._results
-        rings = self._rings.get(context.layout)
-        if rings is None:
-            rings = self._rings[context.layout] = context.layout.values, builder.kinds_of_rings
-        key = id(chosen.tiling), id(chosen.share), rings, *at
+        at = builder.operator, context.layer.level, memory.repetition, memory.used, course.made
+        if course.rings is None:
+            course.rings = context.layout.values, builder.kinds_of_rings
+        key = form_of(context.tile, task, chosen), course.rings, *at
         told = self._told.get(key)
         if told is None:
-            told = self._told[key] = self._listen(context, chosen, emit)
+            told = self._told[key] = self._listen(context, emit)
+            self.instructions += len(told.stretch.instructions)
         else:
             memory.add(told.taken)
             context.outputs.update(told.outputs)
             for name, reason in told.apart.items():
                 context.apart.setdefault(name, reason)
         builder.add(told.stretch)
-        made = self._results, *told.outputs.items()
-        self._results = self._numbers.setdefault(made, len(self._numbers) + 1)
+        made = course.made, *told.outputs.items()
+        course.made = self._numbers.setdefault(made, next(self._next))
 
-    def _listen(self, context: Context, chosen: Chosen, emit: Callable[[], None]) -> _Told:
+    def _listen(self, context: Context, emit: Callable[[], None]) -> _Told:
         """Lower a task and write down what that does; its instructions are left to be added."""
         builder, memory, first = context.builder, context.memory, len(context.builder.drafts)
         before, made, apart = memory.taken(), dict(context.outputs), set(context.apart)
@@ -72,7 +111,7 @@ class KnownTasks:
         stretch = builder.take(first)
         outputs = {name: stored for name, stored in context.outputs.items() if made.get(name) is not stored}
         reasons = {name: reason for name, reason in context.apart.items() if name not in apart}
-        return _Told(chosen, stretch, memory.since(before), outputs, reasons)
+        return _Told(stretch, memory.since(before), outputs, reasons)
 
 
-__all__ = ["KnownTasks"]
+__all__ = ["Course", "KnownTasks", "form_of"]

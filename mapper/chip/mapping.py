@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise, product, zip_longest
+from operator import attrgetter
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -32,6 +33,7 @@ from siliconloom.mapper.chip.choice import (
     moved_bytes,
     ways_of,
 )
+from siliconloom.mapper.chip.drafts import DraftsOf, drafts_of
 from siliconloom.mapper.chip.known import KnownTasks
 from siliconloom.mapper.chip.layout import Layout
 from siliconloom.mapper.chip.memory import Kept, MemoryMap
@@ -39,12 +41,14 @@ from siliconloom.mapper.chip.objective import ESTIMATED, NEARLY, Objective, in_t
 from siliconloom.mapper.chip.placement import Demand, Placement, measure, place
 from siliconloom.mapper.chip.program import (
     Drafted,
+    Lowered,
     MappedTask,
     MappedWorkload,
     Mapping,
     blocks_of,
     checked,
     draft,
+    known_draft,
     lower,
     lower_tasks,
     uses_values,
@@ -114,7 +118,8 @@ def map_workload(
     if not isinstance(chip.tile, NpuTile):
         raise NotSupported("mapping a workload to a pim tile")
     parts = blocks_of(chip, graph, None)
-    simulated = None if objective is None else partial(_alone, chip, graph, objective, executions(parts))
+    drafts = drafts_of(chip, graph, parts)
+    simulated = None if objective is None else partial(_alone, chip, graph, objective, executions(parts), drafts)
     if len(chip.memory) > 1:
         if placement is None:
             placement = place(chip, first_demands(chip, graph, parts))
@@ -130,8 +135,14 @@ def map_workload(
         return replace(made, searched=searched)
     cost, words = objective.measure, chip.tile.sequencer.program_words
 
-    def drafted(choice: Choice, known: KnownTasks | None = None) -> Drafted:
-        return draft(chip, graph, Mapping(parts, choice, placement), known, kept)
+    own = KnownTasks() if drafts is None or kept is not None else None
+
+    def drafted(choice: Choice) -> Drafted:
+        """The whole program, to be timed."""
+        mapping = Mapping(parts, choice, placement)
+        if own is not None or drafts is None:
+            return draft(chip, graph, mapping, own, kept)
+        return known_draft(drafts, graph, mapping)
 
     found = _best(parts, finalists(parts, choices, rivals), rivals, drafted, objective, searched)
     if search:  # every choice, whatever its estimate; what is found without is one of them
@@ -185,7 +196,7 @@ def _compared(
     itself need not be the fastest between its neighbours. Nor is this done to any that would have to gain twice as much
     by it as the one before did, unless tasks are few.
     """
-    timed, cost = partial(lowered, known=KnownTasks()), objective.measure
+    timed, cost = lowered, objective.measure
     first = timed(choices[0][1])
     runs.append((cost(first.program), 0, first))
     overlap = abs(choices[0][0] - runs[0][0])
@@ -496,6 +507,7 @@ def _alone(
     graph: Graph,
     objective: Objective,
     graph_tasks: int,
+    drafts: DraftsOf | None,
     task: Task,
     levels: tuple[str, ...],
     layout: Layout,
@@ -506,17 +518,37 @@ def _alone(
     One among several has neighbours that it overlaps with: it is run a few times in a row then, and is its own one.
     """
     times = 1 if graph_tasks == 1 else IN_A_ROW
+    if drafts is not None:
+        key = times, drafts.form(task, chosen), drafts.rings(layout)
+        find = partial(_in_a_row, chip, graph, times, task, levels, layout, chosen)
+        made: Lowered = drafts.known.recall(key, find, attrgetter("program"))
+        return -(-objective.measure(made.program) // times)
+    memory = MemoryMap(chip, levels=levels)
+    program = _in_a_row(chip, graph, times, task, levels, layout, chosen, memory).program
+    if len(chip.memory) > 1 and memory.used > min(chip.memory[level].total_capacity for level in levels):
+        return chosen.cost  # it streams from a level that its objects fill: the estimate has to do
+    return -(-objective.measure(program) // times)
+
+
+def _in_a_row(
+    chip: Chip,
+    graph: Graph,
+    times: int,
+    task: Task,
+    levels: tuple[str, ...],
+    layout: Layout,
+    chosen: Chosen,
+    memory: MemoryMap | None = None,
+) -> Lowered:
+    """A task by itself, so many times in a row, for its time."""
     cached = task.cached
     if cached is not None:
         cached = cached.of(repeat=times)
     once = replace(task, operator=replace(task.operator, repeat=times), cached=cached)
     name = task.operator.name
     part = Part(0, times, (once,), {name: levels})
-    memory = MemoryMap(chip, levels=levels)
-    program = lower_tasks(chip, graph, [part], (layout, [{name: chosen}]), memory, draft=True).program
-    if len(chip.memory) > 1 and memory.used > min(chip.memory[level].total_capacity for level in levels):
-        return chosen.cost  # it streams from a level that its objects fill: the estimate has to do
-    return -(-objective.measure(program) // times)
+    memory = MemoryMap(chip, levels=levels) if memory is None else memory
+    return lower_tasks(chip, graph, [part], (layout, [{name: chosen}]), memory, draft=True)
 
 
 __all__ = ["check_packing", "demands", "first_demands", "fit_precision", "map_workload"]

@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Mapping as NamedValues
 from collections.abc import Sequence
 from functools import partial
+from operator import attrgetter
 from typing import NamedTuple
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.isa import Program
@@ -18,10 +20,11 @@ from siliconloom.mapper.chip.attention_cost import AttentionTiling
 from siliconloom.mapper.chip.bounds import Bound, graph_bound
 from siliconloom.mapper.chip.builder import ProgramBuilder
 from siliconloom.mapper.chip.choice import Choice, Chosen, Part, SearchEffort, Tiling
+from siliconloom.mapper.chip.drafts import DraftsOf
 from siliconloom.mapper.chip.gather import GatherLowering
 from siliconloom.mapper.chip.gemm import GemmLowering, takes_turns
 from siliconloom.mapper.chip.gemm_layout import GemmLayout
-from siliconloom.mapper.chip.known import KnownTasks
+from siliconloom.mapper.chip.known import Course, KnownTasks
 from siliconloom.mapper.chip.layout import Layout, declare_rings
 from siliconloom.mapper.chip.lowering import Context, Stored
 from siliconloom.mapper.chip.memory import Kept, Key, MemoryMap
@@ -226,6 +229,24 @@ def draft(
     )
 
 
+def known_draft(drafts: DraftsOf, graph: Graph, mapping: Mapping) -> Drafted:
+    """As `draft`, for its time: of a mapping that is known the program that was made before."""
+    layout, made = mapping.choice
+    forms = (
+        drafts.form(task, tiled[task.operator.name])
+        for part, tiled in zip(mapping.parts, made, strict=True)
+        for task in part.tasks
+    )
+    room = drafts.tile.sequencer.program_words
+    key = "whole", *forms, drafts.rings(layout)
+    found: Drafted = drafts.known.recall(
+        key, lambda: _draft(drafts.chip, graph, mapping, drafts.known.tasks, None, frozenset()), attrgetter("program")
+    )
+    if len(found.program.instructions) > room:
+        return draft(drafts.chip, graph, mapping, drafts.known.tasks)
+    return replace(found, mapping=mapping)
+
+
 def _lengths(program: Program) -> Counter[str]:
     """Instructions of each operator."""
     return Counter(program.operators[each.operator] for each in program.instructions)
@@ -301,8 +322,7 @@ def lower_tasks(
     stored = builder.semaphore("stored", 1, "dependency")
     numbers, outputs, apart = dict[str, int](), dict[str, Stored](), dict[str, str]()
     in_place = updated(graph)
-    if known is not None:
-        known.begin()
+    course = Course()
     runs = list[tuple[Task, list[tuple[int, Chosen]]]]()
     for part, tiled in zip(parts, tilings, strict=True):
         memory.repetition = part.first
@@ -319,7 +339,7 @@ def lower_tasks(
                 context.written = 1 if name in short else MOST_WRITTEN
                 runs[builder.operator][1].append((part.count, tiled[name]))
                 emit = partial(_lower, context, task, tiled[name])
-                emit() if known is None else known.lower(context, tiled[name], emit)
+                emit() if known is None else known.lower(course, context, task, tiled[name], emit)
     memory.repetition = 0
     for operator in graph.resting:  # nothing reads them, and they take room
         memory.take(operator.name, "parameters", operator.weight_bytes, operator.repeat)
@@ -403,6 +423,7 @@ __all__ = [
     "blocks_of",
     "checked",
     "draft",
+    "known_draft",
     "lower",
     "lower_tasks",
 ]

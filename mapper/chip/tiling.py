@@ -130,7 +130,7 @@ def _that_stay(
             continue
         axes = rows, columns, some
         needs = laid.kept_needs(*np.ix_(*axes))
-        fits = [np.broadcast_to(_fits(layout, shape, needs), tuple(map(len, axes))) for layout in layouts]
+        fits = [np.broadcast_to(fit, tuple(map(len, axes))) for fit in _fits_of(layouts, shape, needs)]
         fitting = np.logical_or.reduce(fits)
         used = [fitting.any(axis=tuple({0, 1, 2} - {axis})) for axis in range(3)]
         axes = rows[used[0]], columns[used[1]], some[used[2]]
@@ -179,7 +179,7 @@ def _in_slots(
     whole = np.broadcast_to(k == shape.k, (len(sizes[0]), len(sizes[1]), len(sizes[2])))
     laid = GemmLayout(tile, shape)
     needs = laid.needs(m, n, k)
-    fits = [_fits(layout, shape, needs) for layout in layouts]
+    fits = _fits_of(layouts, shape, needs)
     if not any(fit.any() for fit in fits):
         return [[] for _ in layouts]
     # pairs of tiles spare bytes and, as nothing is loaded for the next pair meanwhile, no time
@@ -273,6 +273,18 @@ def _trimmed(
         n[_fits(widest, shape, needs(m[:1], n, k[:1]))],
         k[_fits(widest, shape, needs(m[:1], n[:1], k))],
     )
+
+
+def _fits_of(layouts: Sequence[Layout], shape: GemmShape, needs: Mapping[str, Count]) -> list[NDArray[np.bool_]]:
+    """`_fits` of each layout; those whose rings are as large in all that is needed have one answer."""
+    found: dict[tuple[int, ...], NDArray[np.bool_]] = {}
+    made = []
+    for layout in layouts:
+        rooms = tuple(getattr(layout, ring) for ring in needs)
+        if rooms not in found:
+            found[rooms] = _fits(layout, shape, needs)
+        made.append(found[rooms])
+    return made
 
 
 def _fits(layout: Layout, shape: GemmShape, needs: Mapping[str, Count]) -> NDArray[np.bool_]:

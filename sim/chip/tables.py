@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from enum import IntEnum
 from operator import attrgetter
 from typing import NamedTuple
@@ -11,7 +12,7 @@ from msgspec import Struct
 
 from siliconloom.arch.description import Chip, NpuTile, PimTile, SystolicTile
 from siliconloom.arch.errors import LoomError, NotSupported
-from siliconloom.arch.isa import LEVELS, SEMAPHORES, Instruction, Opcode, Program, Unit
+from siliconloom.arch.isa import LEVELS, SEMAPHORES, Draft, Instruction, Opcode, Program, Unit
 from siliconloom.arch.opcodes import memory_units
 from siliconloom.arch.timing import INPUT_SLICE, LOADER_GAP, OPERAND_LATENCY, QUEUE_POP, QUEUE_REFILL
 from siliconloom.sim.chip.levels import instruction_levels
@@ -107,6 +108,14 @@ class Tables(Struct, frozen=True):
     constants: UnitConstants
 
 
+class _Columns(NamedTuple):
+    """Of the rows of a draft, those of `PLAIN_COLUMNS`, and which of some instructions has the times of each."""
+
+    plain: Int
+    timed: list[tuple[Instruction, int, int]]
+    which: Int
+
+
 MOST_ROWS = 200_000
 """Rows that a `Timer` keeps; then it begins again, so that a long search does not fill the memory."""
 
@@ -130,9 +139,29 @@ class Timer:
     def rows(self, program: Program) -> Int:
         """One row for each instruction of ``program``."""
         tiles = self.chip.tile_count
+        if isinstance(program, Draft) and len(self.chip.memory) == 1:
+            known = program.kept.get(("columns", tiles))
+            if known is None:
+                known = program.kept["columns", tiles] = self._columns(program)
+            times = np.array([self._timed(*each) for each in known.timed], np.int64)
+            return np.concatenate((known.plain, times[known.which]), axis=1)
         levels = instruction_levels(program, self.chip)
         workings = program.tiles or (tiles,) * len(levels)
         return np.array(list(map(self._row, program.instructions, workings, levels)), np.int64)
+
+    def _columns(self, program: Draft) -> _Columns:
+        """What of the rows of a program is the same on every chip with one memory level."""
+        workings = program.tiles or (self.chip.tile_count,) * len(program.instructions)
+        plain, numbers, which = list[tuple[int, ...]](), dict[Hashable, int](), list[int]()
+        timed = list[tuple[Instruction, int, int]]()
+        for instruction, working in zip(program.instructions, workings, strict=True):
+            plain.append(PLAIN(instruction))
+            key = None if instruction.opcode in UNTIMED else (*ASKED(instruction), working)
+            number = numbers.setdefault(key, len(timed))
+            if number == len(timed):
+                timed.append((instruction, working, 0))
+            which.append(number)
+        return _Columns(np.array(plain, np.int64), timed, np.array(which, np.int64))
 
     def counters(self, program: Program) -> Int:
         """What each instruction of ``program`` counts, on all tiles that execute it."""

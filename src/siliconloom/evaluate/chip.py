@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from siliconloom import __version__
 from siliconloom.arch import Chip, LoomError, load_chip
@@ -22,7 +23,8 @@ from siliconloom.arch.schemas import RESULT_SCHEMA as SCHEMA
 from siliconloom.evaluate.asked import asked
 from siliconloom.evaluate.hardware import PROVEN, SPECIFIED, hardware_of, hardware_summary
 from siliconloom.evaluate.placement import placed_summary
-from siliconloom.mapper.chip.bounds import Bound, placed_bound
+from siliconloom.evaluate.timed import recall
+from siliconloom.mapper.chip.bounds import Bound, graph_bound, placed_bound
 from siliconloom.mapper.chip.mapping import fit_precision, map_workload
 from siliconloom.mapper.chip.program import MappedWorkload, lower
 from siliconloom.mapper.chip.tasks import unlaid
@@ -53,6 +55,8 @@ class Simulation(Struct, frozen=True):
     """The mapping that was given, where the mapper did not decide."""
     joined: bool = False
     """The tiles worked side by side as one, as `Chip.tiles_join` allows."""
+    kept: dict[str, Any] = field(default_factory=dict)
+    """What was worked out of the program since, by name: that of other chips, too, on which it is the same."""
 
     @property
     def seconds(self) -> float:
@@ -122,6 +126,17 @@ def simulate(
         length = search if isinstance(search, bool) else search.part(number, len(ways))
         machine = effective(way)
         began = time.perf_counter()
+        if not (search or exact or trace_limit or window or costs) and (mapping, objective, placement) == (
+            None,
+            "time",
+            None,
+        ):
+            done = _timed(machine, workload, progress)
+            changed = tuple(overrides or ())
+            found.append(replace(done, described=chip, overrides=changed, joined=joined))
+            if done.plan.searched is not None and done.plan.searched.interrupted:
+                break
+            continue
         # single tasks take less time to simulate than to look up
         if mapping is None and (search or objective != "time" or placement is not None):
             from siliconloom.evaluate.objectives import map_for
@@ -142,6 +157,24 @@ def simulate(
         if plan.searched is not None and plan.searched.interrupted:
             break
     return min(found, key=lambda done: _figure(done, objective))
+
+
+def _timed(machine: Chip, workload: Graph, progress: Progress | None) -> Simulation:
+    """A workload as the mapper maps it for time, on a chip whose memories state what they deliver; found once."""
+    began, mapped = time.perf_counter(), 0.0
+
+    def find(chip: Chip) -> tuple[MappedWorkload, Run]:
+        nonlocal mapped
+        plan = map_workload(chip, workload, Stopwatch(chip), search=False)
+        mapped = time.perf_counter() - began
+        check_length(chip, plan.program)
+        return plan, run(plan.program, chip, progress=progress)
+
+    found = recall(machine, workload, find)
+    plan = replace(found.plan, chip=machine, bound=graph_bound(machine, found.plan.graph, found.plan.placement))
+    done = Simulation(machine, plan.graph, plan, found.run, mapped, machine, kept=found.kept)
+    check_floors(done)
+    return done
 
 
 def _figure(done: Simulation, objective: str) -> float:
@@ -411,7 +444,9 @@ def _operators(simulation: Simulation) -> list[dict[str, Any]]:
         (unlaid(mapped.task) if isinstance(chip.tile, NpuTile) else None) or plan.apart.get(mapped.task.operator.name)
         for mapped in plan.tasks
     ]
-    reasons = hardware_of(chip, plan.program, laid)
+    reasons = simulation.kept.get("hardware")
+    if reasons is None:
+        reasons = simulation.kept["hardware"] = hardware_of(chip, plan.program, laid)
     for index, mapped in enumerate(simulation.plan.tasks):
         operator = mapped.task.operator
         counters = outcome.counters[index]

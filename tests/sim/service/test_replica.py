@@ -1,0 +1,191 @@
+"""A replica's scheduler beside one that goes through every token, and beside queueing theory."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from siliconloom.arch.serving import ServeSettings
+from siliconloom.sim.service.fleet import Fleet, ReplicaGroup, ServedRequests
+from siliconloom.sim.service.log import Intervals
+from tests.sim.service import naive
+
+
+class Linear:
+    """Costs that are a sum, as `naive.linear` has them."""
+
+    def __init__(self, base, per_prompt_token, per_request, per_context):
+        self.numbers = base, per_prompt_token, per_request, per_context
+        self.seconds = naive.linear(*self.numbers)
+        self.asked = 0
+
+    def steps(self, chunks, ended, count, contexts):
+        base, per_token, per_request, per_context = self.numbers
+        self.asked += 1
+        first = base + per_token * sum(n for n, _ in chunks) + per_request * count
+        return first + per_context * count * contexts, np.ones(len(contexts))
+
+
+def served(rows, costs, blocks, *, count=1, prompts=0, handover=0.0, **keys):
+    """A fleet that has served (arrival, prompt, output, priority) rows."""
+    arrival, prompt, output, priority = (np.array(column) for column in zip(*rows, strict=True))
+    requests = ServedRequests(arrival.astype(float), prompt, output, priority=priority)
+    group = ReplicaGroup(costs, blocks, count)
+    first = ReplicaGroup(costs, blocks, prompts) if prompts else None
+    fleet = Fleet(ServeSettings(**keys), requests, [group], first, lambda tokens: handover * tokens)
+    fleet.run()
+    return fleet
+
+
+ROWS = st.lists(
+    st.tuples(st.floats(0, 3).map(lambda x: round(x, 3)), st.integers(1, 90), st.integers(1, 40), st.integers(0, 3)),
+    min_size=1,
+    max_size=14,
+).map(lambda rows: sorted(rows, key=lambda row: row[0]))
+
+
+@settings(max_examples=250)
+@given(
+    ROWS,
+    st.sampled_from([(1, 12), (4, 30), (16, 9), (16, 60)]),
+    st.integers(1, 8),
+    st.sampled_from([8, 17, 64, 2048]),
+    st.sampled_from(["continuous", "prefill_first"]),
+    st.booleans(),
+)
+@example([(0.0, 60, 40, 0), (0.0, 60, 40, 0), (0.0, 60, 40, 0)], (16, 9), 3, 64, "continuous", False)
+def test_every_request_is_as_one_that_goes_through_every_token_has_it(rows, memory, most, budget, mode, by_priority):
+    block, spare = memory
+    blocks = math.ceil(max(p + o for _, p, o, _ in rows) / block) + spare
+    costs = Linear(0.01, 1e-4, 2e-3, 1e-5)
+    most = min(most, budget)
+    fleet = served(
+        rows,
+        costs,
+        blocks,
+        block=block,
+        max_sequences=most,
+        token_budget=budget,
+        batching=mode,
+        order="priority" if by_priority else "fcfs",
+    )
+    asked, steps = naive.serve(
+        rows, costs.seconds, blocks=blocks, block=block, most=most, budget=budget, mode=mode, by_priority=by_priority
+    )
+    log = fleet.log
+    for name, ours in (("scheduled", log.scheduled), ("first", log.first), ("finished", log.finished)):
+        assert ours == pytest.approx([getattr(r, name) for r in asked], rel=1e-9, abs=1e-12), name
+    assert log.preempted.tolist() == [r.preempted for r in asked]
+    replica = fleet.replicas[0]
+    assert replica.steps == steps
+    assert costs.asked <= steps
+    gaps = [b - a for r in asked for a, b in zip(r.tokens, r.tokens[1:], strict=False)]
+    assert replica.intervals.count == len(gaps)
+    assert replica.intervals.total == pytest.approx(sum(gaps), rel=1e-9, abs=1e-12)
+    assert replica.intervals.most == pytest.approx(max(gaps, default=0.0), rel=1e-9)
+    assert replica.tokens == sum(o for _, _, o, _ in rows)
+    assert replica.present_s == pytest.approx(float((log.finished - log.arrival).sum()), rel=1e-9)
+
+
+@pytest.mark.parametrize("load", [0.3, 0.7, 0.9])
+def test_one_server_of_one_length_waits_as_m_d_1_says(load):
+    """Pollaczek and Khinchine: with deterministic service the mean wait is rho / (2 (1 - rho)) services."""
+    arrival = np.cumsum(np.random.default_rng(5).exponential(1 / load, 120_000))
+    rows = ServedRequests(arrival, np.full(len(arrival), 8), np.ones(len(arrival), np.int64))
+    fleet = Fleet(ServeSettings(max_sequences=1), rows, [ReplicaGroup(Linear(1.0, 0, 0, 0), 10, 1)])
+    fleet.run()
+    waited = float((fleet.log.scheduled - fleet.log.arrival).mean())
+    assert waited == pytest.approx(load / (2 * (1 - load)), rel=0.04 if load > 0.8 else 0.02)
+
+
+@pytest.mark.parametrize(("servers", "load"), [(2, 0.6), (4, 0.8)])
+def test_several_servers_wait_as_m_m_c_says(servers, load):
+    """Erlang C: answers of geometric length on so many places at once are exponential servers, as steps go to nothing."""
+    random, count, mean = np.random.default_rng(9), 60_000, 400
+    output = random.geometric(1 / mean, count) + 1
+    arrival = np.cumsum(random.exponential(mean / (servers * load), count))
+    requests = ServedRequests(arrival, np.ones(count, np.int64), output)
+    fleet = Fleet(ServeSettings(max_sequences=servers), requests, [ReplicaGroup(Linear(1.0, 0, 0, 0), 10**6, 1)])
+    fleet.run()
+    offered = servers * load
+    last = offered**servers / math.factorial(servers) / (1 - load)
+    waits = last / (sum(offered**k / math.factorial(k) for k in range(servers)) + last)
+    expected = waits * mean / (servers * (1 - load))
+    waited = float((fleet.log.scheduled - fleet.log.arrival).mean())
+    assert waited == pytest.approx(expected, rel=0.04)
+
+
+@given(ROWS, st.integers(1, 5))
+def test_a_static_batch_ends_together(rows, most):
+    fleet = served(rows, Linear(0.01, 1e-4, 2e-3, 1e-5), 500, batching="static", max_sequences=most)
+    log = fleet.log
+    for when in set(log.scheduled.tolist()):
+        members = log.scheduled == when
+        assert members.sum() <= most
+        assert len(set(log.finished[members].tolist())) == 1
+        others = log.scheduled > when
+        assert not others.any() or log.scheduled[others].min() >= log.finished[members][0] - 1e-12
+
+
+@given(ROWS, st.integers(1, 3), st.integers(1, 3), st.floats(0, 0.01))
+def test_prompts_and_answers_on_replicas_of_their_own(rows, prompts, answers, handover):
+    """An answer's second token is not before its cache has come, and nothing is lost on the way."""
+    costs = Linear(0.01, 1e-4, 2e-3, 1e-5)
+    fleet = served(rows, costs, 500, count=answers, prompts=prompts, handover=handover)
+    log = fleet.log
+    for number, (_, prompt, output, _) in enumerate(rows):
+        if output > 1:
+            least = log.first[number] + handover * prompt + (output - 1) * 0.012
+            assert log.finished[number] >= least - 1e-9
+            assert log.replica[number] >= prompts
+        else:
+            assert log.finished[number] == log.first[number]
+            assert log.replica[number] < prompts
+    made = [r.tokens for r in fleet.replicas]
+    assert sum(made[:prompts]) == len(rows)
+    assert sum(made) == sum(o for _, _, o, _ in rows)
+
+
+@given(ROWS, st.integers(2, 5), st.sampled_from(["round_robin", "least_loaded", "prefix"]))
+def test_every_request_is_answered_once_whatever_the_router(rows, count, router):
+    fleet = served(rows, Linear(0.01, 1e-4, 2e-3, 1e-5), 500, count=count, router=router)
+    assert sum(r.left for r in fleet.replicas) == len(rows)
+    assert sum(r.tokens for r in fleet.replicas) == sum(o for _, _, o, _ in rows)
+    if router == "round_robin":
+        assert fleet.log.replica.tolist() == [n % count for n in range(len(rows))]
+
+
+def test_the_least_loaded_replica_is_the_one_that_is_idle():
+    rows = [(0.0, 64, 200, 0), (0.1, 8, 2, 0), (0.2, 8, 2, 0)]
+    fleet = served(rows, Linear(0.01, 0, 0, 0), 500, count=2, router="least_loaded")
+    assert fleet.log.replica.tolist() == [0, 1, 1]
+
+
+def test_what_is_swapped_is_not_computed_again():
+    rows = [(0.0, 60, 60, 0), (0.0, 60, 60, 0), (0.0, 60, 60, 0)]
+    made = {}
+    for kind in ("recompute", "swap"):
+        keys = {"host_bandwidth": "1 GB/s"} if kind == "swap" else {}
+        fleet = served(rows, Linear(0.01, 1e-4, 2e-3, 1e-5), 18, preemption=kind, **keys)
+        assert fleet.log.preempted.sum()
+        made[kind] = fleet.replicas[0].prompt_tokens
+    assert made["swap"] == 180 < made["recompute"]
+
+
+@given(
+    st.lists(st.tuples(st.floats(1e-6, 1e3), st.integers(1, 9)), min_size=1, max_size=60), st.floats(0.01, 1.0)
+)
+def test_percentiles_of_intervals_are_right_to_half_a_percent(given_intervals, share):
+    counted = Intervals()
+    for seconds, tokens in given_intervals:
+        counted.add(seconds, tokens)
+    every = np.sort(np.repeat([s for s, _ in given_intervals], [n for _, n in given_intervals]))
+    expected = every[max(math.ceil(share * len(every) - 1e-9), 1) - 1]
+    assert counted.quantile(share) == pytest.approx(expected, rel=0.0051)
+    assert counted.total == pytest.approx(float(every.sum()))
+    together = Intervals()
+    for seconds, tokens in given_intervals:
+        together.add_all(np.array([seconds]), tokens)
+    assert (together.bins == counted.bins).all()
