@@ -58,6 +58,7 @@ KERNEL_OF: dict[VectorFunction, Op] = {
 ADD_PASSES = 3
 """Operands and results of a sum."""
 NORMS = (VectorFunction.RMS_NORM, VectorFunction.LAYER_NORM)
+ATTENTION_KERNELS = ("attention_decode", "attention_prefill")
 CACHED = {"int4": "int4", "int8": "int8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
 DTYPES = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "int8": "int8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
 
@@ -144,23 +145,31 @@ def kernels_of(graph: Graph, groups: Mapping[str, int] | None = None) -> list[Gp
 
 
 def _varlen(kernels: list[GpuKernel], blocks: Mapping[str, str]) -> list[GpuKernel]:
-    """One kernel for the next tokens of all requests of a layer, whatever their lengths, as serving stacks launch it.
+    """One kernel for all requests of a layer, whatever their lengths, as serving stacks launch it.
 
-    It has the requests' keys in all: as many requests of their mean length, which cut their work into equal splits
-    (FlashAttention's and FlashInfer's kernels for unequal lengths). It stands for the first of its operators.
+    Next tokens have their requests' keys in all: as many requests of their mean length, which cut their work into equal
+    splits (FlashAttention's and FlashInfer's kernels for unequal lengths). They stand for the first of their operators.
+    Prompts are each by itself, and what a kernel takes for one token of one request is counted once.
     """
     found: list[GpuKernel] = []
     places: dict[tuple[Any, ...], int] = {}
     keys: dict[int, int] = {}
+    launched: set[str] = set()
     for kernel in kernels:
         row = kernel.row
-        if row["op"] != "attention_decode":
+        if row["op"] not in ATTENTION_KERNELS:
             found.append(kernel)
             continue
+        block = blocks[kernel.operator]
+        if row["op"] == "attention_prefill":
+            found.append(replace(kernel, fused=block in launched))
+            launched.add(block)
+            continue
         rest = tuple((name, value) for name, value in row.items() if name not in ("batch", "kv_len"))
-        at = places.setdefault((blocks[kernel.operator], kernel.repeat, rest), len(found))
+        at = places.setdefault((block, kernel.repeat, rest), len(found))
         if at == len(found):
-            found.append(kernel)
+            found.append(replace(kernel, fused=block in launched))
+            launched.add(block)
             keys[at] = row["batch"] * row["kv_len"]
             continue
         keys[at] += row["batch"] * row["kv_len"]
@@ -201,6 +210,12 @@ def predict_model(
     seconds = np.where(fused, np.maximum(found.seconds - launch, 0.0), found.seconds)
     joules = np.where(fused, np.maximum(found.joules - launch * gpu.idle_power, 0.0), found.joules)
     floor = _floor(gpu, operations)
+    for at, kernel in enumerate(kernels):
+        if (
+            kernel.fused and kernel.row["op"] in ATTENTION_KERNELS
+        ):  # of what any kernel takes, the launch is off already
+            least = predict(gpu, make_operations([kernel.row | {"batch": 1, "q_len": 1, "kv_len": 1}]))
+            seconds[at] = max(seconds[at] - least.seconds[0] + launch, 0.0)
     seconds = np.maximum(seconds, floor)
     if training:
         wider = _value_widths(graph)

@@ -28,7 +28,7 @@ class StepCosts(Protocol):
         count
             Requests that get their next token.
         contexts
-            Tokens that each of them attends to in each step, its own among them, in the mean; (steps,).
+            Tokens that each of them attends to in each step, its own among them, in the mean, not decreasing; (steps,).
 
         Returns
         -------

@@ -121,6 +121,7 @@ class Replica:
         self._held = 0
         self._load = 0
         self._padding = 0
+        self._preempted = False
 
     @property
     def busy(self) -> bool:
@@ -161,32 +162,33 @@ class Replica:
         """Take the steps that are next: one, or several that begin before ``until``."""
         settings = self.settings
         extra_s = 0.0
-        preempted = False
+        self._preempted = False
         if self._static:
             self._admit_static()
         else:
             while self._needed() > self.pool.available:
                 extra_s += self._preempt()
-                preempted = True
         chunks: list[tuple[LiveRequest, int]] = []
         alone = False
         if settings.batching is Batching.CONTINUOUS:
-            chunks, more_s = self._fill(settings.token_budget - self._count, preempted)
+            chunks, more_s = self._fill(settings.token_budget - self._count)
             extra_s += more_s
-        elif settings.batching is Batching.PREFILL_FIRST and not preempted:
-            chunks, more_s = self._fill(settings.token_budget, False)
+        elif settings.batching is Batching.PREFILL_FIRST:
+            chunks, more_s = self._fill(settings.token_budget)
             extra_s += more_s
             alone = bool(chunks)
         else:
             chunks = [(each, each.target) for each in self._prompts.values()]
             alone = bool(chunks)
+        if self._preempted:  # whoever went back to the queue may come again in the next step
+            until = self.clock
         self._take(chunks, extra_s, until, alone=alone)
 
     def _needed(self) -> int:
         """Blocks that the next token of each request begins."""
         return self._due[-self._step % self.settings.block]
 
-    def _fill(self, budget: int, preempted: bool) -> tuple[list[tuple[LiveRequest, int]], float]:
+    def _fill(self, budget: int) -> tuple[list[tuple[LiveRequest, int]], float]:
         """Prompts for what is left of the budget: those under way, then waiting ones."""
         settings, pool, block = self.settings, self.pool, self.settings.block
         whole = settings.batching is Batching.PREFILL_FIRST or not settings.chunked
@@ -201,7 +203,6 @@ class Replica:
             blocks = -(-(each.done + size) // block) - each.shared - each.held
             while blocks > pool.available - reserved and each.number in self._prompts:
                 extra_s += self._preempt()
-                preempted = True
                 reserved = self._needed()
             if each.number not in self._prompts:
                 break
@@ -211,7 +212,7 @@ class Replica:
             chunks.append((each, size))
             budget -= size
         spare = int(settings.watermark * pool.blocks)
-        while self._waiting and not preempted and len(self._running) < settings.max_sequences:
+        while self._waiting and not self._preempted and len(self._running) < settings.max_sequences:
             each = self._waiting[0][2]
             if each.swapped or each.handed:
                 if not self._return(each, reserved + spare):
@@ -467,13 +468,14 @@ class Replica:
             raise AssertionError("the only request is preempted: a bug")
         del self._running[each.number]
         self.log.preempted[each.number] += 1
+        self._preempted = True
         seconds = 0.0
         if each.deciding:
             self._ends = [end for end in self._ends if end[1] != each.number]
             heapq.heapify(self._ends)
             each.generated += self._step - each.began
+            each.told_s = self._joined.get(each.number, self._last_token_s)
             length = self._undecide(each)
-            each.told_s = self._last_token_s
             held = -(-length // self.settings.block) - each.shared
             if self.settings.preemption is Preemption.SWAP:
                 each.swapped, each.target = True, length

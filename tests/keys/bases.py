@@ -29,6 +29,10 @@ NOISE = {"simulator", "asked", "chip_digest", "version", "wall_s", "search", "pl
 """Keys of results that differ from run to run, or that only repeat what was asked."""
 
 FILES = {
+    "busy.csv": "arrival_s,prompt_tokens,output_tokens,prefix,prefix_tokens,priority\n"
+    + "".join(
+        f"{n // 4 * 0.2:.1f},{90 + n * 37 % 700},{1 + n * 11 % 60},{'ab'[n % 2]},80,{n % 3}\n" for n in range(48)
+    ),
     "tiers.yaml": """
 kind: chip
 name: tiers
@@ -254,6 +258,9 @@ PREFILL = (
     "--set plan.pipeline=1 --set plan.microbatch=1"
 )
 BASES: dict[str, Callable[[Sets], Any]] = {
+    "served": command("serve h100 llama3-8b busy.csv --set serve.cache_tokens=1600"),
+    "served roomy": command("serve h100 llama3-8b busy.csv"),
+    "served many": command("serve dgx-h100 llama3-8b busy.csv --set plan.tensor=1 --set plan.data=4"),
     "edge": command(EDGE),
     "mapped sums": _mapped(
         "npu-edge-int8 --set tile.array.dataflow=output_stationary --set tile.array.load_rows=1",

@@ -346,6 +346,23 @@ ROWS = (
     ("Straggler", "slow", "slow.", "stage=0 factor=5 at=1ms"),
     ("DescribedRun", "stored", "run.", "storage=1GB/s"),
     ("Straggler", "slow link", "slow.", "link!9"),
+    # requests
+    (
+        "ServeSettings",
+        "served",
+        "serve.",
+        "requests=10 skip=3 rate=100 arrivals=at_once rate=50&serve.arrivals=poisson&&serve.seed=4 "
+        "rate=50&&serve.arrivals=gamma&&serve.burstiness=3 burstiness!3 seed!3 "
+        "batching=static batching=prefill_first max_sequences=3 max_sequences=64&serve.token_budget=512 "
+        "max_sequences!4096 max_sequences=64&serve.token_budget=512&serve.chunked!false "
+        "max_sequences=64&serve.token_budget=900&serve.chunked=false "
+        "order=shortest order=priority preemption!swap host_bandwidth!1GB/s "
+        "preemption=swap&&serve.host_bandwidth=1GB/s "
+        "block=64 watermark=0.3 prefix_cache=false cache_tokens=3200 cache_tokens!512 prefill_replicas!1 price=2 "
+        "electricity=0.5",
+    ),
+    ("ServeSettings", "served roomy", "serve.", "memory_share=0.5 memory_share!0.1"),
+    ("ServeSettings", "served many", "serve.", "prefill_replicas=1 router=least_loaded router=prefix"),
 )
 
 COMMENTS = {"description", "source", "product"}

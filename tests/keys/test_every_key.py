@@ -28,6 +28,7 @@ MODULES = (
     "arch.communication",
     "arch.run",
     "arch.mapping",
+    "arch.serving",
     "arch.sweep",
     "workloads.lists",
     "workloads.description",

@@ -282,6 +282,8 @@ def _shown(value: object) -> str:
 def _whole(rows: _Rows, column: str, low: int, high: int) -> Int:
     try:  # most files are sound: all at once, and one by one only to say where they are not
         found = np.array(rows.columns[column], np.float64)
+        if any(isinstance(value, bool) for value in rows.columns[column]):
+            raise ValueError
         if not (np.isfinite(found).all() and (found == np.rint(found)).all()):
             raise ValueError
     except (ValueError, TypeError, OverflowError):

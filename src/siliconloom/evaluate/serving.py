@@ -14,6 +14,7 @@ from msgspec.structs import asdict, replace
 
 from siliconloom import __version__
 from siliconloom.arch import LoomError, NotSupported
+from siliconloom.arch.description import NpuTile
 from siliconloom.arch.document import Document
 from siliconloom.arch.overrides import split_overrides
 from siliconloom.arch.progress import NOBODY, Watcher
@@ -130,6 +131,11 @@ def prepare(
     LoomError
         Where the model fits no replica, with what is needed and what there is.
     """
+    chip = machine.chip
+    if chip is not None and (chip.tile.kind == "pim" or chip.pim is not None):
+        raise NotSupported(f"serving on {machine.name}, whose memory computes")
+    if chip is not None and not isinstance(chip.tile, NpuTile):
+        raise NotSupported(f"serving on {machine.name}: a {chip.tile.kind} tile runs products alone")
     cluster = machine.cluster or chip_alone(_chip_of(machine))
     given = dict(machine.plan)
     for key in given:
@@ -274,13 +280,16 @@ def _least_chips(served: Served, weights: float) -> int:
 def check_lengths(served: Served, memory: ReplicaMemory) -> None:
     """Refuse requests that no replica could ever answer; raises `LoomError`."""
     trace, settings = served.trace, served.settings
-    room = memory.blocks * memory.block
+    spare = int(settings.watermark * memory.blocks)
+    room = (memory.blocks - spare) * memory.block
     lengths = trace.prompt + trace.output
     at = int(np.argmax(lengths))
     if int(lengths[at]) > room:
+        less = f", of which serve.watermark keeps {spare:,} free" if spare else ""
+        whose = "serve.cache_tokens gives" if settings.cache_tokens else "memory leaves"
         raise LoomError(
-            f"{trace.name}: request {at + 1} has {int(lengths[at]):,} tokens, a replica has room for {room:,} "
-            f"({memory.blocks:,} blocks of {memory.block})"
+            f"{trace.name}: request {at + 1} has {int(lengths[at]):,} tokens, a replica has room for {room:,}: {whose} "
+            f"{memory.blocks:,} blocks of {memory.block}{less}"
         )
     try:
         served.model.ask([("phase", "decode"), ("batch", "1"), ("context", str(int(lengths[at])))])

@@ -164,6 +164,9 @@ class ReplicaCosts:
             )
             launched = self._decode(1, self._lengths[0]).launched
             rest_s, rest_j = body[0] + head[0], body[1] + head[1]
+            if self._exact:  # one kernel for all requests, whatever their lengths: what each takes anyway counts once
+                rest_s -= (len(chunks) - 1) * self._chunk(1, 0).attention[0]
+                rest_s -= self._decode(1, 1).attention[0] * (count > 0)
             for new, known in chunks:
                 s, j = self._chunk_attention(new, known)
                 rest_s, rest_j = rest_s + s, rest_j + j

@@ -27,7 +27,12 @@ def linear(base, per_prompt_token, per_request, per_context):
     """Seconds of a step as a sum; `naive` and a `StepCosts` of the same numbers agree."""
 
     def seconds(chunks, contexts):
-        return base + per_prompt_token * sum(n for n, _ in chunks) + per_request * len(contexts) + per_context * sum(contexts)
+        return (
+            base
+            + per_prompt_token * sum(n for n, _ in chunks)
+            + per_request * len(contexts)
+            + per_context * sum(contexts)
+        )
 
     return seconds
 

@@ -1,5 +1,6 @@
 """A replica's scheduler beside one that goes through every token, and beside queueing theory."""
 
+import heapq
 import math
 
 import numpy as np
@@ -100,10 +101,13 @@ def test_one_server_of_one_length_waits_as_m_d_1_says(load):
     assert waited == pytest.approx(load / (2 * (1 - load)), rel=0.04 if load > 0.8 else 0.02)
 
 
-@pytest.mark.parametrize(("servers", "load"), [(2, 0.6), (4, 0.8)])
+@pytest.mark.parametrize(("servers", "load"), [(2, 0.6), (4, 0.7)])
 def test_several_servers_wait_as_m_m_c_says(servers, load):
-    """Erlang C: answers of geometric length on so many places at once are exponential servers, as steps go to nothing."""
-    random, count, mean = np.random.default_rng(9), 60_000, 400
+    """Answers of geometric length on so many places at once are exponential servers, as steps go to nothing.
+
+    The same draws go through Kiefer and Wolfowitz's recursion, which is exact, and the mean through Erlang's formula C.
+    """
+    random, count, mean = np.random.default_rng(9), 40_000, 400
     output = random.geometric(1 / mean, count) + 1
     arrival = np.cumsum(random.exponential(mean / (servers * load), count))
     requests = ServedRequests(arrival, np.ones(count, np.int64), output)
@@ -114,7 +118,13 @@ def test_several_servers_wait_as_m_m_c_says(servers, load):
     waits = last / (sum(offered**k / math.factorial(k) for k in range(servers)) + last)
     expected = waits * mean / (servers * (1 - load))
     waited = float((fleet.log.scheduled - fleet.log.arrival).mean())
-    assert waited == pytest.approx(expected, rel=0.04)
+    places, exact = [0.0] * servers, 0.0
+    for at, service in zip(arrival.tolist(), output.tolist(), strict=True):
+        begins = max(at, heapq.heappop(places))
+        heapq.heappush(places, begins + service)
+        exact += (begins - at) / count
+    assert waited == pytest.approx(exact, rel=0.01)
+    assert waited == pytest.approx(expected, rel=0.08)  # which is as far as so many draws are off
 
 
 @given(ROWS, st.integers(1, 5))
@@ -174,9 +184,7 @@ def test_what_is_swapped_is_not_computed_again():
     assert made["swap"] == 180 < made["recompute"]
 
 
-@given(
-    st.lists(st.tuples(st.floats(1e-6, 1e3), st.integers(1, 9)), min_size=1, max_size=60), st.floats(0.01, 1.0)
-)
+@given(st.lists(st.tuples(st.floats(1e-6, 1e3), st.integers(1, 9)), min_size=1, max_size=60), st.floats(0.01, 1.0))
 def test_percentiles_of_intervals_are_right_to_half_a_percent(given_intervals, share):
     counted = Intervals()
     for seconds, tokens in given_intervals:

@@ -1,0 +1,249 @@
+"""Serving from descriptions to results: costs of steps, memory, replicas, capacity, and what is refused."""
+
+import csv
+import io
+import json
+import signal
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from siliconloom.arch.errors import LoomError, NotSupported
+from siliconloom.arch.served import ServingResult
+from siliconloom.arch.serving import parse_level
+from siliconloom.cli import main
+from siliconloom.evaluate.capacity import find_capacity
+from siliconloom.evaluate.machine import evaluate, read_machine
+from siliconloom.evaluate.serving import memory_of, prepare_named, serve
+from siliconloom.evaluate.step_costs import ReplicaCosts
+from siliconloom.mapper.system.plan import Plan
+from siliconloom.sim.service.fleet import Fleet
+from siliconloom.workloads import load_workload
+
+SMALL = [("workload.layers", "2")]
+CHIP = "npu-edge"
+
+
+def costs_of(machine, model, plan=None, sets=(), longest=4096):
+    described = read_machine(machine, [])
+    prepared = prepare_named(machine, model, "8x8", [("serve.requests", "1"), *sets])
+    return ReplicaCosts(
+        prepared.cluster.part((plan or Plan()).chips), prepared.model.ask, plan or Plan(), longest=longest
+    ), described
+
+
+@pytest.fixture(scope="module")
+def gpu_costs():
+    return {1: costs_of("h100", "llama3-8b")[0], 4: costs_of("dgx-a100", "llama3-8b", Plan(tensor=4))[0]}
+
+
+@pytest.mark.parametrize("tensor", [1, 4])
+@pytest.mark.parametrize(("count", "context"), [(1, 64), (7, 1024), (64, 4096), (200, 128)])
+def test_a_step_of_next_tokens_is_what_loom_sim_says(gpu_costs, tensor, count, context):
+    """At lengths that are asked for, a step's kernels are the step of the evaluator that every command asks."""
+    told = gpu_costs[tensor].kernels([], 0, count, np.array([float(context)]))[0][0]
+    keys = [("phase", "decode"), ("batch", str(count)), ("context", str(context))]
+    machine = read_machine("h100" if tensor == 1 else "dgx-a100", [] if tensor == 1 else [("plan.tensor", "4")])
+    assert told == pytest.approx(evaluate(machine, load_workload("llama3-8b", keys)).result["seconds"], rel=1e-9)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 700), st.sampled_from([0, 0, 256, 1000])), max_size=2),
+    st.lists(st.integers(2, 3000), max_size=40),
+)
+def test_a_mixed_step_is_near_what_it_is_in_full(gpu_costs, chunks, contexts):
+    if not chunks and not contexts:
+        return
+    costs = gpu_costs[1]
+    mean = np.array([np.mean(contexts) if contexts else 0.0])
+    told = costs.kernels(chunks, len(chunks), len(contexts), mean)[0][0]
+    assert told == pytest.approx(costs.whole(chunks, contexts), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "contexts"),
+    [([], [5, 90, 300]), ([(100, 0)], [40, 41, 42, 200]), ([(37, 64), (9, 0)], [100]), ([(64, 128)], [])],
+)
+def test_a_step_of_our_own_chip_is_near_what_it_is_in_full(chunks, contexts):
+    costs = costs_of(CHIP, "gpt2", sets=SMALL, longest=512)[0]
+    mean = np.array([np.mean(contexts) if contexts else 0.0])
+    told = costs.kernels(chunks, len(chunks), len(contexts), mean)[0][0]
+    assert told == pytest.approx(costs.whole(chunks, contexts), rel=0.03)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 60), st.lists(st.floats(1, 4000), min_size=1, max_size=9).map(sorted))
+def test_steps_in_a_row_are_each_as_by_itself(gpu_costs, count, contexts):
+    costs = gpu_costs[1]
+    together = costs.steps([], 0, count, np.array(contexts))
+    for at, context in enumerate(contexts):
+        alone = costs.steps([], 0, count, np.array([context]))
+        assert (together[0][at], together[1][at]) == pytest.approx((alone[0][0], alone[1][0]), rel=1e-12)
+
+
+def answered(*words):
+    out = io.StringIO()
+    import contextlib
+
+    with contextlib.redirect_stdout(out):
+        status = main(["serve", *words, "--json", "-"])
+    return status, json.loads(out.getvalue()) if out.getvalue() else None
+
+
+def test_a_run_is_a_result_of_its_schema_and_the_same_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = (
+        "h100",
+        "llama3-8b",
+        "azure-code",
+        "--set",
+        "serve.requests=60",
+        "--set",
+        "serve.rate=9",
+        "--slo",
+        "ttft=1s",
+    )
+    status, result = answered(*words, "--csv", "r.csv", "--trace", "t.json")
+    assert status == 0
+    ServingResult.model_validate(result)
+    again = answered(*words)[1]
+    for each in (result, again):
+        del each["simulator"], each["costs"]
+    assert result == again
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "r.csv").read_text())))
+    assert len(rows) == 60
+    first = np.array([float(row["ttft_s"]) for row in rows])
+    assert first.mean() == pytest.approx(result["ttft_s"]["mean"])
+    assert np.quantile(first, 0.9) == pytest.approx(result["ttft_s"]["p90"])
+    assert (first <= 1).mean() == pytest.approx(result["slo"]["attained"])
+    spans = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    answers = [s for s in spans if s.get("cat") == "answer"]
+    assert len(answers) == sum(int(row["output_tokens"]) > 1 for row in rows)
+    line = result["timeline"]
+    width = line["start_s"][1] - line["start_s"][0]
+    assert sum(line["tokens_per_s"]) * width == pytest.approx(result["requests"]["output_tokens"], rel=1e-6)
+    assert result["cost"]["chip_hours"] == pytest.approx(result["duration_s"] / 3600)
+
+
+def test_no_step_is_faster_than_its_bytes_and_its_arithmetic(tmp_path, monkeypatch):
+    """Tokens a second are under what weights, read once a step, and products at the peak allow."""
+    result = answered("h100", "llama3-8b", "512x64", "--set", "serve.requests=40")[1]
+    gpu = read_machine("h100", []).cluster.machine.gpu
+    token = load_workload("llama3-8b", [("phase", "decode"), ("batch", "1"), ("context", "1")])
+    steps = sum(r["steps"] for r in result["replicas"])
+    tokens = result["requests"]["prompt_tokens"] + result["requests"]["output_tokens"] - 40
+    products = token.macs - token.weight_bytes * 0
+    floor = max(
+        steps * token.weight_bytes / gpu.memory_bandwidth * 0.9, 2 * products * tokens / gpu.peak_flops("bf16") * 0.9
+    )
+    assert result["duration_s"] > floor
+
+
+def test_memory_is_what_the_chips_have_and_the_model_leaves():
+    served = prepare_named("dgx-a100", "llama2-70b", "512x64", [("serve.requests", "4"), ("plan.tensor", "4")])
+    memory = memory_of(served)
+    assert served.replicas == 2
+    assert memory.capacity == pytest.approx(4 * 80 * 2**30, rel=0.08)
+    assert memory.weights == pytest.approx(2 * 69e9, rel=0.01)
+    assert memory.per_token == 2 * 80 * 8 * 128 * 2
+    used = memory.weights + memory.activations + memory.blocks * memory.block * memory.per_token
+    assert memory.usable - memory.per_token * memory.block * 4 <= used <= memory.usable
+
+
+@pytest.mark.parametrize(
+    ("sets", "error", "told"),
+    [
+        ([("plan.tensor", "1")], LoomError, "leaves no room for keys and values"),
+        ([("plan.tensor", "16")], LoomError, "has 8 chips"),
+        ([("plan.data", "9")], LoomError, "plan.data 9"),
+        ([("plan.pipeline", "2")], NotSupported, "plan.pipeline"),
+        ([("serve.prefill_replicas", "2")], LoomError, "one at least must make the answers"),
+        ([("workload.phase", "decode")], LoomError, "the requests say this"),
+        ([("serve.max_sequences", "4096")], LoomError, "serve.token_budget 2048"),
+        ([("serve.requests", "99999")], LoomError, "has 19,366"),
+        ([("serve.chunked", "false"), ("serve.requests", "3000")], LoomError, "serve.chunked false"),
+    ],
+)
+def test_what_cannot_be_served_is_told(sets, error, told):
+    with pytest.raises(error, match=told):
+        serve(prepare_named("dgx-a100", "llama2-70b", "azure-conv", [("serve.requests", "9"), *sets]))
+
+
+@pytest.mark.parametrize(
+    ("machine", "model", "trace", "told"),
+    [
+        ("h100", "mamba-2.8b", "8x8", "not supported"),
+        ("h100", "vit-base", "8x8", "not supported"),
+        ("h100", "gpt2", "1000x100", "1,100 tokens"),
+        ("pim-hbm", "llama3-8b", "8x8", "not supported"),
+        ("npu-edge-int8", "llama3-70b", "8x8", "no room"),
+        ("h100", "llama3-8b", "azure", "no trace of that name"),
+    ],
+)
+def test_machines_and_models_that_do_not_serve_are_told_in_a_line(machine, model, trace, told, capsys):
+    assert main(["serve", machine, model, trace, "--set", "serve.requests=2"]) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_the_highest_rate_is_one_above_which_limits_are_broken():
+    sets = [("serve.requests", "150"), ("serve.arrivals", "poisson"), ("serve.rate", "2")]
+    served = prepare_named("h100", "llama3-8b", "512x64", sets)
+    level = parse_level("ttft=200ms,tpot=12ms")
+    found = find_capacity(served, "rate", level, 0.9)
+    tried = {each["value"]: each["attained"] for each in found["found"]["tried"]}
+    best = found["found"]["value"]
+    assert found["slo"]["attained"] >= 0.9
+    above = [value for value in tried if value > best]
+    assert above
+    assert min(above) <= best * 1.0101
+    assert all(tried[value] < 0.9 for value in above)
+    with pytest.raises(LoomError, match="at no rate"):
+        find_capacity(served, "rate", parse_level("ttft=1us"), 0.9)
+
+
+def test_the_fewest_replicas_are_one_more_than_too_few():
+    sets = [("serve.requests", "400"), ("serve.arrivals", "poisson"), ("serve.rate", "60"), ("plan.tensor", "1")]
+    served = prepare_named("dgx-h100", "llama3-8b", "512x64", sets)
+    found = find_capacity(served, "replicas", parse_level("ttft=250ms,tpot=20ms"), 0.95)
+    tried = {each["value"]: each["attained"] for each in found["found"]["tried"]}
+    best = found["found"]["value"]
+    assert found["asked"]["plan"]["data"] == best
+    assert 1 < best < 8
+    assert tried[best] >= 0.95 > tried[best - 1]
+
+
+def test_an_interrupted_run_keeps_what_it_has(monkeypatch):
+    served = prepare_named("h100", "llama3-8b", "azure-code", [("serve.requests", "900")])
+    advance, count = Fleet._serve, 0
+
+    def cut(self, replicas, arrivals, later, told, *, handed=False):
+        def interrupts(share):
+            nonlocal count
+            count += 1
+            if count == 2:
+                signal.raise_signal(signal.SIGINT)
+
+        advance(self, replicas, arrivals, later, interrupts, handed=handed)
+
+    monkeypatch.setattr(Fleet, "_serve", cut)
+    result = serve(served)
+    assert result["complete"] is False
+    assert 0 < result["requests"]["finished"] < 900
+    assert "interrupted" in result["notes"][0]
+    ServingResult.model_validate(result)
+
+
+def test_our_own_chips_serve_too():
+    served = prepare_named(
+        CHIP, "gpt2", "64x16", [("serve.requests", "6"), ("serve.arrivals", "poisson"), ("serve.rate", "50"), *SMALL]
+    )
+    result = serve(served)
+    ServingResult.model_validate(result)
+    assert result["costs"]["audited"]
+    assert result["costs"]["audit_max"] < 0.03
+    assert result["energy_j"] > 0
