@@ -318,7 +318,7 @@ def serve(
     Parameters
     ----------
     audits
-        Steps to ask in full afterwards: 8 of predicted machines, 2 of simulated ones, none of measured profiles.
+        Steps to ask in full afterwards: 8 of predicted machines, 4 of simulated ones, none of measured profiles.
     kept
         Is given the fleet, whose log has every request.
 
@@ -421,7 +421,7 @@ def _handover(served: Served, memory: ReplicaMemory) -> Callable[[int], float]:
 
 def _audit(fleet: Fleet, costs: ReplicaCosts, audits: int | None) -> list[float]:
     """Relative differences of steps' kernels from what the evaluator says of them in full."""
-    wanted = (8 if costs.predicted else 2) if audits is None else audits
+    wanted = (8 if costs.predicted else 4) if audits is None else audits
     found: list[float] = []
     samples = [sample for replica in fleet.replicas for sample in replica.samples]
     if not wanted or not samples:

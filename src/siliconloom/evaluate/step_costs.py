@@ -37,15 +37,18 @@ from siliconloom.sim.chip.energy import standing_power
 from siliconloom.sim.service.costs import Chunk
 from siliconloom.workloads import Attention, Collective, Graph, Operator, Vector
 from siliconloom.workloads.roles import Role, Section
+from siliconloom.workloads.subgraph import subgraph
 
 Float = NDArray[np.float64]
 Ask = Callable[[Sequence[tuple[str, str]]], Graph]
 """Makes the model's graph for keys of a workload (``phase``, ``batch``, ``context``, ``sequence``, ``requests``)."""
 
-COUNTS = tuple(sorted({*range(1, 5), *(round(2 ** (k / 4)) for k in range(8, 81))}))
-"""Numbers of tokens or requests that simulated machines are asked for: four to every doubling."""
+COUNTS = tuple(sorted({1, *(each for k in range(1, 20) for each in (2**k, 2**k * 3 // 2))}))
+"""Numbers of tokens or requests that simulated machines are asked for: two to every doubling."""
 LENGTHS = tuple(sorted({1, *(round(2 ** (k / 2)) for k in range(8, 51))}))
-"""Lengths of contexts that every machine is asked for: two to every doubling."""
+"""Lengths of contexts that predicted machines are asked for, two to every doubling: kernels split them in steps."""
+STRAIGHT = (1, *(4**k for k in range(3, 13)))
+"""Those of simulated ones, whose attention takes a longer context in straight measure."""
 CACHES = (Role.CACHE, Role.LATENT_CACHE)
 
 
@@ -100,7 +103,7 @@ class ReplicaCosts:
             )
         self.cluster, self.ask, self.plan, self.stack = cluster, ask, plan, stack
         self._exact = isinstance(machine, GpuMachine)
-        self._lengths = [*(n for n in LENGTHS if n < longest), longest]
+        self._lengths = [*(n for n in (LENGTHS if self._exact else STRAIGHT) if n < longest), longest]
         self._found: dict[tuple[str, int, int], StepTerms] = {}
         self._answers: dict[tuple[Any, ...], tuple[float, float]] = {}
         self._curves: dict[int, tuple[Float, Float, Float]] = {}
@@ -254,14 +257,20 @@ class ReplicaCosts:
     def _term(self, kind: str, a: int, b: int, sets: Sequence[tuple[str, str]]) -> StepTerms:
         found = self._found.get((kind, a, b))
         if found is None:
-            found = self._found[kind, a, b] = self._terms(self.ask(sets))
+            apart = not self._exact and b > (self._lengths[0] if kind == "decode" else 0)
+            found = self._found[kind, a, b] = self._terms(self.ask(sets), apart=apart)
             self._asked += 1
         return found
 
-    def _terms(self, graph: Graph) -> StepTerms:
-        """Parts of a step of one chip, and of all chips its energy."""
+    def _terms(self, graph: Graph, *, apart: bool = False) -> StepTerms:
+        """Parts of a step of one chip, and of all chips its energy; ``apart``, of attention and its appends alone.
+
+        The others are known from a step of as many tokens, and simulating them again for every length takes long.
+        """
         server = Server(self.cluster, graph)
         part = server.layers.part(self.plan, server.batch)
+        if apart:
+            part = subgraph(part, [o for o in part.operators() if _kind_of(o) == "attention"])
         machine, chips = self.cluster.machine, self.cluster.chips
         seconds, joules, launched = _asked_of(machine, part, self.plan)
         sums = {"body": [0.0, 0.0], "head": [0.0, 0.0], "attention": [0.0, 0.0]}
