@@ -17,13 +17,15 @@ from siliconloom.arch.names import LIBRARY, gpu_names
 from siliconloom.arch.quantity import Bandwidth, Bytes, Duration, Frequency
 
 Precision = Literal["fp64", "tf32", "fp32", "fp16", "bf16", "fp8", "int8", "fp4"]
-Architecture = Literal["volta", "ampere", "ampere-ga10x", "ada", "hopper", "blackwell", "cdna2", "cdna3"]
+Architecture = Literal[
+    "volta", "ampere", "ampere-ga10x", "ada", "hopper", "blackwell", "blackwell-gb20x", "cdna2", "cdna3"
+]
 
 
 class GpuMemory(Description):
     """Device memory."""
 
-    kind: Literal["hbm2", "hbm2e", "hbm3", "hbm3e", "gddr6", "gddr6x"]
+    kind: Literal["hbm2", "hbm2e", "hbm3", "hbm3e", "gddr6", "gddr6x", "gddr7"]
     capacity: Bytes
     bandwidth: Bandwidth
     latency_cycles: int | None = Field(default=None, ge=1, le=10_000, description="pointer chase, cycles of the clock")

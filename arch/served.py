@@ -76,8 +76,8 @@ class ServingCost(ResultSection):
 
     chip_hours: float
     chips_usd: float | None = Field(description="chip hours times their price; none where there is none")
-    electricity_usd: float
-    usd: float | None = Field(description="both")
+    electricity_usd: float | None = Field(description="none where energy is not known")
+    usd: float | None = Field(description="both; chips alone where energy is not known")
     usd_per_million_tokens: float | None = Field(description="of output tokens")
 
 
@@ -137,9 +137,9 @@ class ServingResult(ResultSection):
     requests_per_s: float
     tokens_per_s: float = Field(description="output tokens")
     prompt_tokens_per_s: float
-    energy_j: float = Field(description="of all chips, while they wait, too")
-    power_w: float
-    joules_per_token: float = Field(description="of output tokens")
+    energy_j: float | None = Field(description="of all chips, while they wait, too; none of measured operators")
+    power_w: float | None
+    joules_per_token: float | None = Field(description="of output tokens")
     cost: ServingCost
     busy: float = Field(description="share of the time in which replicas worked, mean")
     batch: float = Field(description="requests that get a next token, mean over steps")

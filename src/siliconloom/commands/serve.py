@@ -15,6 +15,7 @@ EXAMPLES = (
     "loom serve npu-datacenter llama3-8b azure-conv --set serve.requests=100",
     "loom serve dgx-h100 llama3-70b azure-code --find rate --slo ttft=2s",
     "loom serve h100 llama3-8b 512x128 --set serve.requests=50 --json -",
+    "loom serve rtx-pro-6000 llama3-8b azure-conv --profile measured --set serve.requests=500",
 )
 """Shown below the command's help."""
 
@@ -45,6 +46,10 @@ def command(
     stack: Annotated[
         str | None,
         typer.Option("--stack", metavar="NAME", help="Software of the host: vllm (default on GPUs), none, ..."),
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option("--profile", metavar="WHAT", help="Steps of measured operators: measured, or a folder of tables."),
     ] = None,
     csv: Annotated[
         str | None, typer.Option("--csv", metavar="FILE", help="Write every request's times as CSV.")
@@ -80,7 +85,7 @@ def command(
         refuse_kanata(events)
     assignments = parse_assignments(sets or [])
     objective = None if slo is None else parse_level(slo)
-    served = prepare_named(system, model, trace, assignments, stack)
+    served = prepare_named(system, model, trace, assignments, stack, profile)
     watcher = Terminal("-" not in outputs.values())
     kept: list[Fleet] = []
     if find is not None:

@@ -167,8 +167,12 @@ def prepare(
     return Served(cluster.name, cluster, model, timed(trace, settings), settings, plan, replicas, stack)
 
 
-def prepare_named(machine: str | Document, model: str, trace: str, sets: Sets, stack: str | None = None) -> Served:
+def prepare_named(
+    machine: str | Document, model: str, trace: str, sets: Sets, stack: str | None = None, profile: str | None = None
+) -> Served:
     """What `prepare` makes of names, files and ``--set`` pairs; a GPU's software is vLLM unless ``stack`` says another.
+
+    ``profile`` takes steps from measured operators: ``measured``, or a folder (`evaluate.profiled`).
 
     Raises
     ------
@@ -182,7 +186,12 @@ def prepare_named(machine: str | Document, model: str, trace: str, sets: Sets, s
         stack = "vllm" if described.chip is None else "none"
     elif described.chip is not None and find_stack(stack) is not NO_STACK:
         raise NotSupported(f"--stack {stack} on {described.name}: its software was measured on GPUs")
-    return prepare(described, read_model(model, of_model), load_trace(trace), settings, find_stack(stack))
+    served = prepare(described, read_model(model, of_model), load_trace(trace), settings, find_stack(stack))
+    if profile is None:
+        return served
+    from siliconloom.evaluate.profiled import profiled  # it takes a `Served`
+
+    return profiled(served, profile)
 
 
 def _chip_of(machine: DescribedMachine) -> Any:
@@ -354,7 +363,7 @@ def serve(
     standing = asking.standing_w if asking is not None else _standing(served)
     body = run_result(fleet, trace, settings, objective or ServiceLevel(), memory=memory, chips=served.plan.chips)
     total = body["duration_s"] * standing * served.replicas
-    body = _with_money(body, served, total)
+    body = _with_money(body, served, total if served.profile is None else None)
     return {
         "schema": SERVING_SCHEMA,
         "kind": "serving",
@@ -434,18 +443,21 @@ def _audit(fleet: Fleet, costs: ReplicaCosts, audits: int | None) -> list[float]
     return found
 
 
-def _with_money(body: dict[str, Any], served: Served, standing_j: float) -> dict[str, Any]:
+def _with_money(body: dict[str, Any], served: Served, standing_j: float | None) -> dict[str, Any]:
+    """Energy and money; of steps that were measured, whose energy nobody knows, ``standing_j`` is ``None``."""
     settings = served.settings
-    energy = body.pop("step_joules") + standing_j
+    steps_j = body.pop("step_joules")
+    energy = None if standing_j is None else steps_j + standing_j
     hours = body["duration_s"] / 3600 * served.replicas * served.plan.chips
     chips_usd = None if settings.price is None else hours * settings.price
-    electricity = energy / 3.6e6 * settings.electricity
-    usd = None if chips_usd is None else chips_usd + electricity
+    electricity = None if energy is None else energy / 3.6e6 * settings.electricity
+    usd = None if chips_usd is None else chips_usd + (electricity or 0.0)
     made = max(body["requests"]["output_tokens"], 1)
+    power = None if energy is None else energy / body["duration_s"] if body["duration_s"] else 0.0
     return body | {
         "energy_j": energy,
-        "power_w": energy / body["duration_s"] if body["duration_s"] else 0.0,
-        "joules_per_token": energy / made,
+        "power_w": power,
+        "joules_per_token": None if energy is None else energy / made,
         "cost": {
             "chip_hours": hours,
             "chips_usd": chips_usd,
@@ -468,14 +480,21 @@ def _notes(served: Served, complete: bool) -> list[str]:
     machine, notes = served.cluster.machine, list[str]()
     if not complete:
         notes.append("interrupted: figures are of the requests that had ended by then")
-    if served.profile is None and isinstance(machine, GpuMachine):
+    if served.profile is not None:
+        notes.append(
+            f"steps are made of operators that were timed ({served.profile}), straight between their sizes; what energy "
+            "they take is not known, and left out, of cost too"
+        )
+        if served.plan.tensor > 1:
+            notes.append("messages between GPUs are predicted: profiles have none")
+    elif isinstance(machine, GpuMachine):
         notes.append("kernels are predicted by the GPU model, one after the other")
     if served.stack is NO_STACK:
         notes.append("no software of the host: its share of a step is left out (--stack)")
     idle = served.cluster.chips - served.replicas * served.plan.chips
     if idle:
         notes.append(f"{idle} of {served.cluster.chips} chips do nothing")
-    if served.settings.price is None:
+    if served.settings.price is None and served.profile is None:
         notes.append("cost is electricity alone: chips have no price (serve.price, dollars an hour of a chip)")
     return [*notes, *machine.notes]
 

@@ -80,11 +80,7 @@ def serving_tables(result: dict[str, Any], out: Console) -> None:
             f"{max(r['cache_used'] for r in result['replicas']):.1%} used; {result['preempted']:,} preempted"
             + (f"; {result['cached_share']:.1%} of prompts were cached" if result["cached_share"] else ""),
         ),
-        (
-            "energy",
-            f"{format_si(result['energy_j'], 'J')}, {format_si(result['joules_per_token'], 'J')} a token, "
-            f"{format_si(result['power_w'], 'W')}",
-        ),
+        ("energy", _energy(result)),
         ("cost", f"{cost['chip_hours']:,.4g} chip hours; {money}"),
         *(
             [("steps", f"{result['costs']['audited']} asked in full differ by at most {audit:.2%}")]
@@ -98,6 +94,13 @@ def serving_tables(result: dict[str, Any], out: Console) -> None:
         out.print(
             table("replicas", [(name, "right" if at else "left") for at, name in enumerate(COLUMNS)], _replicas(result))
         )
+
+
+def _energy(result: dict[str, Any]) -> str:
+    if result["energy_j"] is None:
+        return "not known"
+    total, each, power = (result[name] for name in ("energy_j", "joules_per_token", "power_w"))
+    return f"{format_si(total, 'J')}, {format_si(each, 'J')} a token, {format_si(power, 'W')}"
 
 
 COLUMNS = ("replica", "requests", "steps", "prompt tokens", "tokens", "busy", "batch", "cache")
