@@ -81,6 +81,19 @@ class ServingCost(ResultSection):
     usd_per_million_tokens: float | None = Field(description="of output tokens")
 
 
+class ReplicaGroupResult(ResultSection):
+    """Replicas that are alike."""
+
+    machine: str
+    role: Literal["whole", "prompts", "answers"]
+    replicas: int
+    chips: int = Field(description="of one")
+    plan: dict[str, Any]
+    stack: str
+    price: float | None = Field(description="dollars an hour of a chip")
+    memory: ServingMemory
+
+
 class ReplicaResult(ResultSection):
     """One replica."""
 
@@ -145,7 +158,8 @@ class ServingResult(ResultSection):
     batch: float = Field(description="requests that get a next token, mean over steps")
     preempted: int = Field(description="times that a request was sent back to the queue")
     cached_share: float = Field(description="of prompts' tokens, those that lay in the cache already")
-    memory: ServingMemory
+    memory: ServingMemory = Field(description="of the first group")
+    groups: list[ReplicaGroupResult]
     replicas: list[ReplicaResult]
     costs: CostsResult
     found: FoundResult | None = None

@@ -42,12 +42,15 @@ class ReplicaGroup(Struct, frozen=True):
         Of keys and values in each one's memory.
     swap_s
         Seconds to move a token's keys and values to the host, or back.
+    speed
+        Of one, relative to the fastest: how soon it has done what is due.
     """
 
     costs: StepCosts
     blocks: int
     count: int
     swap_s: float = 0.0
+    speed: float = 1.0
 
 
 class Fleet:
@@ -68,7 +71,7 @@ class Fleet:
         settings: ServeSettings,
         requests: ServedRequests,
         groups: Sequence[ReplicaGroup],
-        prompts: ReplicaGroup | None = None,
+        prompts: Sequence[ReplicaGroup] = (),
         handover: Callable[[int], float] = lambda _: 0.0,
     ) -> None:
         self.settings, self.requests, self.handover = settings, requests, handover
@@ -77,10 +80,10 @@ class Fleet:
         """Replicas that prompts come to."""
         self.second: list[Replica] = []
         """Replicas that make the answers to them, where these are others."""
-        if prompts is not None:
-            self.first = self._made([prompts], 0, hands_over=True)
+        if prompts:
+            self.first = self._made(prompts, 0, hands_over=True)
         made = self._made(groups, len(self.first))
-        if prompts is not None:
+        if prompts:
             self.second = made
         else:
             self.first = made
@@ -100,6 +103,7 @@ class Fleet:
                         self.log,
                         index + len(found),
                         swap_s=group.swap_s,
+                        speed=group.speed,
                         hands_over=hands_over,
                     )
                 )
@@ -227,10 +231,9 @@ class Fleet:
         if router is Router.ROUND_ROBIN:  # of conversations
             self._turn += 1
             return (self._turn - 1) % len(replicas)
-        load = [replica.load for replica in replicas]
-        if router is Router.PREFIX and self.requests.segments:
-            path = self.requests.segments[number]
-            load = [due - replica.matched(path) for due, replica in zip(load, replicas, strict=True)]
+        prefers = router is Router.PREFIX and bool(self.requests.segments)
+        path = self.requests.segments[number] if prefers else ()
+        load = [(replica.load - replica.matched(path)) / replica.speed for replica in replicas]
         return min(range(len(replicas)), key=lambda i: (load[i], i))
 
 

@@ -73,6 +73,8 @@ class Replica:
         Of its memory of keys and values.
     swap_s
         Seconds to move a token's keys and values to the host, or back.
+    speed
+        How soon it does what is due, relative to others.
     hands_over
         It does prompts only: a request leaves it with its first token.
     """
@@ -86,11 +88,12 @@ class Replica:
         index: int,
         *,
         swap_s: float = 0.0,
+        speed: float = 1.0,
         hands_over: bool = False,
     ) -> None:
         self.settings, self.costs, self.log, self.index = settings, costs, log, index
         self.pool = BlockPool(blocks, settings.block)
-        self.hands_over = hands_over
+        self.hands_over, self.speed = hands_over, speed
         self._static = settings.batching is Batching.STATIC
         self._caches = settings.prefix_cache and not self._static
         self.clock = 0.0

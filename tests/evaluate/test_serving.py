@@ -15,8 +15,10 @@ from siliconloom.arch.served import ServingResult
 from siliconloom.arch.serving import parse_level
 from siliconloom.cli import main
 from siliconloom.evaluate.capacity import find_capacity
+from siliconloom.evaluate.fleets import prepare_named
 from siliconloom.evaluate.machine import evaluate, read_machine
-from siliconloom.evaluate.serving import memory_of, prepare_named, serve
+from siliconloom.evaluate.serving import memory_of
+from siliconloom.evaluate.serving_run import serve
 from siliconloom.evaluate.step_costs import ReplicaCosts
 from siliconloom.mapper.system.plan import Plan
 from siliconloom.sim.service.fleet import Fleet

@@ -29,6 +29,14 @@ NOISE = {"simulator", "asked", "chip_digest", "version", "wall_s", "search", "pl
 """Keys of results that differ from run to run, or that only repeat what was asked."""
 
 FILES = {
+    "fleet.yaml": """
+kind: fleet
+name: fleet
+groups:
+  - {machine: h100, role: prompts}
+  - {machine: dgx-a100, role: answers, plan: {tensor: 1, data: 2}}
+link: {bandwidth: 25 GB/s, latency: 5 us}
+""",
     "busy.csv": "arrival_s,prompt_tokens,output_tokens,prefix,prefix_tokens,priority\n"
     + "".join(
         f"{n // 4 * 0.2:.1f},{90 + n * 37 % 700},{1 + n * 11 % 60},{'ab'[n % 2]},80,{n % 3}\n" for n in range(48)
@@ -258,6 +266,7 @@ PREFILL = (
     "--set plan.pipeline=1 --set plan.microbatch=1"
 )
 BASES: dict[str, Callable[[Sets], Any]] = {
+    "fleet": command("serve fleet.yaml llama3-8b busy.csv"),
     "served": command("serve h100 llama3-8b busy.csv --set serve.cache_tokens=1600"),
     "served roomy": command("serve h100 llama3-8b busy.csv"),
     "served many": command("serve dgx-h100 llama3-8b busy.csv --set plan.tensor=1 --set plan.data=4"),

@@ -361,6 +361,14 @@ ROWS = (
         "block=64 watermark=0.3 prefix_cache=false cache_tokens=3200 cache_tokens!512 prefill_replicas!1 price=2 "
         "electricity=0.5",
     ),
+    (
+        "FleetGroup",
+        "fleet",
+        "groups.1.",
+        "machine=dgx-h100 count=2 role!whole plan={tensor:2,data:1} overrides={chip.memory.bandwidth:1TB/s} "
+        "price=3&groups.0.price=2 price!-1",
+    ),
+    ("FleetDescription", "fleet", "", "name!9 link!null"),
     ("ServeSettings", "served roomy", "serve.", "memory_share=0.5 memory_share!0.1"),
     ("ServeSettings", "served many", "serve.", "prefill_replicas=1 router=least_loaded router=prefix"),
 )

@@ -28,6 +28,7 @@ MODULES = (
     "arch.communication",
     "arch.run",
     "arch.mapping",
+    "arch.fleet",
     "arch.serving",
     "arch.sweep",
     "workloads.lists",

@@ -71,7 +71,8 @@ def command(
     from siliconloom.arch.document import parse_assignments
     from siliconloom.arch.serving import parse_level
     from siliconloom.evaluate.capacity import find_capacity
-    from siliconloom.evaluate.serving import prepare_named, serve
+    from siliconloom.evaluate.fleets import prepare_named
+    from siliconloom.evaluate.serving_run import serve
     from siliconloom.render.output import check_outputs, write_json, write_text
     from siliconloom.render.serving import serving_tables
     from siliconloom.render.tables import Terminal, console

@@ -7,10 +7,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from siliconloom.arch import LoomError
+from siliconloom.arch import LoomError, NotSupported
 from siliconloom.arch.progress import NOBODY, Watcher
 from siliconloom.arch.serving import Arrivals, ServiceLevel
-from siliconloom.evaluate.serving import Served, serve
+from siliconloom.evaluate.fleets import with_trace
+from siliconloom.evaluate.serving import Served, ServedFleet
+from siliconloom.evaluate.serving_run import serve
 from siliconloom.sim.service.fleet import Fleet
 
 CLOSE = 0.01
@@ -20,7 +22,7 @@ WHATS = ("rate", "replicas")
 
 
 def find_capacity(
-    served: Served,
+    served: Served | ServedFleet,
     what: str,
     objective: ServiceLevel | None,
     attain: float,
@@ -53,7 +55,7 @@ def find_capacity(
 
     def run(value: float) -> tuple[dict[str, Any], Fleet]:
         fleets: list[Fleet] = []
-        asked = _at_rate(served, value) if what == "rate" else replace(served, replicas=round(value))
+        asked = _at_rate(served, value) if what == "rate" else _of(served, round(value))
         result = serve(asked, objective, overrides, watcher=watcher, audits=0, kept=fleets)
         tried.append({"value": value, "attained": result["slo"]["attained"], "goodput": result["goodput"]})
         return result, fleets[0]
@@ -66,16 +68,28 @@ def find_capacity(
     return result
 
 
-def _at_rate(served: Served, rate: float) -> Served:
+def _one(served: Served | ServedFleet) -> Served:
+    return served.first if isinstance(served, ServedFleet) else served
+
+
+def _of(served: Served | ServedFleet, replicas: int) -> Served:
+    """The same with so many replicas."""
+    if isinstance(served, ServedFleet):
+        raise NotSupported("--find replicas of a fleet: say how many there are of each kind (groups.0.count)")
+    return replace(served, replicas=replicas)
+
+
+def _at_rate(served: Served | ServedFleet, rate: float) -> Served | ServedFleet:
     """The same requests at another rate, their gaps stretched or squeezed alike."""
-    trace = served.trace
+    trace = _one(served).trace
     span = float(trace.arrival_s[-1])
     factor = (len(trace) - 1) / span / rate
-    settings = served.settings.model_copy(update={"rate": rate})
-    return replace(served, trace=replace(trace, arrival_s=trace.arrival_s * factor), settings=settings)
+    settings = _one(served).settings.model_copy(update={"rate": rate})
+    return with_trace(served, replace(trace, arrival_s=trace.arrival_s * factor), settings)
 
 
-def _highest(served: Served, run: Any, attain: float) -> tuple[dict[str, Any], Fleet, float]:
+def _highest(asked: Served | ServedFleet, run: Any, attain: float) -> tuple[dict[str, Any], Fleet, float]:
+    served = _one(asked)
     span = float(served.trace.arrival_s[-1])
     if span <= 0 or len(served.trace) < 2:
         how = "serve.arrivals=poisson with serve.rate=1 draws their times"
@@ -121,7 +135,8 @@ def _highest(served: Served, run: Any, attain: float) -> tuple[dict[str, Any], F
     return good
 
 
-def _fewest(served: Served, run: Any, attain: float) -> tuple[dict[str, Any], Fleet, float]:
+def _fewest(asked: Served | ServedFleet, run: Any, attain: float) -> tuple[dict[str, Any], Fleet, float]:
+    served = _one(asked)
     most = served.cluster.chips // served.plan.chips
     low, high = served.settings.prefill_replicas, most
     result, fleet = run(most)

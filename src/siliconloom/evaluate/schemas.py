@@ -10,6 +10,7 @@ from siliconloom.arch.errors import nearest_name
 KINDS = (
     "chip",
     "system",
+    "fleet",
     "gpu",
     "network",
     "communication",
@@ -38,6 +39,10 @@ def schema_of(kind: str) -> dict[str, Any]:
         made = Chip.model_json_schema()
     elif kind == "system":
         made = System.model_json_schema()
+    elif kind == "fleet":
+        from siliconloom.arch.fleet import FleetDescription
+
+        made = FleetDescription.model_json_schema()
     elif kind == "gpu":
         from siliconloom.arch.gpu import Gpu
 

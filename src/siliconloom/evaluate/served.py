@@ -58,9 +58,7 @@ def attained(fleet: Fleet, objective: ServiceLevel) -> NDArray[np.bool_]:
     return kept
 
 
-def run_result(
-    fleet: Fleet, trace: RequestTrace, settings: ServeSettings, objective: ServiceLevel, *, memory: Any, chips: int
-) -> dict[str, Any]:
+def run_result(fleet: Fleet, trace: RequestTrace, settings: ServeSettings, objective: ServiceLevel) -> dict[str, Any]:
     """Sections of `arch.served.ServingResult` that the run itself says; ``step_joules`` are those above standing."""
     log, requests = fleet.log, fleet.requests
     columns = request_columns(fleet)
@@ -109,7 +107,7 @@ def run_result(
             _replica(replica, share, handing=bool(fleet.second), fleet=fleet)
             for replica, share in zip(fleet.replicas, busy, strict=True)
         ],
-        "timeline": _timeline(fleet, duration, memory.blocks),
+        "timeline": _timeline(fleet, duration),
     }
 
 
@@ -151,7 +149,7 @@ def _replica(replica: Replica, busy: float, *, handing: bool, fleet: Fleet) -> d
     }
 
 
-def _timeline(fleet: Fleet, duration: float, blocks: int) -> dict[str, list[float]]:
+def _timeline(fleet: Fleet, duration: float) -> dict[str, list[float]]:
     """The run in equal spans; a record of several spans is shared out among them."""
     edges = np.linspace(0.0, duration, SPANS + 1) if duration else np.array([0.0, 1.0])
     width = float(edges[1] - edges[0])
@@ -169,7 +167,7 @@ def _timeline(fleet: Fleet, duration: float, blocks: int) -> dict[str, list[floa
         peak = np.zeros(len(used))
         np.maximum.at(peak, lows, table["blocks"])
         np.maximum.at(peak, highs, table["blocks"])
-        used += peak / blocks / len(fleet.replicas)
+        used += peak / replica.pool.blocks / len(fleet.replicas)
     log = fleet.log
     middles = (edges[:-1] + edges[1:]) / 2 + first
     came = np.searchsorted(np.sort(log.arrival), middles, side="right")

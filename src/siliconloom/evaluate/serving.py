@@ -2,40 +2,29 @@
 
 from __future__ import annotations
 
-import hashlib
-import time
 from collections.abc import Callable, Sequence
 from math import ceil
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import asdict, replace
 
-from siliconloom import __version__
 from siliconloom.arch import LoomError, NotSupported
 from siliconloom.arch.description import NpuTile
-from siliconloom.arch.document import Document
-from siliconloom.arch.overrides import split_overrides
-from siliconloom.arch.progress import NOBODY, Watcher
+from siliconloom.arch.fleet import ReplicaRole
 from siliconloom.arch.quantity import format_bytes
-from siliconloom.arch.served import SERVING_SCHEMA
-from siliconloom.arch.serving import Batching, Preemption, ServeSettings, ServiceLevel, read_settings
-from siliconloom.baselines.machine import GpuMachine
-from siliconloom.baselines.stacks import NO_STACK, Stack, find_stack
-from siliconloom.evaluate.asked import workload_digest
+from siliconloom.arch.serving import Batching, ServeSettings
+from siliconloom.baselines.stacks import NO_STACK, Stack
 from siliconloom.evaluate.cluster import chip_alone
-from siliconloom.evaluate.machine import DescribedMachine, read_machine
-from siliconloom.evaluate.served import run_result
-from siliconloom.evaluate.step_costs import Ask, ReplicaCosts
+from siliconloom.evaluate.machine import DescribedMachine
+from siliconloom.evaluate.step_costs import Ask
 from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.inference import Server
 from siliconloom.mapper.system.plan import Plan
 from siliconloom.sim.service.costs import StepCosts
-from siliconloom.sim.service.fleet import Fleet, ReplicaGroup, ServedRequests
 from siliconloom.workloads import Attention, Graph, load_workload
 from siliconloom.workloads.serving.arrivals import timed
-from siliconloom.workloads.serving.trace import RequestTrace, load_trace
+from siliconloom.workloads.serving.trace import RequestTrace
 
 Sets = Sequence[tuple[str, str]]
 OF_STEPS = ("phase", "batch", "sequence", "context", "requests", "training_batch", "cache_length")
@@ -117,6 +106,29 @@ class Served(Struct, frozen=True):
         return self.cluster.part(self.plan.chips)
 
 
+class FleetMember(Struct, frozen=True):
+    """Replicas that are alike: ``count`` of those that ``served`` says, what they do, and dollars an hour of a chip."""
+
+    served: Served
+    count: int
+    role: ReplicaRole = ReplicaRole.WHOLE
+    price: float | None = None
+
+
+class ServedFleet(Struct, frozen=True):
+    """Replicas of several kinds, and seconds until so many bytes of keys and values are at another one."""
+
+    machine: str
+    digest: str
+    members: tuple[FleetMember, ...]
+    handover: Callable[[float], float]
+
+    @property
+    def first(self) -> Served:
+        """The first member's, of whose trace and settings all are."""
+        return self.members[0].served
+
+
 def prepare(
     machine: DescribedMachine, model: ServedModel, trace: RequestTrace, settings: ServeSettings, stack: Stack = NO_STACK
 ) -> Served:
@@ -165,33 +177,6 @@ def prepare(
             "(serve.max_sequences) of a step, each of which has a token"
         )
     return Served(cluster.name, cluster, model, timed(trace, settings), settings, plan, replicas, stack)
-
-
-def prepare_named(
-    machine: str | Document, model: str, trace: str, sets: Sets, stack: str | None = None, profile: str | None = None
-) -> Served:
-    """What `prepare` makes of names, files and ``--set`` pairs; a GPU's software is vLLM unless ``stack`` says another.
-
-    ``profile`` takes steps from measured operators: ``measured``, or a folder (`evaluate.profiled`).
-
-    Raises
-    ------
-    LoomError
-        For what cannot be read, and keys that nothing reads.
-    """
-    of_machine, of_model = split_overrides(list(sets))
-    settings = read_settings([pair for pair in of_machine if pair[0].startswith("serve.")])
-    described = read_machine(machine, [pair for pair in of_machine if not pair[0].startswith("serve.")])
-    if stack is None:
-        stack = "vllm" if described.chip is None else "none"
-    elif described.chip is not None and find_stack(stack) is not NO_STACK:
-        raise NotSupported(f"--stack {stack} on {described.name}: its software was measured on GPUs")
-    served = prepare(described, read_model(model, of_model), load_trace(trace), settings, find_stack(stack))
-    if profile is None:
-        return served
-    from siliconloom.evaluate.profiled import profiled  # it takes a `Served`
-
-    return profiled(served, profile)
 
 
 def _chip_of(machine: DescribedMachine) -> Any:
@@ -313,190 +298,14 @@ def check_lengths(served: Served, memory: ReplicaMemory) -> None:
             )
 
 
-def serve(
-    served: Served,
-    objective: ServiceLevel | None = None,
-    overrides: Sets = (),
-    *,
-    watcher: Watcher = NOBODY,
-    audits: int | None = None,
-    kept: list[Fleet] | None = None,
-) -> dict[str, Any]:
-    """Serve the trace, and say what it came to (`arch.served.ServingResult`).
-
-    Parameters
-    ----------
-    audits
-        Steps to ask in full afterwards: 8 of predicted machines, 4 of simulated ones, none of measured profiles.
-    kept
-        Is given the fleet, whose log has every request.
-
-    Raises
-    ------
-    LoomError
-        For requests that do not fit.
-    """
-    began = time.perf_counter()
-    memory = memory_of(served)
-    check_lengths(served, memory)
-    costs, asking = _costs(served)
-    settings, trace = served.settings, served.trace
-    per_s = settings.host_bandwidth
-    swap_s = memory.per_token / per_s if settings.preemption is Preemption.SWAP and per_s else 0.0
-    group = ReplicaGroup(costs, memory.blocks, served.replicas - settings.prefill_replicas, swap_s)
-    first = None if not settings.prefill_replicas else replace(group, count=settings.prefill_replicas)
-    requests = ServedRequests(
-        trace.arrival_s, trace.prompt, trace.output, trace.segments, trace.answer, trace.session, trace.priority
-    )
-    fleet = Fleet(settings, requests, [group], first, _handover(served, memory))
-    complete = True
-    with watcher.share("serving") as progress:
-        try:
-            fleet.run(progress)
-        except KeyboardInterrupt:
-            complete = False
-    if kept is not None:
-        kept.append(fleet)
-    audit = _audit(fleet, asking, audits) if complete and asking is not None else []
-    if asking is not None:
-        asking.keep()
-    standing = asking.standing_w if asking is not None else _standing(served)
-    body = run_result(fleet, trace, settings, objective or ServiceLevel(), memory=memory, chips=served.plan.chips)
-    total = body["duration_s"] * standing * served.replicas
-    body = _with_money(body, served, total if served.profile is None else None)
-    return {
-        "schema": SERVING_SCHEMA,
-        "kind": "serving",
-        "version": __version__,
-        "complete": complete,
-        "asked": {
-            "machine": served.machine,
-            "machine_digest": served.cluster.digest,
-            "workload": served.model.name,
-            "workload_digest": workload_digest(served.model.token),
-            "trace": trace.name,
-            "trace_digest": _trace_digest(trace),
-            "plan": {"tensor": served.plan.tensor, "expert": served.plan.expert, "data": served.replicas},
-            "settings": settings.model_dump(mode="json"),
-            "stack": served.stack.name,
-            "profile": served.profile,
-            "overrides": dict(overrides),
-        },
-        "chips": served.replicas * served.plan.chips,
-        **body,
-        "memory": {
-            "capacity_bytes": memory.capacity,
-            "usable_bytes": memory.usable,
-            "weight_bytes": memory.weights,
-            "activation_bytes": memory.activations,
-            "kv_bytes_per_token": memory.per_token,
-            "block_tokens": memory.block,
-            "blocks": memory.blocks,
-            "cache_tokens": memory.blocks * memory.block,
-        },
-        "costs": {
-            "asked": 0 if asking is None else asking.asked,
-            "audited": len(audit),
-            "audit_mean": float(np.mean(audit)) if audit else None,
-            "audit_max": max(audit) if audit else None,
-        },
-        "simulator": {"wall_s": time.perf_counter() - began},
-        "notes": _notes(served, complete),
-    }
-
-
-def _costs(served: Served) -> tuple[StepCosts, ReplicaCosts | None]:
-    """What steps take, and the same where the evaluator says it."""
-    if served.costs is not None:
-        return served.costs, None
-    longest = int((served.trace.prompt + served.trace.output).max())
-    made = ReplicaCosts(served.replica, served.model.ask, served.plan, stack=served.stack, longest=longest)
-    return made, made
-
-
-def _standing(served: Served) -> float:
-    machine = served.cluster.machine
-    return float(machine.gpu.idle_power) * served.plan.chips if isinstance(machine, GpuMachine) else 0.0
-
-
-def _handover(served: Served, memory: ReplicaMemory) -> Callable[[int], float]:
-    """Seconds until keys and values of a prompt's tokens are at another replica, each chip's over its own link."""
-    if not served.settings.prefill_replicas:
-        return lambda _: 0.0
-    fabric, chips = served.cluster.fabrics[0], served.plan.chips
-    each = memory.per_token / chips
-    return lambda tokens: fabric.hop(tokens * each, chips)
-
-
-def _audit(fleet: Fleet, costs: ReplicaCosts, audits: int | None) -> list[float]:
-    """Relative differences of steps' kernels from what the evaluator says of them in full."""
-    wanted = (8 if costs.predicted else 4) if audits is None else audits
-    found: list[float] = []
-    samples = [sample for replica in fleet.replicas for sample in replica.samples]
-    if not wanted or not samples:
-        return found
-    for at in sorted({round(i * (len(samples) - 1) / max(wanted - 1, 1)) for i in range(wanted)}):
-        chunks, ended, contexts = samples[at]
-        mean = np.array([np.mean(contexts) if contexts else 0.0])
-        told = float(costs.kernels(chunks, ended, len(contexts), mean)[0][0])
-        found.append(abs(told / costs.whole(chunks, contexts) - 1))
-    return found
-
-
-def _with_money(body: dict[str, Any], served: Served, standing_j: float | None) -> dict[str, Any]:
-    """Energy and money; of steps that were measured, whose energy nobody knows, ``standing_j`` is ``None``."""
-    settings = served.settings
-    steps_j = body.pop("step_joules")
-    energy = None if standing_j is None else steps_j + standing_j
-    hours = body["duration_s"] / 3600 * served.replicas * served.plan.chips
-    chips_usd = None if settings.price is None else hours * settings.price
-    electricity = None if energy is None else energy / 3.6e6 * settings.electricity
-    usd = None if chips_usd is None else chips_usd + (electricity or 0.0)
-    made = max(body["requests"]["output_tokens"], 1)
-    power = None if energy is None else energy / body["duration_s"] if body["duration_s"] else 0.0
-    return body | {
-        "energy_j": energy,
-        "power_w": power,
-        "joules_per_token": None if energy is None else energy / made,
-        "cost": {
-            "chip_hours": hours,
-            "chips_usd": chips_usd,
-            "electricity_usd": electricity,
-            "usd": usd,
-            "usd_per_million_tokens": None if usd is None else usd / made * 1e6,
-        },
-    }
-
-
-def _trace_digest(trace: RequestTrace) -> str:
-    digest = hashlib.sha256()
-    for name, value in asdict(trace).items():
-        if name != "name":
-            digest.update(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode())
-    return digest.hexdigest()
-
-
-def _notes(served: Served, complete: bool) -> list[str]:
-    machine, notes = served.cluster.machine, list[str]()
-    if not complete:
-        notes.append("interrupted: figures are of the requests that had ended by then")
-    if served.profile is not None:
-        notes.append(
-            f"steps are made of operators that were timed ({served.profile}), straight between their sizes; what energy "
-            "they take is not known, and left out, of cost too"
-        )
-        if served.plan.tensor > 1:
-            notes.append("messages between GPUs are predicted: profiles have none")
-    elif isinstance(machine, GpuMachine):
-        notes.append("kernels are predicted by the GPU model, one after the other")
-    if served.stack is NO_STACK:
-        notes.append("no software of the host: its share of a step is left out (--stack)")
-    idle = served.cluster.chips - served.replicas * served.plan.chips
-    if idle:
-        notes.append(f"{idle} of {served.cluster.chips} chips do nothing")
-    if served.settings.price is None and served.profile is None:
-        notes.append("cost is electricity alone: chips have no price (serve.price, dollars an hour of a chip)")
-    return [*notes, *machine.notes]
-
-
-__all__ = ["Served", "ServedModel", "memory_of", "prepare", "read_model", "serve"]
+__all__ = [
+    "FleetMember",
+    "ReplicaMemory",
+    "Served",
+    "ServedFleet",
+    "ServedModel",
+    "check_lengths",
+    "memory_of",
+    "prepare",
+    "read_model",
+]

@@ -34,7 +34,6 @@ def headline(result: dict[str, Any]) -> str:
 def serving_tables(result: dict[str, Any], out: Console) -> None:
     """Print what requests waited for, what the machine did, and what it cost."""
     asked, requests, memory, cost = result["asked"], result["requests"], result["memory"], result["cost"]
-    plan = asked["plan"]
     out.print(f"{bold(asked['workload'])} on {bold(asked['machine'])}, requests of {bold(asked['trace'])}")
     print_overrides(result, out)
     for note in result["notes"]:
@@ -59,7 +58,7 @@ def serving_tables(result: dict[str, Any], out: Console) -> None:
             if found
             else []
         ),
-        ("replicas", f"{plan['data']} of {plan['tensor']} chip{'s' * (plan['tensor'] > 1)}, software {asked['stack']}"),
+        ("replicas", "; ".join(_group(group) for group in result["groups"])),
         (
             "requests",
             f"{requests['finished']:,} of {requests['count']:,}, {rate}, in {long_time(result['duration_s'])}",
@@ -101,6 +100,13 @@ def _energy(result: dict[str, Any]) -> str:
         return "not known"
     total, each, power = (result[name] for name in ("energy_j", "joules_per_token", "power_w"))
     return f"{format_si(total, 'J')}, {format_si(each, 'J')} a token, {format_si(power, 'W')}"
+
+
+def _group(group: dict[str, Any]) -> str:
+    """A group of replicas in words."""
+    each = f"{group['replicas']} of {group['chips']} chip{'s' * (group['chips'] > 1)}"
+    does = "" if group["role"] == "whole" else f" for {group['role']}"
+    return f"{each} on {group['machine']}{does}, software {group['stack']}"
 
 
 COLUMNS = ("replica", "requests", "steps", "prompt tokens", "tokens", "busy", "batch", "cache")

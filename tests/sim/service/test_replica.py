@@ -34,7 +34,7 @@ def served(rows, costs, blocks, *, count=1, prompts=0, handover=0.0, **keys):
     arrival, prompt, output, priority = (np.array(column) for column in zip(*rows, strict=True))
     requests = ServedRequests(arrival.astype(float), prompt, output, priority=priority)
     group = ReplicaGroup(costs, blocks, count)
-    first = ReplicaGroup(costs, blocks, prompts) if prompts else None
+    first = [ReplicaGroup(costs, blocks, prompts)] if prompts else []
     fleet = Fleet(ServeSettings(**keys), requests, [group], first, lambda tokens: handover * tokens)
     fleet.run()
     return fleet

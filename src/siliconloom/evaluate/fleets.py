@@ -1,0 +1,166 @@
+"""Replicas as a command names them: of one machine, or of a fleet of several kinds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from siliconloom.arch import LoomError, NotSupported
+from siliconloom.arch.document import Document
+from siliconloom.arch.fleet import FleetDescription, FleetGroup, ReplicaRole, load_fleet
+from siliconloom.arch.overrides import split_overrides
+from siliconloom.arch.result import digest_of
+from siliconloom.arch.serving import PICOSECONDS, ServeSettings, read_settings
+from siliconloom.baselines.stacks import NO_STACK, Stack, find_stack
+from siliconloom.evaluate.machine import DescribedMachine, read_machine
+from siliconloom.evaluate.serving import FleetMember, Served, ServedFleet, ServedModel, prepare, read_model
+from siliconloom.workloads.serving.trace import RequestTrace, load_trace
+
+Sets = Sequence[tuple[str, str]]
+
+
+def prepare_named(
+    machine: str | Document,
+    model: str,
+    trace: str | RequestTrace,
+    sets: Sets,
+    stack: str | None = None,
+    profile: str | None = None,
+) -> Served | ServedFleet:
+    """What serves, from names, files and ``--set`` pairs.
+
+    Parameters
+    ----------
+    machine
+        A GPU, a chip, a system, or a file of a fleet (`arch.fleet`).
+    stack
+        Software of the host; where it is not said, vLLM on GPUs.
+    profile
+        Takes steps from measured operators: ``measured``, or a folder (`evaluate.profiled`).
+
+    Raises
+    ------
+    LoomError
+        For what cannot be read, and keys that nothing reads.
+    """
+    of_machine, of_model = split_overrides(list(sets))
+    settings = read_settings([pair for pair in of_machine if pair[0].startswith("serve.")])
+    rest = [pair for pair in of_machine if not pair[0].startswith("serve.")]
+    requests = load_trace(trace) if isinstance(trace, str) else trace
+    document = _fleet_document(machine)
+    if document is not None:
+        if profile is not None:
+            raise NotSupported("--profile of a fleet: profiles are of one machine")
+        fleet = load_fleet(document, rest)
+        return _prepare_fleet(fleet, read_model(model, of_model), requests, settings, stack)
+    described = read_machine(machine, rest)
+    served = prepare(described, read_model(model, of_model), requests, settings, _stack_of(described, stack))
+    if profile is None:
+        return served
+    from siliconloom.evaluate.profiled import profiled
+
+    return profiled(served, profile)
+
+
+def _fleet_document(machine: str | Document) -> Document | None:
+    """The description of a fleet, where it is one."""
+    if isinstance(machine, Document):
+        return machine if machine.data.get("kind") == "fleet" else None
+    if not os.path.isfile(machine):
+        return None
+    document = Document.load(machine)
+    return document if document.data.get("kind") == "fleet" else None
+
+
+def _stack_of(described: DescribedMachine, name: str | None) -> Stack:
+    on_gpus = described.chip is None
+    if name is None:
+        return find_stack("vllm" if on_gpus else "none")
+    stack = find_stack(name)
+    if not on_gpus and stack is not NO_STACK:
+        raise NotSupported(f"--stack {name} on {described.name}: its software was measured on GPUs")
+    return stack
+
+
+def _prepare_fleet(
+    fleet: FleetDescription, model: ServedModel, trace: RequestTrace, settings: ServeSettings, stack: str | None
+) -> ServedFleet:
+    """The replicas of a fleet's groups; raises `LoomError` with the group in whose machine something is wrong."""
+    if settings.prefill_replicas:
+        raise LoomError("serve.prefill_replicas: groups of a fleet say what they do (groups.0.role)")
+    members = []
+    for at, group in enumerate(fleet.groups):
+        try:
+            members.append(_member(group, model, trace, settings, stack))
+        except NotSupported as error:
+            raise NotSupported(f"groups.{at}: {str(error).removeprefix('not supported: ')}") from None
+        except LoomError as error:
+            raise LoomError(f"groups.{at}: {error}") from None
+    ends = {role for member in members for role in (member.role,)}
+    link = fleet.link
+
+    def handover(size: float) -> float:
+        assert link is not None
+        return size / (link.count * link.bandwidth) + link.latency * PICOSECONDS
+
+    if ReplicaRole.PROMPTS in ends:
+        per_token = {_per_token(member.served) for member in members}
+        if len(per_token) > 1:
+            raise NotSupported("replicas for prompts and for answers that keep keys and values in different formats")
+    digests = "".join(member.served.cluster.digest for member in members)
+    return ServedFleet(fleet.name, digest_of([fleet]) + digests, tuple(members), handover)
+
+
+def _per_token(served: Served) -> int:
+    return served.model.token.kv_bytes_per_token
+
+
+def _member(
+    group: FleetGroup, model: ServedModel, trace: RequestTrace, settings: ServeSettings, stack: str | None
+) -> FleetMember:
+    sets = [
+        (key, str(value).lower() if isinstance(value, bool) else str(value)) for key, value in group.overrides.items()
+    ]
+    sets += [
+        (f"plan.{key}", str(value).lower() if isinstance(value, bool) else str(value))
+        for key, value in group.plan.items()
+    ]
+    described = read_machine(group.machine, sets)
+    of_gpus = described.chip is None
+    name = stack if of_gpus else None
+    served = prepare(described, model, trace, settings, _stack_of(described, name))
+    price = settings.price if group.price is None else group.price
+    return FleetMember(served, served.replicas * group.count, group.role, price)
+
+
+def fleet_of(served: Served | ServedFleet) -> ServedFleet:
+    """The same as a fleet: one machine's replicas do whole requests, or some prompts and the others answers."""
+    if isinstance(served, ServedFleet):
+        return served
+    settings, fabric, chips = served.settings, served.cluster.fabrics[0], served.plan.chips
+    prompts = settings.prefill_replicas
+    price = settings.price
+    if not prompts:
+        members: tuple[FleetMember, ...] = (FleetMember(served, served.replicas, price=price),)
+    else:
+        members = (
+            FleetMember(served, prompts, ReplicaRole.PROMPTS, price),
+            FleetMember(served, served.replicas - prompts, ReplicaRole.ANSWERS, price),
+        )
+    # each chip hands over its part, over its own link
+    return ServedFleet(served.machine, served.cluster.digest, members, lambda size: fabric.hop(size / chips, chips))
+
+
+def with_trace(served: Served | ServedFleet, trace: RequestTrace, settings: ServeSettings) -> Served | ServedFleet:
+    """The same replicas with other requests."""
+    if isinstance(served, Served):
+        return replace(served, trace=trace, settings=settings)
+    members = tuple(
+        replace(member, served=replace(member.served, trace=trace, settings=settings)) for member in served.members
+    )
+    return replace(served, members=members)
+
+
+__all__ = ["fleet_of", "prepare_named", "with_trace"]

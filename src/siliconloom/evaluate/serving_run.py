@@ -1,0 +1,284 @@
+"""A trace of requests served by replicas, as one result."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from msgspec.structs import asdict
+
+from siliconloom import __version__
+from siliconloom.arch.fleet import ReplicaRole
+from siliconloom.arch.progress import NOBODY, Watcher
+from siliconloom.arch.served import SERVING_SCHEMA
+from siliconloom.arch.serving import Preemption, ServeSettings, ServiceLevel
+from siliconloom.baselines.machine import GpuMachine
+from siliconloom.baselines.stacks import NO_STACK
+from siliconloom.evaluate.asked import workload_digest
+from siliconloom.evaluate.chip_machine import ChipMachine
+from siliconloom.evaluate.fleets import fleet_of
+from siliconloom.evaluate.served import run_result
+from siliconloom.evaluate.serving import FleetMember, ReplicaMemory, Served, ServedFleet, check_lengths, memory_of
+from siliconloom.evaluate.step_costs import ReplicaCosts
+from siliconloom.sim.chip.energy import standing_power
+from siliconloom.sim.service.costs import StepCosts
+from siliconloom.sim.service.fleet import Fleet, ReplicaGroup, ServedRequests
+from siliconloom.workloads.serving.trace import RequestTrace
+
+Sets = Sequence[tuple[str, str]]
+
+
+def serve(
+    served: Served | ServedFleet,
+    objective: ServiceLevel | None = None,
+    overrides: Sets = (),
+    *,
+    watcher: Watcher = NOBODY,
+    audits: int | None = None,
+    kept: list[Fleet] | None = None,
+) -> dict[str, Any]:
+    """Serve the trace, and say what it came to (`arch.served.ServingResult`).
+
+    Parameters
+    ----------
+    audits
+        Steps to ask in full afterwards: 8 of predicted machines, 4 of simulated ones, none of measured profiles.
+    kept
+        Is given the fleet, whose log has every request.
+
+    Raises
+    ------
+    LoomError
+        For requests that do not fit.
+    """
+    began = time.perf_counter()
+    fleet_served = fleet_of(served)
+    first, members = fleet_served.first, fleet_served.members
+    settings, trace = first.settings, first.trace
+    memories = [memory_of(member.served) for member in members]
+    for member, memory in zip(members, memories, strict=True):
+        check_lengths(member.served, memory)
+    costs = _costs_of(members)
+    fleet = _made(fleet_served, memories, [each for each, _ in costs])
+    complete = True
+    with watcher.share("serving") as progress:
+        try:
+            fleet.run(progress)
+        except KeyboardInterrupt:
+            complete = False
+    if kept is not None:
+        kept.append(fleet)
+    asking = list(dict.fromkeys(each for _, each in costs if each is not None))
+    audit: list[float] = []
+    for each in asking:
+        if complete:
+            audit += _audit(fleet, each, audits)
+        each.keep()
+    body = run_result(fleet, trace, settings, objective or ServiceLevel())
+    known = all(member.served.profile is None for member in members)
+    standing = sum(_standing(member.served) * member.count for member in members)
+    body = _with_money(body, members, settings, body["duration_s"] * standing if known else None)
+    groups = [_group(member, memory) for member, memory in zip(members, memories, strict=True)]
+    return {
+        "schema": SERVING_SCHEMA,
+        "kind": "serving",
+        "version": __version__,
+        "complete": complete,
+        "asked": {
+            "machine": fleet_served.machine,
+            "machine_digest": fleet_served.digest,
+            "workload": first.model.name,
+            "workload_digest": workload_digest(first.model.token),
+            "trace": trace.name,
+            "trace_digest": _trace_digest(trace),
+            "plan": {
+                "tensor": first.plan.tensor,
+                "expert": first.plan.expert,
+                "data": sum(member.count for member in members),
+            },
+            "settings": settings.model_dump(mode="json"),
+            "stack": first.stack.name,
+            "profile": first.profile,
+            "overrides": dict(overrides),
+        },
+        "chips": sum(member.count * member.served.plan.chips for member in members),
+        **body,
+        "memory": groups[0]["memory"],
+        "groups": groups,
+        "costs": {
+            "asked": sum(each.asked for each in asking),
+            "audited": len(audit),
+            "audit_mean": float(np.mean(audit)) if audit else None,
+            "audit_max": max(audit) if audit else None,
+        },
+        "simulator": {"wall_s": time.perf_counter() - began},
+        "notes": list(dict.fromkeys(note for member in members for note in _notes(member, complete))),
+    }
+
+
+def _costs_of(members: Sequence[FleetMember]) -> list[tuple[StepCosts, ReplicaCosts | None]]:
+    """What steps of each member take, and the same where the evaluator says it; members that are alike share it."""
+    found: list[tuple[StepCosts, ReplicaCosts | None]] = []
+    known: dict[tuple[str, str, str], tuple[StepCosts, ReplicaCosts | None]] = {}
+    for member in members:
+        served = member.served
+        key = served.cluster.digest, repr(served.plan), served.stack.name
+        if key not in known:
+            known[key] = _costs(served)
+        found.append(known[key])
+    return found
+
+
+def _costs(served: Served) -> tuple[StepCosts, ReplicaCosts | None]:
+    if served.costs is not None:
+        return served.costs, None
+    longest = int((served.trace.prompt + served.trace.output).max())
+    made = ReplicaCosts(served.replica, served.model.ask, served.plan, stack=served.stack, longest=longest)
+    return made, made
+
+
+def _made(fleet: ServedFleet, memories: Sequence[ReplicaMemory], costs: Sequence[StepCosts]) -> Fleet:
+    """The replicas of all members."""
+    settings, trace = fleet.first.settings, fleet.first.trace
+    per_s, swaps = settings.host_bandwidth, settings.preemption is Preemption.SWAP
+    prompts: list[ReplicaGroup] = []
+    others: list[ReplicaGroup] = []
+    speeds = [_speed(member.served, each) for member, each in zip(fleet.members, costs, strict=True)]
+    for member, memory, each, speed in zip(fleet.members, memories, costs, speeds, strict=True):
+        swap_s = memory.per_token / per_s if swaps and per_s else 0.0
+        group = ReplicaGroup(each, memory.blocks, member.count, swap_s, speed / max(speeds))
+        (prompts if member.role is ReplicaRole.PROMPTS else others).append(group)
+    requests = ServedRequests(
+        trace.arrival_s, trace.prompt, trace.output, trace.segments, trace.answer, trace.session, trace.priority
+    )
+    per_token = memories[0].per_token
+    return Fleet(settings, requests, others, prompts, lambda tokens: fleet.handover(tokens * per_token))
+
+
+BUSY = 32
+"""Requests in a step whose tokens a second are a replica's speed, for who chooses among replicas."""
+
+
+def _speed(served: Served, costs: StepCosts) -> float:
+    """Requests of the trace's mean lengths that a replica answers in a second, 32 of them at once."""
+    trace = served.trace
+    prompt, output = float(trace.prompt.mean()), float(trace.output.mean())
+    budget = min(int(trace.prompt.max()), served.settings.token_budget, max(round(prompt), 1))
+    chunk = float(costs.steps([(budget, 0)], 1, 0, np.zeros(1))[0][0]) * prompt / budget
+    count = min(BUSY, served.settings.max_sequences)
+    token = float(costs.steps([], 0, count, np.array([prompt + output / 2]))[0][0]) / count
+    return 1 / (chunk + output * token)
+
+
+def _standing(served: Served) -> float:
+    """Watts of a replica's chips, whether they work or not."""
+    machine = served.cluster.machine
+    if isinstance(machine, GpuMachine):
+        return float(machine.gpu.idle_power) * served.plan.chips
+    assert isinstance(machine, ChipMachine)
+    return sum(standing_power(machine.chip).values()) * served.plan.chips
+
+
+def _group(member: FleetMember, memory: ReplicaMemory) -> dict[str, Any]:
+    served = member.served
+    return {
+        "machine": served.machine,
+        "role": member.role.value,
+        "replicas": member.count,
+        "chips": served.plan.chips,
+        "plan": {"tensor": served.plan.tensor, "expert": served.plan.expert},
+        "stack": served.stack.name,
+        "price": member.price,
+        "memory": {
+            "capacity_bytes": memory.capacity,
+            "usable_bytes": memory.usable,
+            "weight_bytes": memory.weights,
+            "activation_bytes": memory.activations,
+            "kv_bytes_per_token": memory.per_token,
+            "block_tokens": memory.block,
+            "blocks": memory.blocks,
+            "cache_tokens": memory.blocks * memory.block,
+        },
+    }
+
+
+def _audit(fleet: Fleet, costs: ReplicaCosts, audits: int | None) -> list[float]:
+    """Relative differences of steps' kernels from what the evaluator says of them in full."""
+    wanted = (8 if costs.predicted else 4) if audits is None else audits
+    found: list[float] = []
+    samples = [sample for replica in fleet.replicas if replica.costs is costs for sample in replica.samples]
+    if not wanted or not samples:
+        return found
+    for at in sorted({round(i * (len(samples) - 1) / max(wanted - 1, 1)) for i in range(wanted)}):
+        chunks, ended, contexts = samples[at]
+        mean = np.array([np.mean(contexts) if contexts else 0.0])
+        told = float(costs.kernels(chunks, ended, len(contexts), mean)[0][0])
+        found.append(abs(told / costs.whole(chunks, contexts) - 1))
+    return found
+
+
+def _with_money(
+    body: dict[str, Any], members: Sequence[FleetMember], settings: ServeSettings, standing_j: float | None
+) -> dict[str, Any]:
+    """Energy and money; of steps that were measured, whose energy nobody knows, ``standing_j`` is ``None``."""
+    steps_j = body.pop("step_joules")
+    energy = None if standing_j is None else steps_j + standing_j
+    hours = [body["duration_s"] / 3600 * member.count * member.served.plan.chips for member in members]
+    prices = [member.price for member in members]
+    chips_usd = None
+    if all(price is not None for price in prices):
+        chips_usd = sum(many * (price or 0.0) for many, price in zip(hours, prices, strict=True))
+    electricity = None if energy is None else energy / 3.6e6 * settings.electricity
+    usd = None if chips_usd is None else chips_usd + (electricity or 0.0)
+    made = max(body["requests"]["output_tokens"], 1)
+    power = None if energy is None else energy / body["duration_s"] if body["duration_s"] else 0.0
+    return body | {
+        "energy_j": energy,
+        "power_w": power,
+        "joules_per_token": None if energy is None else energy / made,
+        "cost": {
+            "chip_hours": sum(hours),
+            "chips_usd": chips_usd,
+            "electricity_usd": electricity,
+            "usd": usd,
+            "usd_per_million_tokens": None if usd is None else usd / made * 1e6,
+        },
+    }
+
+
+def _trace_digest(trace: RequestTrace) -> str:
+    digest = hashlib.sha256()
+    for name, value in asdict(trace).items():
+        if name != "name":
+            digest.update(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode())
+    return digest.hexdigest()
+
+
+def _notes(member: FleetMember, complete: bool) -> list[str]:
+    served = member.served
+    machine, notes = served.cluster.machine, list[str]()
+    if not complete:
+        notes.append("interrupted: figures are of the requests that had ended by then")
+    if served.profile is not None:
+        notes.append(
+            f"steps are made of operators that were timed ({served.profile}), straight between their sizes; what "
+            "energy they take is not known, and left out, of cost too"
+        )
+        if served.plan.tensor > 1:
+            notes.append("messages between GPUs are predicted: profiles have none")
+    elif isinstance(machine, GpuMachine):
+        notes.append("kernels are predicted by the GPU model, one after the other")
+    if served.stack is NO_STACK:
+        notes.append("no software of the host: its share of a step is left out (--stack)")
+    idle = served.cluster.chips - served.replicas * served.plan.chips
+    if idle and member.role is ReplicaRole.WHOLE:
+        notes.append(f"{idle} of {served.cluster.chips} chips do nothing")
+    if member.price is None and served.profile is None:
+        notes.append("cost is electricity alone: chips have no price (serve.price, dollars an hour of a chip)")
+    return [*notes, *machine.notes]
+
+
+__all__ = ["serve"]

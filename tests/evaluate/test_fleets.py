@@ -1,0 +1,110 @@
+"""Fleets of several kinds of machines: what they do together, what they cost, and what is refused."""
+
+import pytest
+
+from siliconloom.arch.document import Document
+from siliconloom.arch.errors import DescriptionError, LoomError, NotSupported
+from siliconloom.arch.served import ServingResult
+from siliconloom.arch.serving import parse_level
+from siliconloom.evaluate.capacity import find_capacity
+from siliconloom.evaluate.fleets import prepare_named
+from siliconloom.evaluate.serving_run import serve
+
+SETS = [("serve.requests", "60"), ("serve.arrivals", "uniform"), ("serve.rate", "8")]
+
+
+def fleet(*groups, **keys):
+    return Document.of({"kind": "fleet", "name": "some", "groups": list(groups), **keys}, "some.yaml")
+
+
+LINK = {"bandwidth": "25 GB/s", "latency": "5 us"}
+
+
+def run(*groups, sets=(), **keys):
+    served = prepare_named(fleet(*groups, **keys), "llama3-8b", "512x64", [*SETS, *sets])
+    result = serve(served)
+    ServingResult.model_validate(result)
+    return result
+
+
+def test_a_fleet_of_one_kind_is_what_its_system_is():
+    """Eight GPUs one by one, and a machine of eight, each a replica: the same times to the last digit."""
+    one = run({"machine": "a100", "count": 8})
+    other = serve(prepare_named("dgx-a100", "llama3-8b", "512x64", [*SETS, ("plan.tensor", "1")]))
+    for name in ("ttft_s", "tpot_s", "e2e_s", "duration_s", "energy_j"):
+        assert one[name] == pytest.approx(other[name], rel=1e-12), name
+
+
+def test_cost_is_hours_of_each_kind_at_its_price():
+    result = run(
+        {"machine": "h100", "price": 8},
+        {"machine": "a10", "count": 2, "price": 1},
+        sets=[("serve.router", "least_loaded")],
+    )
+    hours = result["duration_s"] / 3600
+    assert result["cost"]["chips_usd"] == pytest.approx(hours * 10)
+    assert result["cost"]["chip_hours"] == pytest.approx(hours * 3)
+    assert result["cost"]["electricity_usd"] == pytest.approx(result["energy_j"] / 3.6e6 * 0.1)
+    without = run({"machine": "h100", "price": 8}, {"machine": "a10", "count": 2})
+    assert without["cost"]["usd"] is None
+
+
+def test_the_faster_machine_gets_more_where_the_load_is_looked_at():
+    groups = {"machine": "h100"}, {"machine": "a10"}
+    fair = run(*groups, sets=[("serve.router", "least_loaded")])["replicas"]
+    turns = run(*groups)["replicas"]
+    assert fair[0]["requests"] > 2 * fair[1]["requests"]
+    assert turns[0]["requests"] == turns[1]["requests"] == 30
+
+
+def test_the_link_is_crossed_once_by_each_request_with_an_answer():
+    """Of a slow link the second token waits, and nothing else: prompts are not touched."""
+    groups = {"machine": "h100", "role": "prompts"}, {"machine": "h100", "role": "answers"}
+    fast, slow = (run(*groups, link=LINK | {"latency": latency}) for latency in ("1 us", "500 ms"))
+    assert fast["ttft_s"] == slow["ttft_s"]
+    assert slow["e2e_s"]["mean"] - fast["e2e_s"]["mean"] == pytest.approx(0.5, rel=0.1)
+    assert [g["role"] for g in slow["groups"]] == ["prompts", "answers"]
+    per_token = fast["memory"]["kv_bytes_per_token"]
+    narrow = run(*groups, link=LINK | {"bandwidth": "1 GB/s"})
+    moved = 512 * per_token * (1 / 1e9 - 1 / 25e9)
+    assert narrow["e2e_s"]["mean"] - fast["e2e_s"]["mean"] == pytest.approx(moved, rel=0.35)
+
+
+@pytest.mark.parametrize(
+    ("groups", "keys", "error", "told"),
+    [
+        ([{"machine": "h1000"}], {}, LoomError, "groups.0: h1000: no such file"),
+        ([{"machine": "h100", "count": 0}], {}, DescriptionError, "groups.0.count"),
+        (
+            [{"machine": "h100", "role": "prompts"}],
+            {"link": LINK},
+            DescriptionError,
+            "replicas for prompts need others",
+        ),
+        ([{"machine": "h100", "role": "prompt"}], {}, DescriptionError, "groups.0.role"),
+        (
+            [{"machine": "h100", "role": "prompts"}, {"machine": "h100", "role": "answers"}],
+            {},
+            DescriptionError,
+            "link: is missing",
+        ),
+        ([{"machine": "h100"}], {"link": LINK}, DescriptionError, "link: changes nothing"),
+        ([{"machine": "dgx-h100", "plan": {"tensor": 16}}], {}, LoomError, "groups.0: plan.tensor 16"),
+        ([{"machine": "h100", "overrides": {"clok": "1 GHz"}}], {}, LoomError, "groups.0: --set clok"),
+        ([], {}, DescriptionError, "groups"),
+    ],
+)
+def test_what_is_no_fleet_is_told_with_its_place(groups, keys, error, told):
+    with pytest.raises(error) as caught:
+        prepare_named(fleet(*groups, **keys), "llama3-8b", "512x64", SETS)
+    assert told in str(caught.value)
+
+
+def test_keys_that_are_of_one_machine_are_refused():
+    two = fleet({"machine": "h100"}, {"machine": "a100"})
+    with pytest.raises(LoomError, match="groups of a fleet say what they do"):
+        prepare_named(two, "llama3-8b", "512x64", [*SETS, ("serve.prefill_replicas", "1")])
+    with pytest.raises(NotSupported, match="--find replicas of a fleet"):
+        find_capacity(prepare_named(two, "llama3-8b", "512x64", SETS), "replicas", parse_level("ttft=1s"), 0.9)
+    with pytest.raises(NotSupported, match="--profile of a fleet"):
+        prepare_named(two, "llama3-8b", "512x64", SETS, profile="measured")
