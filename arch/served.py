@@ -66,6 +66,7 @@ class ServingMemory(ResultSection):
     weight_bytes: float
     activation_bytes: float = Field(description="operands and results of the largest operator of the largest step")
     kv_bytes_per_token: float
+    adapter_bytes: float = Field(description="of one LoRA adapter; nothing where there are none")
     block_tokens: int
     blocks: int
     cache_tokens: int = Field(description="room for keys and values, in tokens")
@@ -104,6 +105,7 @@ class ReplicaResult(ResultSection):
     output_tokens: int
     busy: float = Field(description="share of the time in which it worked")
     batch: float = Field(description="requests that get a next token, mean over its steps")
+    adapter_loads: int = Field(description="times that an adapter was brought from the host")
     cache_used: float = Field(description="most of its blocks in use, as a share")
 
 

@@ -36,11 +36,16 @@ class Batching(StrEnum):
 
 
 class Order(StrEnum):
-    """Which waiting request is next: by arrival, by priority (lower first), or the shortest prompt."""
+    """Which waiting request is next.
+
+    By arrival, by priority (lower first), the shortest prompt, or one of the client that has had least so far, by the
+    trace's ``client`` (Virtual Token Counter: tokens of answers count twice; Sheng et al., OSDI 2024).
+    """
 
     FCFS = "fcfs"
     PRIORITY = "priority"
     SHORTEST = "shortest"
+    FAIR = "fair"
 
 
 class Preemption(StrEnum):
@@ -87,6 +92,9 @@ class ServeSettings(Description):
         Memory of keys and values: tokens of a block, share of the chips' memory that may be used at all, share of the
         blocks that stays free when a request is admitted, room in tokens in place of what memory leaves, and
         bandwidth to the host where requests are swapped.
+    adapter_rank, adapter_slots
+        Rank of the LoRA adapters that the trace names, and how many of them a replica has room for; others are loaded
+        from the host as their requests are taken up.
     prefill_replicas, router
         Replicas that do prompts only and hand keys and values over (the others make the tokens), and who gets what.
     price, electricity
@@ -111,6 +119,8 @@ class ServeSettings(Description):
     prefix_cache: bool = True
     cache_tokens: Annotated[int, Field(ge=1, le=2**40, strict=True)] | None = None
     host_bandwidth: Bandwidth | None = None
+    adapter_rank: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
+    adapter_slots: Annotated[int, Field(ge=1, le=65536, strict=True)] = 8
     prefill_replicas: Annotated[int, Field(ge=0, le=65536, strict=True)] = 0
     router: Router = Router.ROUND_ROBIN
     price: Annotated[float, Field(ge=0, le=1e6)] | None = None
@@ -123,7 +133,12 @@ class ServeSettings(Description):
         for key, does, why in (
             ("burstiness", self.arrivals is Arrivals.GAMMA, "is of serve.arrivals gamma"),
             ("seed", drawn, "changes nothing: nothing is drawn (serve.arrivals poisson or gamma)"),
-            ("host_bandwidth", self.preemption is Preemption.SWAP, "changes nothing without serve.preemption swap"),
+            (
+                "host_bandwidth",
+                self.preemption is Preemption.SWAP or self.adapter_rank is not None,
+                "changes nothing without serve.preemption swap or serve.adapter_rank",
+            ),
+            ("adapter_slots", self.adapter_rank is not None, "changes nothing without serve.adapter_rank"),
             ("chunked", self.batching is Batching.CONTINUOUS, "is of serve.batching continuous"),
             ("token_budget", self.batching is not Batching.STATIC, "is not of serve.batching static"),
         ):
@@ -137,6 +152,8 @@ class ServeSettings(Description):
             raise rule_at("arrivals", "gamma needs serve.burstiness", "gamma")
         if self.preemption is Preemption.SWAP and self.host_bandwidth is None:
             raise rule_at("preemption", "swap needs serve.host_bandwidth", "swap")
+        if self.adapter_rank is not None and self.host_bandwidth is None:
+            raise rule_at("adapter_rank", "needs serve.host_bandwidth: adapters come from there", self.adapter_rank)
         return self
 
 

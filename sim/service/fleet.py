@@ -10,6 +10,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch.serving import Order, Router, ServeSettings
+from siliconloom.sim.service.adapters import AdapterSlots
 from siliconloom.sim.service.blocks import Segment
 from siliconloom.sim.service.costs import StepCosts
 from siliconloom.sim.service.log import RequestLog
@@ -31,6 +32,8 @@ class ServedRequests(Struct, frozen=True):
     answer: Int = np.zeros(0, np.int64)
     session: Int = np.zeros(0, np.int64)
     priority: Int = np.zeros(0, np.int64)
+    adapter: Int = np.zeros(0, np.int64)
+    client: Int = np.zeros(0, np.int64)
 
 
 class ReplicaGroup(Struct, frozen=True):
@@ -42,6 +45,8 @@ class ReplicaGroup(Struct, frozen=True):
         Of keys and values in each one's memory.
     swap_s
         Seconds to move a token's keys and values to the host, or back.
+    adapters
+        Slots for LoRA adapters of one, and seconds to load one and to read one in a step; no slots: there are none.
     speed
         Of one, relative to the fastest: how soon it has done what is due.
     """
@@ -50,6 +55,7 @@ class ReplicaGroup(Struct, frozen=True):
     blocks: int
     count: int
     swap_s: float = 0.0
+    adapters: tuple[int, float, float] = (0, 0.0, 0.0)
     speed: float = 1.0
 
 
@@ -103,6 +109,7 @@ class Fleet:
                         self.log,
                         index + len(found),
                         swap_s=group.swap_s,
+                        adapters=AdapterSlots(*group.adapters),
                         speed=group.speed,
                         hands_over=hands_over,
                     )
@@ -214,6 +221,8 @@ class Fleet:
             int(requests.output[number]),
             requests.segments[number] if requests.segments else (),
             int(requests.answer[number]) if len(requests.answer) else -1,
+            int(requests.adapter[number]) if len(requests.adapter) else -1,
+            int(requests.client[number]) if len(requests.client) else -1,
             float(requests.priority[number])
             if len(requests.priority) and self.settings.order is Order.PRIORITY
             else 0.0,

@@ -16,9 +16,11 @@ import numpy as np
 from msgspec import Struct
 
 from siliconloom.arch.serving import Batching, Order, Preemption, ServeSettings
+from siliconloom.sim.service.adapters import AdapterSlots
 from siliconloom.sim.service.blocks import BlockPool, PrefixNode, Segment
 from siliconloom.sim.service.costs import Chunk, Float, StepCosts
 from siliconloom.sim.service.log import Activity, Intervals, RequestLog
+from siliconloom.sim.service.waiting import ANSWER_WEIGHT, PROMPT_WEIGHT, RequestQueue
 
 MOST_STEPS = 4096
 """Steps that are asked at once."""
@@ -49,6 +51,8 @@ class LiveRequest(Struct, eq=False):
     output: int
     path: tuple[Segment, ...] = ()
     answer: int = -1
+    adapter: int = -1
+    client: int = -1
     rank: float = 0.0
     generated: int = 0
     target: int = 0
@@ -73,6 +77,8 @@ class Replica:
         Of its memory of keys and values.
     swap_s
         Seconds to move a token's keys and values to the host, or back.
+    adapters
+        LoRA adapters that lie beside its weights.
     speed
         How soon it does what is due, relative to others.
     hands_over
@@ -88,6 +94,7 @@ class Replica:
         index: int,
         *,
         swap_s: float = 0.0,
+        adapters: AdapterSlots | None = None,
         speed: float = 1.0,
         hands_over: bool = False,
     ) -> None:
@@ -110,7 +117,11 @@ class Replica:
         """Some of the steps: chunks, prompts that ended, and tokens that each other request attended to."""
         self._next_sample = 1
         self._swap_s = swap_s
-        self._waiting: list[tuple[float, int, LiveRequest]] = []
+        self.adapters = AdapterSlots(0, 0.0, 0.0) if adapters is None else adapters
+        self._fair = settings.order is Order.FAIR
+        self._clients: dict[int, int] = {}
+        """Requests of each client that are at their answers."""
+        self._waiting: RequestQueue[LiveRequest] = RequestQueue(fair=self._fair)
         self._running: dict[int, LiveRequest] = {}
         self._prompts: dict[int, LiveRequest] = {}
         self._count = self._base = 0
@@ -149,12 +160,12 @@ class Replica:
         self._count_present(at)
         if not self.busy:
             self.clock = max(self.clock, at)
-        request.rank = {Order.FCFS: 0.0, Order.PRIORITY: request.rank, Order.SHORTEST: float(request.prompt)}[
-            self.settings.order
-        ]
+        order = self.settings.order
+        if order is not Order.PRIORITY:
+            request.rank = float(request.prompt) if order is Order.SHORTEST else 0.0
         if not request.handed:
             request.target = request.prompt
-        heapq.heappush(self._waiting, (request.rank, request.order, request))
+        self._waiting.push(request)
         self._load += request.output - request.generated + (0 if request.handed else request.prompt)
 
     def matched(self, path: Sequence[Segment]) -> int:
@@ -167,7 +178,7 @@ class Replica:
         extra_s = 0.0
         self._preempted = False
         if self._static:
-            self._admit_static()
+            extra_s += self._admit_static()
         else:
             while self._needed() > self.pool.available:
                 extra_s += self._preempt()
@@ -216,11 +227,14 @@ class Replica:
             budget -= size
         spare = int(settings.watermark * pool.blocks)
         while self._waiting and not self._preempted and len(self._running) < settings.max_sequences:
-            each = self._waiting[0][2]
+            each = self._waiting.first()
+            if not self.adapters.fits(each.adapter):
+                break
             if each.swapped or each.handed:
                 if not self._return(each, reserved + spare):
                     break
                 extra_s += each.target * self._swap_s if each.swapped else 0.0
+                extra_s += self.adapters.enter(each.adapter)
                 each.swapped = each.handed = False
                 reserved = self._needed()
                 budget -= 1  # it has a next token at once
@@ -239,7 +253,8 @@ class Replica:
             blocks = -(-(known + size) // block) - known // block
             if blocks > pool.available - idle - reserved - spare:
                 break
-            heapq.heappop(self._waiting)
+            self._waiting.pop()
+            extra_s += self.adapters.enter(each.adapter)
             pool.enter(node)
             pool.take(blocks)
             each.node, each.shared, each.held, each.done = node, known // block, blocks, known
@@ -262,7 +277,7 @@ class Replica:
         blocks = -(-each.target // self.settings.block)
         if blocks + (each.target % self.settings.block == 0) > self.pool.available - reserved:
             return False
-        heapq.heappop(self._waiting)
+        self._waiting.pop()
         self.pool.take(blocks)
         self._held += blocks
         each.shared = 0
@@ -271,22 +286,25 @@ class Replica:
         self._joined[each.number] = each.told_s
         return True
 
-    def _admit_static(self) -> None:
+    def _admit_static(self) -> float:
         """A batch, where the one before has ended: as many requests as have places, and blocks for whole answers."""
+        loading_s = 0.0
         if self._running:
-            return
+            return loading_s
         block = self.settings.block
         while self._waiting and len(self._running) < self.settings.max_sequences:
-            each = self._waiting[0][2]
+            each = self._waiting.first()
             blocks = -(-(each.target + each.output) // block)
-            if blocks > self.pool.available:
+            if blocks > self.pool.available or not self.adapters.fits(each.adapter):
                 break
-            heapq.heappop(self._waiting)
+            self._waiting.pop()
+            loading_s += self.adapters.enter(each.adapter)
             self.pool.take(blocks)
             each.held = blocks
             self._held += blocks
             self._start(each)
             self._prompts[each.number] = each
+        return loading_s
 
     def _take(self, chunks: list[tuple[LiveRequest, int]], extra_s: float, until: float, *, alone: bool) -> None:
         """Take steps, with ``chunks`` in the first, and with next tokens of all that answer unless ``alone``."""
@@ -302,6 +320,8 @@ class Replica:
             lengths = [r.base + self._step - r.began + 1 for r in self._running.values() if r.deciding] if count else []
             self.samples.append((asked, len(ended), lengths))
         seconds, joules = self.costs.steps(asked, len(ended), count + self._padding, contexts)
+        if self.adapters.used:
+            seconds = seconds + self.adapters.step_s
         ends = np.cumsum(seconds) if number > 1 else seconds
         if number > 1 and self.clock + ends[-2] >= until:
             number = int(np.searchsorted(self.clock + ends, until)) + 1
@@ -326,9 +346,13 @@ class Replica:
         self._load -= count * number
         row = [start, total, number, total, count * number, prompt_tokens, made, self._used(), waiting, drawn]
         self.activity.add([float(value) for value in row])
+        if self._fair and count:
+            for client, many in self._clients.items():
+                self._waiting.serve(client, ANSWER_WEIGHT * many * number)
         for each, size in chunks:
             each.done += size
             self._load -= size
+            self._waiting.serve(each.client, PROMPT_WEIGHT * size)
         for each in ended:
             self._answered(each)
         while self._ends and self._ends[0][0] <= self._step:
@@ -411,6 +435,8 @@ class Replica:
         """The request is at its answer."""
         block = self.settings.block
         each.deciding, each.began, each.base = True, step, each.target
+        if self._fair:
+            self._clients[each.client] = self._clients.get(each.client, 0) + 1
         self._count += 1
         self._base += each.base - step
         self._due[(each.base - step) % block] += 1
@@ -419,6 +445,8 @@ class Replica:
     def _undecide(self, each: LiveRequest) -> int:
         """It no longer is; returns its tokens in the cache."""
         each.deciding = False
+        if self._fair:
+            self._clients[each.client] -= 1
         self._count -= 1
         self._base -= each.base - each.began
         self._due[(each.base - each.began) % self.settings.block] -= 1
@@ -456,6 +484,7 @@ class Replica:
         self.pool.give(held)
         self._held -= held
         self.pool.leave(each.node)
+        self.adapters.leave(each.adapter)
         del self._running[each.number]
         self.log.finished[each.number] = now
         self.log.replica[each.number] = self.index
@@ -494,7 +523,8 @@ class Replica:
         self._held -= held
         self.pool.leave(each.node)
         each.node, each.shared, each.held, each.done = None, 0, 0, 0
-        heapq.heappush(self._waiting, (each.rank, each.order, each))
+        self.adapters.leave(each.adapter)
+        self._waiting.push(each)
         return seconds
 
     def _count_present(self, at: float) -> None:

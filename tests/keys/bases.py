@@ -37,10 +37,13 @@ groups:
   - {machine: dgx-a100, role: answers, plan: {tensor: 1, data: 2}}
 link: {bandwidth: 25 GB/s, latency: 5 us}
 """,
-    "busy.csv": "arrival_s,prompt_tokens,output_tokens,prefix,prefix_tokens,priority\n"
+    "busy.csv": "arrival_s,prompt_tokens,output_tokens,prefix,prefix_tokens,priority,client\n"
     + "".join(
-        f"{n // 4 * 0.2:.1f},{90 + n * 37 % 700},{1 + n * 11 % 60},{'ab'[n % 2]},80,{n % 3}\n" for n in range(48)
+        f"{n // 4 * 0.2:.1f},{90 + n * 37 % 700},{1 + n * 11 % 60},{'ab'[n % 2]},80,{n % 3},{'xy'[n % 5 == 0]}\n"
+        for n in range(48)
     ),
+    "adapted.csv": "arrival_s,prompt_tokens,output_tokens,adapter\n"
+    + "".join(f"{n * 0.05:.2f},100,20,{'' if n % 4 == 0 else n % 4}\n" for n in range(24)),
     "tiers.yaml": """
 kind: chip
 name: tiers
@@ -268,6 +271,9 @@ PREFILL = (
 BASES: dict[str, Callable[[Sets], Any]] = {
     "fleet": command("serve fleet.yaml llama3-8b busy.csv"),
     "served": command("serve h100 llama3-8b busy.csv --set serve.cache_tokens=1600"),
+    "served adapters": command(
+        "serve h100 llama3-8b adapted.csv --set serve.adapter_rank=16 --set serve.host_bandwidth=20GB/s"
+    ),
     "served roomy": command("serve h100 llama3-8b busy.csv"),
     "served many": command("serve dgx-h100 llama3-8b busy.csv --set plan.tensor=1 --set plan.data=4"),
     "edge": command(EDGE),

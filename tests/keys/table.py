@@ -356,7 +356,7 @@ ROWS = (
         "batching=static batching=prefill_first max_sequences=3 max_sequences=64&serve.token_budget=512 "
         "max_sequences!4096 max_sequences=64&serve.token_budget=512&serve.chunked!false "
         "max_sequences=64&serve.token_budget=900&serve.chunked=false "
-        "order=shortest order=priority preemption!swap host_bandwidth!1GB/s "
+        "order=shortest order=priority order=fair preemption!swap host_bandwidth!1GB/s "
         "preemption=swap&&serve.host_bandwidth=1GB/s "
         "block=64 watermark=0.3 prefix_cache=false cache_tokens=3200 cache_tokens!512 prefill_replicas!1 price=2 "
         "electricity=0.5",
@@ -369,6 +369,13 @@ ROWS = (
         "price=3&groups.0.price=2 price!-1",
     ),
     ("FleetDescription", "fleet", "", "name!9 link!null"),
+    (
+        "ServeSettings",
+        "served adapters",
+        "serve.",
+        "adapter_rank=64 adapter_slots=1 adapter_rank!null host_bandwidth=1GB/s",
+    ),
+    ("ServeSettings", "served", "serve.", "adapter_rank!8 adapter_slots!3"),
     ("ServeSettings", "served roomy", "serve.", "memory_share=0.5 memory_share!0.1"),
     ("ServeSettings", "served many", "serve.", "prefill_replicas=1 router=least_loaded router=prefix"),
 )

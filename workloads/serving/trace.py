@@ -51,6 +51,8 @@ class RequestTrace(Struct, frozen=True):
         Conversation that each request is a turn of, or -1; a turn waits for the answer before it. Empty: of none.
     priority
         Lower is first; empty: all alike.
+    client
+        Number of who asks, or -1; empty: all the same.
     adapter
         Number of the LoRA adapter that each request uses, or -1; empty: none.
     endless
@@ -68,6 +70,7 @@ class RequestTrace(Struct, frozen=True):
     session: Int = np.zeros(0, np.int64)
     priority: Int = np.zeros(0, np.int64)
     adapter: Int = np.zeros(0, np.int64)
+    client: Int = np.zeros(0, np.int64)
     endless: bool = False
     timed: bool = True
 
@@ -87,6 +90,7 @@ class RequestTrace(Struct, frozen=True):
             session=self.session[first:end],
             priority=self.priority[first:end],
             adapter=self.adapter[first:end],
+            client=self.client[first:end],
         )
 
     def repeated(self, count: int) -> RequestTrace:
@@ -157,7 +161,7 @@ ARRIVALS = (
 STAMPS = ("timestamp", "TIMESTAMP", "Timestamp")
 PROMPTS = ("prompt_tokens", "ContextTokens", "input_length", "input_toks", "input_tokens", "Request tokens")
 OUTPUTS = ("output_tokens", "GeneratedTokens", "output_length", "output_toks", "Response tokens")
-OTHERS = ("prefix", "prefix_tokens", "session", "priority", "adapter", "hash_ids")
+OTHERS = ("prefix", "prefix_tokens", "session", "priority", "adapter", "client", "hash_ids")
 KNOWN = (*(n for c in ARRIVALS for n in c.names), *STAMPS, *PROMPTS, *OUTPUTS, *OTHERS)
 
 
@@ -240,6 +244,7 @@ def _read(name: str, rows: _Rows) -> RequestTrace:
         session,
         _whole(rows, "priority", -(2**31), 2**31) if "priority" in rows.columns else np.zeros(0, np.int64),
         _numbered(rows, "adapter"),
+        _numbered(rows, "client"),
         timed=arrival is not None,
     )
 

@@ -145,6 +145,7 @@ def _replica(replica: Replica, busy: float, *, handing: bool, fleet: Fleet) -> d
         "output_tokens": replica.tokens,
         "busy": busy,
         "batch": _decoded(replica) / max(replica.steps, 1),
+        "adapter_loads": replica.adapters.loads,
         "cache_used": float(table["blocks"].max(initial=0.0)) / replica.pool.blocks,
     }
 

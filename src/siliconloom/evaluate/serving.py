@@ -13,22 +13,26 @@ from siliconloom.arch import LoomError, NotSupported
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.fleet import ReplicaRole
 from siliconloom.arch.quantity import format_bytes
-from siliconloom.arch.serving import Batching, ServeSettings
+from siliconloom.arch.serving import Batching, Order, Router, ServeSettings
 from siliconloom.baselines.stacks import NO_STACK, Stack
 from siliconloom.evaluate.cluster import chip_alone
 from siliconloom.evaluate.machine import DescribedMachine
 from siliconloom.evaluate.step_costs import Ask
 from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.inference import Server
+from siliconloom.mapper.system.parallel import EXPERTS
 from siliconloom.mapper.system.plan import Plan
 from siliconloom.sim.service.costs import StepCosts
-from siliconloom.workloads import Attention, Graph, load_workload
+from siliconloom.workloads import Attention, Gemm, Graph, load_workload
+from siliconloom.workloads.roles import Section
 from siliconloom.workloads.serving.arrivals import timed
 from siliconloom.workloads.serving.trace import RequestTrace
 
 Sets = Sequence[tuple[str, str]]
 OF_STEPS = ("phase", "batch", "sequence", "context", "requests", "training_batch", "cache_length")
 """Keys of a workload that the requests say."""
+ADAPTER_ELEMENT = 2
+"""Bytes of an element of an adapter."""
 ROOMY = 0.5
 """Share of the memory that weights take at most where nobody says on how many chips a replica is."""
 
@@ -176,7 +180,22 @@ def prepare(
             f"serve.token_budget {settings.token_budget}: is less than the {settings.max_sequences} requests "
             "(serve.max_sequences) of a step, each of which has a token"
         )
+    _check_columns(trace, settings)
     return Served(cluster.name, cluster, model, timed(trace, settings), settings, plan, replicas, stack)
+
+
+def _check_columns(trace: RequestTrace, settings: ServeSettings) -> None:
+    """Refuse what asks for columns that the trace lacks, and adapters that nothing is said of; raises `LoomError`."""
+    for key, asked, has, column in (
+        ("order priority", settings.order is Order.PRIORITY, len(trace.priority) > 0, "priority"),
+        ("order fair", settings.order is Order.FAIR, len(trace.client) > 0, "client"),
+        ("router prefix", settings.router is Router.PREFIX, bool(trace.segments), "prefix, session or hash_ids"),
+        ("adapter_rank", settings.adapter_rank is not None, bool((trace.adapter >= 0).any()), "adapter"),
+    ):
+        if asked and not has:
+            raise LoomError(f"serve.{key}: changes nothing: {trace.name} has no column {column}")
+    if settings.adapter_rank is None and (trace.adapter >= 0).any():
+        raise LoomError(f"{trace.name}: has adapters; serve.adapter_rank and serve.host_bandwidth say what they take")
 
 
 def _chip_of(machine: DescribedMachine) -> Any:
@@ -214,6 +233,7 @@ class ReplicaMemory(Struct, frozen=True):
     weights: float
     activations: float
     per_token: float
+    adapter: float
     block: int
     blocks: int
 
@@ -243,7 +263,10 @@ def memory_of(served: Served) -> ReplicaMemory:
         working = max(working, *(o.input_bytes + o.output_bytes for o in largest.operators()))
     weights, per_token = float(part.weight_bytes), float(part.kv_bytes_per_token)
     usable = settings.memory_share * capacity
-    left = usable - weights - working
+    adapters = 0.0
+    if settings.adapter_rank is not None:
+        adapters = settings.adapter_slots * adapter_bytes(part, settings.adapter_rank)
+    left = usable - weights - working - adapters
     blocks = int(left // (per_token * settings.block)) if left > 0 else 0
     if settings.cache_tokens is not None:
         blocks = settings.cache_tokens // settings.block
@@ -258,12 +281,28 @@ def memory_of(served: Served) -> ReplicaMemory:
         raise LoomError(
             f"{served.model.name} leaves no room for keys and values: of the {format_bytes(usable)} that may be used "
             f"of a chip (serve.memory_share {settings.memory_share:g}) weights take {format_bytes(weights)}, "
-            f"activations {format_bytes(working)}; plan.tensor={least} leaves room"
+            f"activations {format_bytes(working)}"
+            + (f", adapters {format_bytes(adapters)}" if adapters else "")
+            + f"; plan.tensor={least} leaves room"
         )
-    each = chips
     return ReplicaMemory(
-        capacity * each, usable * each, weights * each, working * each, per_token * each, settings.block, blocks
+        capacity * chips,
+        usable * chips,
+        weights * chips,
+        working * chips,
+        per_token * chips,
+        adapters / settings.adapter_slots * chips,
+        settings.block,
+        blocks,
     )
+
+
+def adapter_bytes(part: Graph, rank: int) -> float:
+    """Bytes of a LoRA adapter's two matrices for every product of the layers that has weights, experts left out."""
+    layers = (
+        o for o in part.operators() if isinstance(o, Gemm) and o.place.section is Section.LAYER and o.weight_bytes
+    )
+    return float(sum(ADAPTER_ELEMENT * rank * (o.n + o.k) * o.repeat for o in layers if o.role not in EXPERTS))
 
 
 def _least_chips(served: Served, weights: float) -> int:

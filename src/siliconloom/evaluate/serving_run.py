@@ -149,10 +149,22 @@ def _made(fleet: ServedFleet, memories: Sequence[ReplicaMemory], costs: Sequence
     speeds = [_speed(member.served, each) for member, each in zip(fleet.members, costs, strict=True)]
     for member, memory, each, speed in zip(fleet.members, memories, costs, speeds, strict=True):
         swap_s = memory.per_token / per_s if swaps and per_s else 0.0
-        group = ReplicaGroup(each, memory.blocks, member.count, swap_s, speed / max(speeds))
+        adapters = (0, 0.0, 0.0)
+        if settings.adapter_rank is not None and per_s:
+            read_s = memory.adapter / member.served.plan.chips / member.served.cluster.machine.bandwidth
+            adapters = settings.adapter_slots, memory.adapter / per_s, read_s
+        group = ReplicaGroup(each, memory.blocks, member.count, swap_s, adapters, speed / max(speeds))
         (prompts if member.role is ReplicaRole.PROMPTS else others).append(group)
     requests = ServedRequests(
-        trace.arrival_s, trace.prompt, trace.output, trace.segments, trace.answer, trace.session, trace.priority
+        trace.arrival_s,
+        trace.prompt,
+        trace.output,
+        trace.segments,
+        trace.answer,
+        trace.session,
+        trace.priority,
+        trace.adapter,
+        trace.client,
     )
     per_token = memories[0].per_token
     return Fleet(settings, requests, others, prompts, lambda tokens: fleet.handover(tokens * per_token))
@@ -198,6 +210,7 @@ def _group(member: FleetMember, memory: ReplicaMemory) -> dict[str, Any]:
             "weight_bytes": memory.weights,
             "activation_bytes": memory.activations,
             "kv_bytes_per_token": memory.per_token,
+            "adapter_bytes": memory.adapter,
             "block_tokens": memory.block,
             "blocks": memory.blocks,
             "cache_tokens": memory.blocks * memory.block,
