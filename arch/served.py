@@ -159,6 +159,9 @@ class ServingResult(ResultSection):
     busy: float = Field(description="share of the time in which replicas worked, mean")
     batch: float = Field(description="requests that get a next token, mean over steps")
     preempted: int = Field(description="times that a request was sent back to the queue")
+    accepted: float | None = Field(
+        default=None, description="share of guessed tokens that were right (serve.speculate)"
+    )
     cached_share: float = Field(description="of prompts' tokens, those that lay in the cache already")
     memory: ServingMemory = Field(description="of the first group")
     groups: list[ReplicaGroupResult]

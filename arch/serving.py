@@ -74,6 +74,7 @@ class Arrivals(StrEnum):
 
 
 Share = Annotated[float, Field(gt=0, le=1, strict=False)]
+Acceptances = Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], Field(min_length=1, max_length=64)]
 
 
 class ServeSettings(Description):
@@ -95,6 +96,10 @@ class ServeSettings(Description):
     adapter_rank, adapter_slots
         Rank of the LoRA adapters that the trace names, and how many of them a replica has room for; others are loaded
         from the host as their requests are taken up.
+    speculate, acceptance, draft
+        Tokens that are guessed for every request in each step, the chance that one is right where those before it are
+        (one for all, or one for each position), and the model that guesses; without one, heads or tables that take no
+        time. A step checks the guesses and one token more (Leviathan et al., ICML 2023).
     prefill_replicas, router
         Replicas that do prompts only and hand keys and values over (the others make the tokens), and who gets what.
     price, electricity
@@ -121,6 +126,9 @@ class ServeSettings(Description):
     host_bandwidth: Bandwidth | None = None
     adapter_rank: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
     adapter_slots: Annotated[int, Field(ge=1, le=65536, strict=True)] = 8
+    speculate: Annotated[int, Field(ge=1, le=64, strict=True)] | None = None
+    acceptance: Annotated[float, Field(ge=0, le=1)] | Acceptances | None = None
+    draft: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
     prefill_replicas: Annotated[int, Field(ge=0, le=65536, strict=True)] = 0
     router: Router = Router.ROUND_ROBIN
     price: Annotated[float, Field(ge=0, le=1e6)] | None = None
@@ -129,7 +137,7 @@ class ServeSettings(Description):
     @model_validator(mode="after")
     def _keys_that_do_nothing(self) -> ServeSettings:
         given = self.model_fields_set
-        drawn = self.arrivals in (Arrivals.POISSON, Arrivals.GAMMA)
+        drawn = self.arrivals in (Arrivals.POISSON, Arrivals.GAMMA) or self.speculate is not None
         for key, does, why in (
             ("burstiness", self.arrivals is Arrivals.GAMMA, "is of serve.arrivals gamma"),
             ("seed", drawn, "changes nothing: nothing is drawn (serve.arrivals poisson or gamma)"),
@@ -138,6 +146,8 @@ class ServeSettings(Description):
                 self.preemption is Preemption.SWAP or self.adapter_rank is not None,
                 "changes nothing without serve.preemption swap or serve.adapter_rank",
             ),
+            ("acceptance", self.speculate is not None, "changes nothing without serve.speculate"),
+            ("draft", self.speculate is not None, "changes nothing without serve.speculate"),
             ("adapter_slots", self.adapter_rank is not None, "changes nothing without serve.adapter_rank"),
             ("chunked", self.batching is Batching.CONTINUOUS, "is of serve.batching continuous"),
             ("token_budget", self.batching is not Batching.STATIC, "is not of serve.batching static"),
@@ -152,9 +162,24 @@ class ServeSettings(Description):
             raise rule_at("arrivals", "gamma needs serve.burstiness", "gamma")
         if self.preemption is Preemption.SWAP and self.host_bandwidth is None:
             raise rule_at("preemption", "swap needs serve.host_bandwidth", "swap")
+        if self.speculate is not None:
+            if self.acceptance is None:
+                raise rule_at("speculate", "needs serve.acceptance, the chance that a guess is right", self.speculate)
+            if isinstance(self.acceptance, tuple) and len(self.acceptance) != self.speculate:
+                rule = f"has {len(self.acceptance)} chances for the {self.speculate} guesses of serve.speculate"
+                raise rule_at("acceptance", rule, list(self.acceptance))
+            if self.batching is Batching.STATIC:
+                raise rule_at("speculate", "is not of serve.batching static", self.speculate)
         if self.adapter_rank is not None and self.host_bandwidth is None:
             raise rule_at("adapter_rank", "needs serve.host_bandwidth: adapters come from there", self.adapter_rank)
         return self
+
+    @property
+    def chances(self) -> tuple[float, ...]:
+        """Of each guess, that it is right where those before it are; none where nothing is guessed."""
+        if self.speculate is None or self.acceptance is None:
+            return ()
+        return self.acceptance if isinstance(self.acceptance, tuple) else (self.acceptance,) * self.speculate
 
 
 class ServiceLevel(Struct, frozen=True):

@@ -118,6 +118,10 @@ class Replica:
         self._next_sample = 1
         self._swap_s = swap_s
         self.adapters = AdapterSlots(0, 0.0, 0.0) if adapters is None else adapters
+        self._chances = np.array(settings.chances)
+        self._random = np.random.default_rng((settings.seed, index))
+        self.guessed = self.accepted = 0
+        """Tokens that were guessed for requests that could take them all, and those that were right."""
         self._fair = settings.order is Order.FAIR
         self._clients: dict[int, int] = {}
         """Requests of each client that are at their answers."""
@@ -199,7 +203,11 @@ class Replica:
         self._take(chunks, extra_s, until, alone=alone)
 
     def _needed(self) -> int:
-        """Blocks that the next token of each request begins."""
+        """Blocks that the next token of each request begins; with guesses, those that they take if all are right."""
+        if len(self._chances):
+            block, more = self.settings.block, len(self._chances) + 1
+            lengths = [r.base + self._step - r.began for r in self._running.values() if r.deciding]
+            return sum(-(-(length + more) // block) - -(-length // block) for length in lengths)
         return self._due[-self._step % self.settings.block]
 
     def _fill(self, budget: int) -> tuple[list[tuple[LiveRequest, int]], float]:
@@ -311,7 +319,8 @@ class Replica:
         count = 0 if alone else self._count
         ended = [each for each, size in chunks if each.done + size == each.target]
         asked: list[Chunk] = [(size, each.done) for each, size in chunks]
-        number = 1 if chunks or not count else self._run_length(until)
+        guessing = [r for r in self._running.values() if r.deciding] if len(self._chances) and count else []
+        number = 1 if chunks or not count or guessing else self._run_length(until)
         assert chunks or count, "a replica has requests and nothing to do: a bug"
         first = (self._base + self._count * self._step) / self._count + 1 if count else 0.0
         contexts = first + np.arange(number, dtype=np.float64) if number > 1 else np.array([first])
@@ -339,8 +348,9 @@ class Replica:
         if count:
             self._tell(seconds, extra_s, count, start)
             self._grow(number)
+        right = self._guess(guessing)
         prompt_tokens = sum(size for _, size in chunks)
-        made = count * number + len(ended)
+        made = count * number + len(ended) + right
         self.prompt_tokens += prompt_tokens
         self.tokens += made
         self._load -= count * number
@@ -357,9 +367,40 @@ class Replica:
             self._answered(each)
         while self._ends and self._ends[0][0] <= self._step:
             _, at = heapq.heappop(self._ends)
-            each = self._running[at]
-            if each.deciding and each.began + each.output - each.generated <= self._step:
-                self._finish(each)
+            last = self._running.get(at)
+            if last is not None and last.deciding and last.began + last.output - last.generated <= self._step:
+                self._finish(last)
+
+    def _guess(self, requests: list[LiveRequest]) -> int:
+        """Give requests the guessed tokens that are right, behind the one that every step has; returns how many."""
+        if not requests:
+            return 0
+        block, total = self.settings.block, 0
+        drawn = self._random.random((len(requests), len(self._chances))) < self._chances
+        for each, many in zip(requests, np.cumprod(drawn, axis=1).sum(axis=1).tolist(), strict=True):
+            made = each.generated + self._step - each.began
+            if each.output - made >= len(self._chances):
+                self.guessed += len(self._chances)
+                self.accepted += many
+            extra = min(many, each.output - made)
+            if not extra:
+                continue
+            length = each.base + self._step - each.began
+            blocks = -(-(length + extra) // block) - -(-length // block)
+            self.pool.take(blocks)
+            self._held += blocks
+            self._due[(each.base - each.began) % block] -= 1
+            each.base += extra
+            self._base += extra
+            each.generated += extra
+            self._due[(each.base - each.began) % block] += 1
+            heapq.heappush(self._ends, (each.began + each.output - each.generated, each.number))
+            self.intervals.add(0.0, extra)
+            if self._fair:
+                self._waiting.serve(each.client, ANSWER_WEIGHT * extra)
+            total += extra
+        self._load -= total
+        return total
 
     def _used(self) -> int:
         return self.pool.blocks - self.pool.available

@@ -240,6 +240,24 @@ def test_an_interrupted_run_keeps_what_it_has(monkeypatch):
     ServingResult.model_validate(result)
 
 
+def test_a_draft_model_takes_time_and_memory_and_saves_steps():
+    sets = [("serve.requests", "20"), ("plan.tensor", "4"), ("plan.data", "1")]
+    guess = [("serve.speculate", "3"), ("serve.acceptance", "0.8")]
+    plain, heads, draft = (
+        serve(prepare_named("dgx-h100", "llama3-70b", "256x64", [*sets, *more]))
+        for more in ([], guess, [*guess, ("serve.draft", "llama3-8b")])
+    )
+    steps = [r["replicas"][0]["steps"] for r in (plain, heads, draft)]
+    assert steps[1] == steps[2] < 0.5 * steps[0]
+    assert heads["duration_s"] < draft["duration_s"] < plain["duration_s"]
+    more = draft["memory"]["weight_bytes"] - plain["memory"]["weight_bytes"]
+    assert more == pytest.approx(2 * 8.03e9, rel=0.02)
+    assert draft["memory"]["kv_bytes_per_token"] - plain["memory"]["kv_bytes_per_token"] == 2 * 32 * 8 * 128 * 2
+    assert draft["accepted"] == heads["accepted"]
+    with pytest.raises(LoomError, match="no such file"):
+        prepare_named("dgx-h100", "llama3-70b", "256x64", [*sets, *guess, ("serve.draft", "llama3-9000b")])
+
+
 def test_our_own_chips_serve_too():
     served = prepare_named(
         CHIP, "gpt2", "64x16", [("serve.requests", "6"), ("serve.arrivals", "poisson"), ("serve.rate", "50"), *SMALL]

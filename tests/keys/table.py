@@ -356,6 +356,8 @@ ROWS = (
         "batching=static batching=prefill_first max_sequences=3 max_sequences=64&serve.token_budget=512 "
         "max_sequences!4096 max_sequences=64&serve.token_budget=512&serve.chunked!false "
         "max_sequences=64&serve.token_budget=900&serve.chunked=false "
+        "acceptance!0.5 draft!gpt2 speculate!3 speculate=3&&serve.acceptance=0.6 "
+        "speculate=3&&serve.acceptance=0.6&&serve.draft=smollm2-135m speculate=2&&serve.acceptance=[0.9,0.1] "
         "order=shortest order=priority order=fair preemption!swap host_bandwidth!1GB/s "
         "preemption=swap&&serve.host_bandwidth=1GB/s "
         "block=64 watermark=0.3 prefix_cache=false cache_tokens=3200 cache_tokens!512 prefill_replicas!1 price=2 "

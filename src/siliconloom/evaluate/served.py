@@ -102,6 +102,7 @@ def run_result(fleet: Fleet, trace: RequestTrace, settings: ServeSettings, objec
         "busy": float(np.mean(busy)),
         "batch": sum(_decoded(replica) for replica in fleet.replicas) / max(steps, 1),
         "preempted": int(log.preempted.sum()),
+        **_accepted(fleet),
         "cached_share": float(log.cached[done].sum()) / max(int(log.cached[done].sum()) + computed, 1),
         "replicas": [
             _replica(replica, share, handing=bool(fleet.second), fleet=fleet)
@@ -109,6 +110,11 @@ def run_result(fleet: Fleet, trace: RequestTrace, settings: ServeSettings, objec
         ],
         "timeline": _timeline(fleet, duration),
     }
+
+
+def _accepted(fleet: Fleet) -> dict[str, float]:
+    guessed = sum(replica.guessed for replica in fleet.replicas)
+    return {"accepted": sum(replica.accepted for replica in fleet.replicas) / guessed} if guessed else {}
 
 
 def check_little(fleet: Fleet) -> None:

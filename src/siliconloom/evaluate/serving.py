@@ -103,6 +103,7 @@ class Served(Struct, frozen=True):
     stack: Stack
     profile: str | None = None
     costs: StepCosts | None = None
+    draft: ServedModel | None = None
 
     @property
     def replica(self) -> Cluster:
@@ -181,7 +182,19 @@ def prepare(
             "(serve.max_sequences) of a step, each of which has a token"
         )
     _check_columns(trace, settings)
-    return Served(cluster.name, cluster, model, timed(trace, settings), settings, plan, replicas, stack)
+    draft = None if settings.draft is None else read_model(settings.draft, ())
+    return Served(cluster.name, cluster, model, timed(trace, settings), settings, plan, replicas, stack, draft=draft)
+
+
+def draft_plan(served: Served) -> Plan:
+    """How many of a replica's chips the draft model is on: all of them, or one where it does not divide."""
+    assert served.draft is not None
+    plan = Plan(tensor=served.plan.tensor)
+    try:
+        _part(served.cluster, served.draft, plan)
+    except LoomError:
+        return Plan()
+    return plan
 
 
 def _check_columns(trace: RequestTrace, settings: ServeSettings) -> None:
@@ -262,6 +275,9 @@ def memory_of(served: Served) -> ReplicaMemory:
         largest = _part(served.cluster, served.model, plan, sets)
         working = max(working, *(o.input_bytes + o.output_bytes for o in largest.operators()))
     weights, per_token = float(part.weight_bytes), float(part.kv_bytes_per_token)
+    if served.draft is not None:  # of the chip that has it all, where it does not divide
+        small = _part(served.cluster, served.draft, draft_plan(served))
+        weights, per_token = weights + small.weight_bytes, per_token + small.kv_bytes_per_token
     usable = settings.memory_share * capacity
     adapters = 0.0
     if settings.adapter_rank is not None:
@@ -317,7 +333,7 @@ def check_lengths(served: Served, memory: ReplicaMemory) -> None:
     room = (memory.blocks - spare) * memory.block
     lengths = trace.prompt + trace.output
     at = int(np.argmax(lengths))
-    if int(lengths[at]) > room:
+    if int(lengths[at]) + len(settings.chances) > room:
         less = f", of which serve.watermark keeps {spare:,} free" if spare else ""
         whose = "serve.cache_tokens gives" if settings.cache_tokens else "memory leaves"
         raise LoomError(

@@ -21,7 +21,16 @@ from siliconloom.evaluate.asked import workload_digest
 from siliconloom.evaluate.chip_machine import ChipMachine
 from siliconloom.evaluate.fleets import fleet_of
 from siliconloom.evaluate.served import run_result
-from siliconloom.evaluate.serving import FleetMember, ReplicaMemory, Served, ServedFleet, check_lengths, memory_of
+from siliconloom.evaluate.serving import (
+    FleetMember,
+    ReplicaMemory,
+    Served,
+    ServedFleet,
+    check_lengths,
+    draft_plan,
+    memory_of,
+)
+from siliconloom.evaluate.speculation import SpeculatedCosts
 from siliconloom.evaluate.step_costs import ReplicaCosts
 from siliconloom.sim.chip.energy import standing_power
 from siliconloom.sim.service.costs import StepCosts
@@ -74,9 +83,12 @@ def serve(
     asking = list(dict.fromkeys(each for _, each in costs if each is not None))
     audit: list[float] = []
     for each in asking:
-        if complete:
+        if complete and not settings.chances:  # requests of several lengths have no step of several tokens each
             audit += _audit(fleet, each, audits)
         each.keep()
+    for made, _ in costs:
+        if isinstance(made, SpeculatedCosts):
+            made.draft.keep()
     body = run_result(fleet, trace, settings, objective or ServiceLevel())
     known = all(member.served.profile is None for member in members)
     standing = sum(_standing(member.served) * member.count for member in members)
@@ -136,8 +148,15 @@ def _costs(served: Served) -> tuple[StepCosts, ReplicaCosts | None]:
     if served.costs is not None:
         return served.costs, None
     longest = int((served.trace.prompt + served.trace.output).max())
-    made = ReplicaCosts(served.replica, served.model.ask, served.plan, stack=served.stack, longest=longest)
-    return made, made
+    guesses = len(served.settings.chances)
+    made = ReplicaCosts(
+        served.replica, served.model.ask, served.plan, stack=served.stack, longest=longest, guesses=guesses
+    )
+    if served.draft is None:
+        return made, made
+    plan = draft_plan(served)
+    draft = ReplicaCosts(served.cluster.part(plan.chips), served.draft.ask, plan, longest=longest)
+    return SpeculatedCosts(made, draft, guesses), made
 
 
 def _made(fleet: ServedFleet, memories: Sequence[ReplicaMemory], costs: Sequence[StepCosts]) -> Fleet:
@@ -222,7 +241,8 @@ def _audit(fleet: Fleet, costs: ReplicaCosts, audits: int | None) -> list[float]
     """Relative differences of steps' kernels from what the evaluator says of them in full."""
     wanted = (8 if costs.predicted else 4) if audits is None else audits
     found: list[float] = []
-    samples = [sample for replica in fleet.replicas if replica.costs is costs for sample in replica.samples]
+    of_these = (costs, *(r.costs for r in fleet.replicas if getattr(r.costs, "target", None) is costs))
+    samples = [sample for replica in fleet.replicas if replica.costs in of_these for sample in replica.samples]
     if not wanted or not samples:
         return found
     for at in sorted({round(i * (len(samples) - 1) / max(wanted - 1, 1)) for i in range(wanted)}):

@@ -87,11 +87,21 @@ class ReplicaCosts:
         Software of the host.
     longest
         Tokens of the longest request that there will be.
+    guesses
+        Tokens that a step checks for each request beside its next one.
     """
 
     def __init__(
-        self, cluster: Cluster, ask: Ask, plan: Plan, *, stack: Stack = NO_STACK, longest: int = LENGTHS[-1]
+        self,
+        cluster: Cluster,
+        ask: Ask,
+        plan: Plan,
+        *,
+        stack: Stack = NO_STACK,
+        longest: int = LENGTHS[-1],
+        guesses: int = 0,
     ) -> None:
+        self._guesses = guesses
         machine = cluster.machine
         if len(cluster.kinds) > 1:
             raise NotSupported(f"serving on {cluster.name}, whose chips differ")
@@ -109,7 +119,7 @@ class ReplicaCosts:
         self._curves: dict[int, tuple[Float, Float, Float]] = {}
         self._asked = 0
         graph = ask([("phase", "decode"), ("batch", "1"), ("context", "1")])
-        digest = workload_digest(graph), cluster.digest, repr(plan), str(machine), str(self._lengths[-1])
+        digest = workload_digest(graph), cluster.digest, repr(plan), str(machine), str(self._lengths[-1]), str(guesses)
         self._key = key_of("serving costs", *digest)
         stored = shared_memo().known(self._key)
         if stored is not None:
@@ -158,13 +168,11 @@ class ReplicaCosts:
         seconds, joules = np.zeros(len(contexts)), np.zeros(len(contexts))
         rest_s = rest_j = launched = 0.0
         if chunks:
-            tokens = count + sum(new for new, _ in chunks)
+            each = self._guesses + 1
+            tokens = count * each + sum(new for new, _ in chunks)
+            rows = count + -(-ended // each)
             body = self._blend(tokens, lambda n: self._chunk(n, 0).body)
-            head = (
-                self._blend(count + ended, lambda n: self._decode(n, self._lengths[0]).head)
-                if count + ended
-                else (0.0, 0.0)
-            )
+            head = self._blend(rows, lambda n: self._decode(n, self._lengths[0]).head) if rows else (0.0, 0.0)
             launched = self._decode(1, self._lengths[0]).launched
             rest_s, rest_j = body[0] + head[0], body[1] + head[1]
             if self._exact:  # one kernel for all requests, whatever their lengths: what each takes anyway counts once
@@ -191,7 +199,8 @@ class ReplicaCosts:
         alike: dict[int, int] = {}
         for each in contexts:
             alike[each] = alike.get(each, 0) + 1
-        entries += [f"{{new: 1, context: {each - 1}, count: {n}}}" for each, n in alike.items()]
+        new = self._guesses + 1
+        entries += [f"{{new: {new}, context: {each - 1}, count: {n}}}" for each, n in alike.items()]
         terms = self._terms(self.ask([("requests", f"[{', '.join(entries)}]")]))
         return terms.body[0] + terms.head[0] + terms.attention[0]
 
@@ -245,9 +254,10 @@ class ReplicaCosts:
         return found
 
     def _decode(self, count: int, length: int) -> StepTerms:
-        return self._term(
-            "decode", count, length, [("phase", "decode"), ("batch", str(count)), ("context", str(length))]
-        )
+        sets = [("phase", "decode"), ("batch", str(count)), ("context", str(length + self._guesses))]
+        if self._guesses:
+            sets.append(("sequence", str(self._guesses + 1)))
+        return self._term("decode", count, length, sets)
 
     def _chunk(self, new: int, known: int) -> StepTerms:
         if not known:

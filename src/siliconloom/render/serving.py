@@ -72,6 +72,11 @@ def serving_tables(result: dict[str, Any], out: Console) -> None:
             if limits
             else []
         ),
+        *(
+            [("guesses", f"{result['accepted']:.1%} of the guessed tokens were right")]
+            if result.get("accepted") is not None
+            else []
+        ),
         ("busy", f"{result['busy']:.1%} of the time, {result['batch']:.3g} requests in a step"),
         (
             "cache",

@@ -127,6 +127,38 @@ def test_several_servers_wait_as_m_m_c_says(servers, load):
     assert waited == pytest.approx(expected, rel=0.08)  # which is as far as so many draws are off
 
 
+@given(ROWS, st.integers(1, 5), st.sampled_from([1, 16]), st.integers(0, 40), st.integers(0, 5))
+def test_guesses_that_are_all_right_or_all_wrong(rows, guesses, block, spare, seed):
+    """All right: as many tokens more a step, and as few steps; all wrong: what it is without any. Nothing is lost."""
+    blocks = math.ceil((max(p + o for _, p, o, _ in rows) + guesses) / block) + spare
+    costs = Linear(0.01, 1e-4, 2e-3, 0)
+    keys = {"block": block, "max_sequences": 4}
+    plain = served(rows, costs, blocks, **keys)
+    wrong = served(rows, costs, blocks, speculate=guesses, acceptance=0.0, seed=seed, **keys)
+    right = served(rows, costs, blocks, speculate=guesses, acceptance=1.0, seed=seed, **keys)
+    if not plain.log.preempted.any() and not wrong.log.preempted.any():
+        assert wrong.log.finished == pytest.approx(plain.log.finished, rel=1e-9)
+    for fleet in (wrong, right):
+        assert fleet.replicas[0].tokens == sum(o for _, _, o, _ in rows)
+        assert fleet.replicas[0].intervals.count == sum(o - 1 for _, _, o, _ in rows)
+    alone = served(rows[:1], costs, blocks, speculate=guesses, acceptance=1.0, **keys)
+    _, _, output, _ = rows[0]
+    assert alone.replicas[0].steps == 1 + math.ceil((output - 1) / (guesses + 1))
+
+
+@pytest.mark.parametrize(("chance", "guesses"), [(0.8, 4), (0.5, 2), ((0.9, 0.5, 0.1), 3)])
+def test_tokens_of_a_step_are_what_chances_say(chance, guesses):
+    """(1 - a^(k + 1)) / (1 - a) tokens a step (Leviathan et al., 2023, equation 1), the mean of many answers."""
+    rows = [(0.0, 8, 4001, 0)] * 8
+    fleet = served(rows, Linear(0.01, 0, 0, 0), 10_000, speculate=guesses, acceptance=chance, max_sequences=8)
+    chances = chance if isinstance(chance, tuple) else (chance,) * guesses
+    expected = 1 + sum(math.prod(chances[: n + 1]) for n in range(guesses))
+    steps = (fleet.log.finished - fleet.log.first) / 0.01
+    assert 4000 / steps.mean() == pytest.approx(expected, rel=0.02)
+    assert len(set(steps.round().tolist())) > 1  # each has its own luck
+    assert fleet.replicas[0].accepted / fleet.replicas[0].guessed == pytest.approx((expected - 1) / guesses, rel=0.02)
+
+
 @given(ROWS, st.integers(1, 5))
 def test_a_static_batch_ends_together(rows, most):
     fleet = served(rows, Linear(0.01, 1e-4, 2e-3, 1e-5), 500, batching="static", max_sequences=most)
