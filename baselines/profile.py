@@ -23,13 +23,7 @@ from siliconloom.workloads import Attention, Collective, Gemm, Graph, Operator
 
 Float = NDArray[np.float64]
 
-PRODUCTS = {
-    "qkv": "qkv_proj",
-    "output": "o_proj",
-    "gate_up": "gate_up_proj",
-    "down": "down_proj",
-    "head": "lm_head",
-}
+PRODUCTS = {"qkv": "qkv_proj", "output": "o_proj", "gate_up": "gate_up_proj", "down": "down_proj", "head": "lm_head"}
 """A workload's products (the last part of their names), as a profile calls them."""
 LAYERS = {
     **PRODUCTS,
@@ -92,7 +86,8 @@ def _check_size(described: ProfiledModel, operator: Operator) -> None:
             f"{operator.precision.value} (workload.precision)"
         )
     if isinstance(operator, Attention):
-        ours = operator.heads, operator.kv_heads, operator.head_dim
+        ours: tuple[int, ...] = (operator.heads, operator.kv_heads, operator.head_dim)
+        theirs: tuple[int, ...]
         theirs, what = (described.heads, described.kv_heads, described.head_dim), "heads, key-value heads and head size"
     elif isinstance(operator, Gemm):
         name = PRODUCTS.get(operator.name.rpartition(".")[2], "")
@@ -162,9 +157,7 @@ class ProfileCosts:
         before = min(known[-1] for known in self._known.values())
         return min(int(self._decode.contexts[-1]), before)
 
-    def steps(
-        self, chunks: Sequence[tuple[int, int]], ended: int, count: int, contexts: Float
-    ) -> tuple[Float, Float]:
+    def steps(self, chunks: Sequence[tuple[int, int]], ended: int, count: int, contexts: Float) -> tuple[Float, Float]:
         """See `siliconloom.sim.service.costs.StepCosts`; no joules, as none were measured."""
         tokens = captured_size(count + sum(new for new, _ in chunks), self._most)
         if tokens >= len(self._token_s):

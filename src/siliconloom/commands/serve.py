@@ -15,7 +15,7 @@ EXAMPLES = (
     "loom serve npu-datacenter llama3-8b azure-conv --set serve.requests=100",
     "loom serve dgx-h100 llama3-70b azure-code --find rate --slo ttft=2s",
     "loom serve h100 llama3-8b 512x128 --set serve.requests=50 --json -",
-    "loom serve rtx-pro-6000 llama3-8b azure-conv --profile measured --set serve.requests=500",
+    "loom serve rtx-pro-6000 llama3-8b 512x128 --profile measured --set serve.requests=9",
 )
 """Shown below the command's help."""
 
@@ -71,6 +71,7 @@ def command(
     from siliconloom.arch.document import parse_assignments
     from siliconloom.arch.serving import parse_level
     from siliconloom.evaluate.capacity import find_capacity
+    from siliconloom.evaluate.profiled import profiled
     from siliconloom.evaluate.serving import prepare_named, serve
     from siliconloom.render.output import check_outputs, write_json, write_text
     from siliconloom.render.serving import serving_tables
@@ -85,7 +86,9 @@ def command(
         refuse_kanata(events)
     assignments = parse_assignments(sets or [])
     objective = None if slo is None else parse_level(slo)
-    served = prepare_named(system, model, trace, assignments, stack, profile)
+    served = prepare_named(system, model, trace, assignments, stack)
+    if profile is not None:
+        served = profiled(served, profile)
     watcher = Terminal("-" not in outputs.values())
     kept: list[Fleet] = []
     if find is not None:

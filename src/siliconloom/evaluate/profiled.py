@@ -12,7 +12,13 @@ from siliconloom.arch import LoomError, NotSupported
 from siliconloom.arch.serving import Batching
 from siliconloom.baselines.machine import GpuMachine
 from siliconloom.baselines.profile import ProfileCosts, profiled_layers
-from siliconloom.baselines.profile_tables import PROFILES, OperatorProfile, describe_profile, load_profile, profile_names
+from siliconloom.baselines.profile_tables import (
+    PROFILES,
+    OperatorProfile,
+    describe_profile,
+    load_profile,
+    profile_names,
+)
 from siliconloom.evaluate.serving import Served
 from siliconloom.mapper.system.inference import Server
 from siliconloom.mapper.system.layers import message_seconds

@@ -161,12 +161,8 @@ def prepare(
     return Served(cluster.name, cluster, model, timed(trace, settings), settings, plan, replicas, stack)
 
 
-def prepare_named(
-    machine: str | Document, model: str, trace: str, sets: Sets, stack: str | None = None, profile: str | None = None
-) -> Served:
+def prepare_named(machine: str | Document, model: str, trace: str, sets: Sets, stack: str | None = None) -> Served:
     """What `prepare` makes of names, files and ``--set`` pairs; a GPU's software is vLLM unless ``stack`` says another.
-
-    ``profile`` takes steps from measured operators: ``measured``, or a folder (`evaluate.profiled`).
 
     Raises
     ------
@@ -180,12 +176,7 @@ def prepare_named(
         stack = "vllm" if described.chip is None else "none"
     elif described.chip is not None and find_stack(stack) is not NO_STACK:
         raise NotSupported(f"--stack {stack} on {described.name}: its software was measured on GPUs")
-    served = prepare(described, read_model(model, of_model), load_trace(trace), settings, find_stack(stack))
-    if profile is None:
-        return served
-    from siliconloom.evaluate.profiled import profiled  # it takes a `Served`
-
-    return profiled(served, profile)
+    return prepare(described, read_model(model, of_model), load_trace(trace), settings, find_stack(stack))
 
 
 def _chip_of(machine: DescribedMachine) -> Any:
@@ -473,8 +464,8 @@ def _notes(served: Served, complete: bool) -> list[str]:
         notes.append("interrupted: figures are of the requests that had ended by then")
     if served.profile is not None:
         notes.append(
-            f"steps are made of operators that were timed ({served.profile}), straight between their sizes; what energy "
-            "they take is not known, and left out, of cost too"
+            f"steps are made of operators that were timed ({served.profile}), straight between their sizes; their "
+            "energy is not known, and left out, of cost too"
         )
         if served.plan.tensor > 1:
             notes.append("messages between GPUs are predicted: profiles have none")
