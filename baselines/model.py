@@ -8,7 +8,7 @@ vLLM and TensorRT-LLM. Sums over tensor-parallel GPUs are all-reduces.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -223,6 +223,13 @@ def predict_model(
     chunks = {o.name for o in graph.operators() if isinstance(o, Attention) and o.follows}
     error = np.where([k.operator in chunks for k in kernels], UNCALIBRATED * found.error, found.error)
     return ModelPrediction(tuple(kernels), operations, seconds, joules, floor, tuple(found.bound), error)
+
+
+def predict_rows(gpu: Gpu, rows: Sequence[Mapping[str, Any]], *, sustained: bool = False) -> tuple[Float, Float]:
+    """Seconds and joules of one execution of each kernel of inference by itself, as `predict_model` has them."""
+    operations = make_operations(rows)
+    found = predict(gpu, operations, sustained=sustained, quantized=True)
+    return np.maximum(found.seconds, _floor(gpu, operations)), found.joules
 
 
 UNCALIBRATED = 3.0

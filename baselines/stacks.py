@@ -1,7 +1,8 @@
 """What a serving stack adds to the kernels' time of a step: scheduling, sampling, launches that are not hidden.
 
-Fitted by ``benchmarks/gpu_fit.py --stacks`` to one model's whole runs (Llama-2-7B on an A100; LLM-Inference-Bench) and
-judged on the others'.
+TensorRT-LLM, DeepSpeed-MII and vLLM of 2024 were fitted by ``benchmarks/gpu_fit.py --stacks`` to one model's whole runs
+(Llama-2-7B on an A100; LLM-Inference-Bench) and judged on the others'. The two newer vLLM were fitted by
+``benchmarks/serving.py --fit`` to some requests of served runs and judged on the rest ([GPUs](gpu.md#served-runs)).
 """
 
 from __future__ import annotations
@@ -27,24 +28,30 @@ class Stack(Struct, frozen=True):
     sequence: float = 0.0
     shared: float = 0.0
 
-    def seconds(self, kernels_s: float, kernels: float) -> float:
-        """Time of a step whose kernels take ``kernels_s`` together."""
-        return max(kernels_s, kernels * self.kernel) + self.step
+    def host(self, sequences: int, tensor: int) -> float:
+        """Seconds of the host in a step with so many requests, on so many GPUs."""
+        return self.step + self.sequence * sequences + (self.shared if tensor > 1 else 0.0)
+
+    def seconds(self, kernels_s: float, kernels: float, sequences: int = 1, tensor: int = 1) -> float:
+        """Time of a step with so many requests on so many GPUs, whose kernels take ``kernels_s`` together."""
+        return max(kernels_s, kernels * self.kernel) + self.host(sequences, tensor)
 
     def step_seconds(self, kernels_s: Float, kernels: float, sequences: int, tensor: int) -> Float:
-        """Times of steps with so many requests on so many GPUs, whose kernels take ``kernels_s``."""
-        shared = self.shared if tensor > 1 else 0.0
-        return np.maximum(kernels_s, kernels * self.kernel) + (self.step + self.sequence * sequences + shared)
+        """What `seconds` says, of steps in a row."""
+        return np.maximum(kernels_s, kernels * self.kernel) + self.host(sequences, tensor)
 
 
 NO_STACK = Stack("none", 0.0, 0.0)
 STACKS = {
     "none": NO_STACK,
     "tensorrt-llm": Stack("tensorrt-llm", 0.25e-3, 15e-6),
-    "vllm": Stack("vllm", 1.75e-3, 0.0),
+    "vllm": Stack("vllm", 0.55e-3, 0.0, sequence=30e-6),
+    "vllm-async": Stack("vllm-async", 1.25e-3, 0.0),
+    "vllm-2024": Stack("vllm-2024", 1.75e-3, 0.0),
     "deepspeed-mii": Stack("deepspeed-mii", 5.25e-3, 20e-6),
 }
-"""By name; vLLM and DeepSpeed-MII as of 2024."""
+"""By name. ``vllm`` is the v1 engine of 2025, which schedules between steps; ``vllm-async`` is 0.19, which schedules
+while a step runs; ``vllm-2024`` and DeepSpeed-MII are of 2024."""
 
 
 def find_stack(name: str) -> Stack:

@@ -15,7 +15,7 @@ import numpy as np
 from siliconloom.arch.gpu import load_gpu
 from siliconloom.baselines import tables
 from siliconloom.baselines.operations import Op
-from siliconloom.baselines.stacks import STACKS, Stack, find_stack
+from siliconloom.baselines.stacks import STACKS, Stack
 from siliconloom.evaluate.runs import ServingRun, StepKernels, predict_run, predict_step
 from siliconloom.workloads import load_workload
 
@@ -95,7 +95,7 @@ def errors(rows: Sequence[Measured], stack: Stack) -> np.ndarray:
 def fit_stack(software: str) -> Stack:
     """The stack of a grid with the least mean absolute logarithm on the fitted model's runs."""
     rows = [r for r in inference_bench(software) if r.model == FITTED and not r.waits]
-    name = find_stack(software).name
+    name = stack_of(software).name
     candidates = [Stack(name, float(step), float(kernel)) for step in STEPS for kernel in LAUNCHES]
     return min(candidates, key=lambda stack: np.abs(np.log1p(errors(rows, stack))).mean())
 
@@ -159,7 +159,7 @@ def served(requests: int = 8) -> tuple[tuple[str, Stepped], ...]:
 
 def stack_of(software: str) -> Stack:
     """Stack by the tables' names of software."""
-    return STACKS[{"trtllm": "tensorrt-llm"}.get(software.lower(), software.lower())]
+    return STACKS[{"trtllm": "tensorrt-llm", "vllm": "vllm-2024"}.get(software.lower(), software.lower())]
 
 
 __all__ = [

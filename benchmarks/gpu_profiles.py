@@ -1,4 +1,4 @@
-"""Curates the operator profiles in baselines/data/profiles from a folder of public measurements.
+"""Curates operator profiles, and a served run, in baselines/data from a folder of public measurements.
 
     python -m benchmarks.gpu_profiles FOLDER [--output DIR]
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import io
+import json
 import shutil
 from pathlib import Path
 
@@ -88,14 +89,40 @@ def packed(text: str) -> bytes:
     return raw.getvalue()
 
 
+RUN = "e2e_vllm/RTXPRO6000_Llama-3.1-8B"
+TIMES = ("arrival_time", "queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts")
+
+
+def served_run(source: Path, output: Path) -> None:
+    """Write a measured run of a server: a trace of requests with the times that they had."""
+    rows = [json.loads(line) for line in (source / RUN / "requests.jsonl").read_text().splitlines()]
+    lines = [",".join(("input_toks", "output_toks", *TIMES))]
+    lines += [",".join((f"{r['input_toks']},{r['output_toks']}", *(f"{r[t]:.6f}" for t in TIMES))) for r in rows]
+    name = "rtx-pro-6000-llama3-8b"
+    provenance = {
+        "title": "300 requests of ShareGPT at 10 a second, Llama-3.1-8B in bf16 on one RTX PRO 6000, by vLLM 0.19.0",
+        "source": f"{SOURCE}: {RUN}",
+        "commit": COMMIT,
+        "licence": "MIT",
+        "licence_file": "LICENSES/llmservingsim.txt",
+        "settings": {"max_num_seqs": 128, "max_num_batched_tokens": 2048, "tensor_parallel_size": 1},
+        "details": "seconds; arrival_time is the client's clock, the others are the server's",
+        "changes": ["JSON lines to CSV", "microseconds"],
+    }
+    output.mkdir(parents=True, exist_ok=True)
+    write_file(output / f"{name}.csv.gz", packed("\n".join(lines) + "\n"))
+    write_file(output / f"{name}.yaml", yaml.safe_dump(provenance, sort_keys=False, width=110).encode())
+
+
 def main(arguments: list[str] | None = None) -> None:
-    """Write all profiles."""
+    """Write all profiles and the run."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--output", type=Path, default=PROFILES)
     options = parser.parse_args(arguments)
     source = options.folder / "llmservingsim"
     shutil.copyfile(source / "LICENSE", DATA / "LICENSES" / "llmservingsim.txt")
+    served_run(source, DATA / "served")
     for model, (theirs, *_) in MODELS.items():
         for tensor in (1, 2):
             profile = described(model, tensor)

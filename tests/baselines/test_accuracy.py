@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.gpu import load_gpu
@@ -14,7 +16,7 @@ from siliconloom.baselines.lookup import measured
 from siliconloom.baselines.operations import Op, make_operations
 from siliconloom.baselines.predict import predict
 from siliconloom.baselines.roofline import flops
-from siliconloom.baselines.stacks import STACKS, find_stack
+from siliconloom.baselines.stacks import STACKS, Stack, find_stack
 from siliconloom.baselines.validation import validate
 from siliconloom.evaluate.runs import predict_run, predict_step
 
@@ -103,13 +105,31 @@ def test_a_run_is_its_prompt_and_its_tokens():
     assert run.seconds() == run.prompt.kernels_s + run.tokens[0].kernels_s
     longer = predict_run(gpu, "llama2-7b", batch=2, prompt=64, output=300)
     assert longer.tokens[0].kernels_s < longer.token_seconds() < longer.tokens[-1].kernels_s
-    assert longer.seconds(STACKS["vllm"]) == pytest.approx(longer.seconds() + 301 * STACKS["vllm"].step)
+    stack = STACKS["vllm"]
+    assert stack.sequence > 0
+    assert longer.seconds(stack) == pytest.approx(longer.seconds() + 301 * (stack.step + 2 * stack.sequence))
 
 
 def test_tensor_parallel_steps_share_the_work_and_add_sums():
     steps = [predict_step(load_gpu("h100"), "llama3-8b", "decode", tokens=512, tensor=t) for t in (1, 2)]
     assert steps[1].kernels > steps[0].kernels
     assert steps[0].kernels_s / 2 < steps[1].kernels_s < steps[0].kernels_s
+
+
+@given(
+    sequences=st.integers(1, 512),
+    tensor=st.sampled_from([1, 2, 8]),
+    times=st.lists(st.floats(0, 1), min_size=1, max_size=5),
+    launched=st.integers(0, 2000),
+)
+def test_a_stack_says_of_steps_in_a_row_what_it_says_of_each(sequences, tensor, times, launched):
+    for stack in (*STACKS.values(), Stack("made", 1e-3, 1e-6, sequence=2e-5, shared=5e-4)):
+        each = [stack.seconds(t, launched, sequences, tensor) for t in times]
+        assert stack.step_seconds(np.array(times), launched, sequences, tensor).tolist() == each
+        more = stack.seconds(times[0], launched, sequences + 1, tensor) - each[0]
+        assert more == pytest.approx(stack.sequence, abs=1e-12)
+    shared = Stack("made", 0.0, 0.0, shared=5e-4)
+    assert shared.seconds(1.0, 0, 1, 2) - shared.seconds(1.0, 0, 1, 1) == pytest.approx(5e-4)
 
 
 def test_a_host_that_launches_slowly_sets_the_pace():

@@ -12,6 +12,7 @@ from siliconloom.arch.errors import LoomError
 from siliconloom.baselines import tables
 from siliconloom.baselines.families import split
 from siliconloom.baselines.operations import COLUMNS, make_operations
+from siliconloom.baselines.profile_tables import PROFILES, describe_profile, profile_names
 from siliconloom.baselines.roofline import Limits, bus_bytes, compulsory_bytes, floors, flops, least_seconds, link_bytes
 from siliconloom.baselines.tables import Method, Provenance, build, load_file, parse_table, table_text, write_table
 from siliconloom.baselines.validation import conflicts, possible, validate
@@ -285,5 +286,6 @@ def test_no_row_of_the_package_is_above_a_datasheet():
 @pytest.mark.checkout
 def test_the_licence_texts_are_all_named():
     named = {t.provenance.licence_file for t in tables.all_tables()}
+    named |= {describe_profile(PROFILES / name).licence_file for name in profile_names()}
     there = {f"LICENSES/{p.name}" for p in Path(tables.DATA / "LICENSES").iterdir()}
     assert named == there

@@ -31,7 +31,7 @@ def command(
         bool, typer.Option("--sustained", help="GPUs in a run of seconds, under the power limit.")
     ] = False,
     stack: Annotated[
-        str, typer.Option("--stack", help="Serving software on the GPUs: none, tensorrt-llm, vllm, deepspeed-mii.")
+        str, typer.Option("--stack", help="Serving software on the GPUs: none, tensorrt-llm, vllm, vllm-async, ...")
     ] = "none",
     price: Annotated[
         list[str] | None, typer.Option("--price", metavar="NAME=DOLLARS", help="Of a machine, an hour. Repeatable.")

@@ -15,6 +15,7 @@ from siliconloom.arch.result import digest_of
 from siliconloom.arch.serving import PICOSECONDS, ServeSettings, read_settings
 from siliconloom.baselines.stacks import NO_STACK, Stack, find_stack
 from siliconloom.evaluate.machine import DescribedMachine, read_machine
+from siliconloom.evaluate.profiled import profiled
 from siliconloom.evaluate.serving import FleetMember, Served, ServedFleet, ServedModel, prepare, read_model
 from siliconloom.workloads.serving.trace import RequestTrace, load_trace
 
@@ -57,11 +58,7 @@ def prepare_named(
         return _prepare_fleet(fleet, read_model(model, of_model), requests, settings, stack)
     described = read_machine(machine, rest)
     served = prepare(described, read_model(model, of_model), requests, settings, _stack_of(described, stack))
-    if profile is None:
-        return served
-    from siliconloom.evaluate.profiled import profiled
-
-    return profiled(served, profile)
+    return served if profile is None else profiled(served, profile)
 
 
 def _fleet_document(machine: str | Document) -> Document | None:

@@ -81,7 +81,7 @@ def gpu_system_result(
     seconds = [steps.waits.get(kernel.operator, alone) for kernel, alone in predicted]  # messages take the fabric's
     times = [kernel.repeat * steps.executions(kernel.operator) for kernel in found.kernels]
     busy = sum(s * n for s, n in zip(seconds, times, strict=True))
-    kernels_s, overhead = steps.seconds, _stack_seconds(stack, steps, found)
+    kernels_s, overhead = steps.seconds, _stack_seconds(stack, steps, found, graph)
     steps.seconds += overhead
     work = kernel_flops(found.operations)
     shared = plan.data * plan.tensor * plan.context
@@ -136,14 +136,15 @@ def gpu_system_result(
     }
 
 
-def _stack_seconds(stack: Stack, steps: PlannedStep, found: ModelPrediction) -> float:
+def _stack_seconds(stack: Stack, steps: PlannedStep, found: ModelPrediction, graph: Graph) -> float:
     """Seconds that serving software adds to the kernels of a step."""
     if stack == NO_STACK:
         return 0.0
     if steps.plan.pipeline > 1:
         raise NotSupported(f"{stack.name} on {steps.plan.pipeline} stages")
     launched = sum(k.repeat for k in found.kernels if not k.fused) * steps.microbatches
-    return stack.seconds(steps.seconds, launched) - steps.seconds
+    requests = sum(group.count for group in graph.requests) or graph.batch
+    return stack.seconds(steps.seconds, launched, requests, steps.plan.tensor) - steps.seconds
 
 
 def _with_measured(steps: PlannedStep, operators: list[dict[str, Any]]) -> dict[str, float]:

@@ -22,15 +22,20 @@ ROOM = 1 << 50
 
 
 class StepKernels(Struct, frozen=True):
-    """Seconds of a step's kernels together, how many are launched, and the time below which they cannot be."""
+    """Seconds of a step's kernels together, how many are launched, and the time below which they cannot be.
+
+    ``sequences`` and ``tensor`` are its requests, and the GPUs that share it.
+    """
 
     kernels_s: float
     kernels: int
     roofline: float
+    sequences: int = 1
+    tensor: int = 1
 
     def seconds(self, stack: Stack) -> float:
         """Time of the step under a serving stack."""
-        return stack.seconds(self.kernels_s, self.kernels)
+        return stack.seconds(self.kernels_s, self.kernels, self.sequences, self.tensor)
 
 
 class ServingRun(Struct, frozen=True):
@@ -90,7 +95,7 @@ def predict_step(
     result = evaluate(machine, load_workload(model, sets)).result
     launched = sum(kernel["repeat"] for kernel in result["operators"] if not kernel["fused"])
     floor = sum(kernel["roofline_s"] for kernel in result["operators"])
-    return StepKernels(result["seconds"], launched, floor)
+    return StepKernels(result["seconds"], launched, floor, batch, tensor)
 
 
 def predict_run(

@@ -297,8 +297,8 @@ def _notes(member: FleetMember, complete: bool) -> list[str]:
         notes.append("interrupted: figures are of the requests that had ended by then")
     if served.profile is not None:
         notes.append(
-            f"steps are made of operators that were timed ({served.profile}), straight between their sizes; what "
-            "energy they take is not known, and left out, of cost too"
+            f"steps are made of operators that were timed ({served.profile}), straight between their sizes; their "
+            "energy is not known, and left out, of cost too"
         )
         if served.plan.tensor > 1:
             notes.append("messages between GPUs are predicted: profiles have none")

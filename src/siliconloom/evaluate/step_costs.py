@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from siliconloom.arch import LoomError, NotSupported
 from siliconloom.arch.memo import key_of, shared_memo
 from siliconloom.baselines.machine import GpuMachine
+from siliconloom.baselines.model import kernels_of, predict_rows
 from siliconloom.baselines.stacks import NO_STACK, Stack
 from siliconloom.evaluate.asked import workload_digest
 from siliconloom.evaluate.chip_machine import ChipMachine
@@ -116,6 +118,8 @@ class ReplicaCosts:
         self._lengths = [*(n for n in (LENGTHS if self._exact else STRAIGHT) if n < longest), longest]
         self._found: dict[tuple[str, int, int], StepTerms] = {}
         self._answers: dict[tuple[Any, ...], tuple[float, float]] = {}
+        self._rows: dict[int, list[tuple[dict[str, Any], int]]] = {}
+        """Of a GPU's attention for one request, kernels by length, and how often a step has each."""
         self._curves: dict[int, tuple[Float, Float, Float]] = {}
         self._asked = 0
         graph = ask([("phase", "decode"), ("batch", "1"), ("context", "1")])
@@ -222,10 +226,39 @@ class ReplicaCosts:
             return known
         upto = min(bisect_left(self._lengths, longest) + 1, len(self._lengths))
         lengths = self._lengths[:upto]
+        if self._exact:
+            made = self._predicted_curve(count, lengths)
+            self._curves[count] = made
+            return made
         found = [self._blend(count, lambda n, c=c: self._decode(n, c).attention) for c in lengths]  # type: ignore[misc]
         made = (np.array(lengths, np.float64), np.array([s for s, _ in found]), np.array([j for _, j in found]))
         self._curves[count] = made
         return made
+
+    def _predicted_curve(self, count: int, lengths: Sequence[int]) -> tuple[Float, Float, Float]:
+        """The same on a GPU: its kernels at all lengths are one question to the model of kernels."""
+        machine = self.cluster.machine
+        assert isinstance(machine, GpuMachine)
+        rows: list[dict[str, Any]] = []
+        repeats: list[int] = []
+        ends: list[int] = []
+        for length in lengths:
+            if length not in self._rows:
+                part = self._part(self.ask(self._next_tokens(1, length)))
+                names = {o.name for o in part.operators() if isinstance(o, Attention)}
+                kernels = [k for k in kernels_of(part) if k.operator in names]
+                self._rows[length] = [(k.row, k.repeat) for k in kernels]
+                self._asked += 1
+            rows += [row | {"batch": count * row["batch"]} for row, _ in self._rows[length]]
+            repeats += [repeat for _, repeat in self._rows[length]]
+            ends.append(len(rows))
+        seconds, joules = predict_rows(machine.gpu, rows, sustained=machine.sustained)
+        above = np.maximum(joules - seconds * machine.gpu.idle_power, 0.0) * self.cluster.chips
+        total_s, total_j = (np.cumsum(each * np.array(repeats)) for each in (seconds, above))
+        at = np.array(ends) - 1
+        sums = (np.diff(total[at], prepend=0.0) for total in (total_s, total_j))
+        curve_s, curve_j = sums
+        return np.array(lengths, np.float64), curve_s, curve_j
 
     def _chunk_attention(self, new: int, known: int) -> tuple[float, float]:
         """Attention of new tokens behind those that lie in the cache."""
@@ -243,7 +276,9 @@ class ReplicaCosts:
             s, j = ((x / low + (y / high - x / low) * share) * new for x, y in zip(a, b, strict=True))
             return s, j
 
-        if known == 0 or known in self._lengths:
+        if self._exact and known and new > 1 and self._plain:
+            found = self._predicted_chunk(new, known)
+        elif known == 0 or known in self._lengths:
             found = at(known)
         else:
             place = bisect_left(self._lengths, known)
@@ -253,11 +288,32 @@ class ReplicaCosts:
         self._answers[key] = found
         return found
 
+    @cached_property
+    def _plain(self) -> list[tuple[dict[str, Any], int]]:
+        """A GPU's kernels of a chunk's attention where every token attends to all before it; else none."""
+        part = self._part(self.ask([("requests", "[{new: 2, context: 2}]")]))
+        attentions = {o.name: o for o in part.operators() if isinstance(o, Attention)}
+        if any(o.window is not None or o.cached is not None for o in attentions.values()):
+            return []
+        return [(k.row, k.repeat) for k in kernels_of(part) if k.operator in attentions]
+
+    def _predicted_chunk(self, new: int, known: int) -> tuple[float, float]:
+        """A chunk's attention, asked of the model of kernels alone."""
+        machine = self.cluster.machine
+        assert isinstance(machine, GpuMachine)
+        rows = [row | {"q_len": new, "kv_len": new + known} for row, _ in self._plain]
+        repeats = np.array([repeat for _, repeat in self._plain])
+        seconds, joules = predict_rows(machine.gpu, rows, sustained=machine.sustained)
+        above = np.maximum(joules - seconds * machine.gpu.idle_power, 0.0) * self.cluster.chips
+        return float((seconds * repeats).sum()), float((above * repeats).sum())
+
     def _decode(self, count: int, length: int) -> StepTerms:
+        return self._term("decode", count, length, self._next_tokens(count, length))
+
+    def _next_tokens(self, count: int, length: int) -> list[tuple[str, str]]:
+        """A step of the next tokens of requests whose first new token attends to ``length``."""
         sets = [("phase", "decode"), ("batch", str(count)), ("context", str(length + self._guesses))]
-        if self._guesses:
-            sets.append(("sequence", str(self._guesses + 1)))
-        return self._term("decode", count, length, sets)
+        return [*sets, ("sequence", str(self._guesses + 1))] if self._guesses else sets
 
     def _chunk(self, new: int, known: int) -> StepTerms:
         if not known:
@@ -272,13 +328,17 @@ class ReplicaCosts:
             self._asked += 1
         return found
 
+    def _part(self, graph: Graph) -> Graph:
+        """One chip's operators."""
+        server = Server(self.cluster, graph)
+        return server.layers.part(self.plan, server.batch)
+
     def _terms(self, graph: Graph, *, apart: bool = False) -> StepTerms:
         """Parts of a step of one chip, and of all chips its energy; ``apart``, of attention and its appends alone.
 
         The others are known from a step of as many tokens, and simulating them again for every length takes long.
         """
-        server = Server(self.cluster, graph)
-        part = server.layers.part(self.plan, server.batch)
+        part = self._part(graph)
         if apart:
             part = subgraph(part, [o for o in part.operators() if _kind_of(o) == "attention"])
         machine, chips = self.cluster.machine, self.cluster.chips
