@@ -62,7 +62,6 @@ def command(
     --set serve.rate=4 scales the trace, serve.arrivals, serve.batching, serve.max_sequences, serve.prefix_cache and so
     on say how requests come and are scheduled; --set plan.tensor and plan.data how chips make replicas.
     """
-    from siliconloom.arch import NotSupported
     from siliconloom.arch.document import parse_assignments
     from siliconloom.arch.serving import parse_level
     from siliconloom.evaluate.capacity import find_capacity
@@ -97,7 +96,9 @@ def command(
 
         write_text(events, trace_text(serving_timeline(kept[-1], result)))
     if report is not None:
-        raise NotSupported("--report of loom serve")
+        from siliconloom.render.report_serving import serving_html
+
+        write_text(report, serving_html(result))
     if json_file is not None:
         write_json(json_file, result)
     if "-" not in outputs.values():

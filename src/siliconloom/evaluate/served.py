@@ -169,6 +169,9 @@ def _timeline(fleet: Fleet, duration: float, blocks: int) -> dict[str, list[floa
         peak = np.zeros(len(used))
         np.maximum.at(peak, lows, table["blocks"])
         np.maximum.at(peak, highs, table["blocks"])
+        for row in np.flatnonzero(highs > lows + 1):  # records of a replica follow each other: few are so long
+            inner = slice(lows[row] + 1, highs[row])
+            peak[inner] = np.maximum(peak[inner], table["blocks"][row])
         used += peak / blocks / len(fleet.replicas)
     log = fleet.log
     middles = (edges[:-1] + edges[1:]) / 2 + first
