@@ -201,16 +201,20 @@ def _shared(begins: Float, ends: Float, amounts: Float, edges: Float) -> Float:
     return np.diff(np.interp(edges, points, total))
 
 
+def request_table(fleet: Fleet) -> dict[str, NDArray[Any]]:
+    """Every request's times, in seconds from the first arrival; NaN is what never happened."""
+    columns = request_columns(fleet)
+    return {**columns, "arrival_s": columns["arrival_s"] - float(fleet.requests.arrival_s[0])}
+
+
 def requests_csv(fleet: Fleet) -> str:
     """Every request's times as CSV, in seconds from the first arrival; what never happened is left empty."""
-    columns = request_columns(fleet)
-    shift = float(fleet.requests.arrival_s[0])
+    columns = request_table(fleet)
     lines = [",".join(columns)]
     for at in range(len(fleet.requests.prompt)):
         cells = []
-        for name, values in columns.items():
-            value = values[at] - shift if name == "arrival_s" else values[at]
-            cells.append("" if value != value else repr(value.item()))
+        for values in columns.values():
+            cells.append("" if values[at] != values[at] else repr(values[at].item()))
         lines.append(",".join(cells))
     return "\n".join(lines) + "\n"
 
@@ -269,4 +273,13 @@ def serving_timeline(fleet: Fleet, result: dict[str, Any]) -> Timeline:
     return Timeline(title, TICK, tracks, spans, {"version": result["version"]})
 
 
-__all__ = ["attained", "check_little", "request_columns", "requests_csv", "run_result", "serving_timeline", "spread"]
+__all__ = [
+    "attained",
+    "check_little",
+    "request_columns",
+    "request_table",
+    "requests_csv",
+    "run_result",
+    "serving_timeline",
+    "spread",
+]

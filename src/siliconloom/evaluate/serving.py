@@ -55,8 +55,8 @@ class ServedModel(Struct, frozen=True):
         return self.ask([("phase", "decode"), ("batch", "1"), ("context", "1")])
 
 
-def read_model(name: str, sets: Sets) -> ServedModel:
-    """A model by file or library name; ``sets`` are overrides of its workload without ``workload.``.
+def read_model(name: str | Document, sets: Sets) -> ServedModel:
+    """A model by file or library name, or as a document; ``sets`` are overrides of its workload without ``workload.``.
 
     Raises
     ------
@@ -73,7 +73,7 @@ def read_model(name: str, sets: Sets) -> ServedModel:
     def ask(step: Sets) -> Graph:
         return load_workload(name, [*given, *step])
 
-    model = ServedModel(name, ask)
+    model = ServedModel(str(name), ask)
     try:
         graph = ask([("requests", "[{new: 1, context: 1}]")])
     except NotSupported:
@@ -161,8 +161,12 @@ def prepare(
     return Served(cluster.name, cluster, model, timed(trace, settings), settings, plan, replicas, stack)
 
 
-def prepare_named(machine: str | Document, model: str, trace: str, sets: Sets, stack: str | None = None) -> Served:
-    """What `prepare` makes of names, files and ``--set`` pairs; a GPU's software is vLLM unless ``stack`` says another.
+def prepare_named(
+    machine: str | Document, model: str | Document, trace: str | RequestTrace, sets: Sets, stack: str | None = None
+) -> Served:
+    """What `prepare` makes of names, files, documents and ``--set`` pairs.
+
+    A GPU's software is vLLM unless ``stack`` says another.
 
     Raises
     ------
@@ -176,7 +180,8 @@ def prepare_named(machine: str | Document, model: str, trace: str, sets: Sets, s
         stack = "vllm" if described.chip is None else "none"
     elif described.chip is not None and find_stack(stack) is not NO_STACK:
         raise NotSupported(f"--stack {stack} on {described.name}: its software was measured on GPUs")
-    return prepare(described, read_model(model, of_model), load_trace(trace), settings, find_stack(stack))
+    requests = trace if isinstance(trace, RequestTrace) else load_trace(trace)
+    return prepare(described, read_model(model, of_model), requests, settings, find_stack(stack))
 
 
 def _chip_of(machine: DescribedMachine) -> Any:

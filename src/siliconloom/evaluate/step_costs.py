@@ -156,7 +156,7 @@ class ReplicaCosts:
         rest_s = rest_j = launched = 0.0
         if chunks:
             tokens = count + sum(new for new, _ in chunks)
-            body = self._blend(tokens, lambda n: self._chunk(n, 0).body)
+            body = self._blend(tokens, lambda n: self._body(n).body)
             head = (
                 self._blend(count + ended, lambda n: self._decode(n, self._lengths[0]).head)
                 if count + ended
@@ -247,6 +247,18 @@ class ReplicaCosts:
         if not known:
             return self._term("chunk", new, 0, [("phase", "prefill"), ("batch", "1"), ("sequence", str(new))])
         return self._term("chunk", new, known, [("requests", f"[{{new: {new}, context: {known}}}]")])
+
+    def _body(self, tokens: int) -> StepTerms:
+        """Terms of so many new tokens, in prompts that are no longer than requests are: of these the body is meant."""
+        longest = self._lengths[-1]
+        whole, rest = divmod(tokens, longest)
+        if not whole or tokens == longest:
+            return self._chunk(tokens, 0)
+        entries = [
+            f"{{new: {longest}, context: 0, count: {whole}}}",
+            *([f"{{new: {rest}, context: 0}}"] if rest else []),
+        ]
+        return self._term("body", tokens, longest, [("requests", f"[{', '.join(entries)}]")])
 
     def _term(self, kind: str, a: int, b: int, sets: Sequence[tuple[str, str]]) -> StepTerms:
         found = self._found.get((kind, a, b))
