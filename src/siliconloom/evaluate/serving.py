@@ -161,6 +161,24 @@ def prepare(
     return Served(cluster.name, cluster, model, timed(trace, settings), settings, plan, replicas, stack)
 
 
+def served_stack(machine: DescribedMachine, name: str | None) -> Stack:
+    """The host's software by name, on GPUs vLLM where nothing is said.
+
+    Raises
+    ------
+    LoomError
+        For a name that is none.
+    NotSupported
+        For software on chips of ours.
+    """
+    if name is None:
+        name = "vllm" if machine.chip is None else "none"
+    found = find_stack(name)
+    if machine.chip is not None and found is not NO_STACK:
+        raise NotSupported(f"--stack {name} on {machine.name}: its software was measured on GPUs")
+    return found
+
+
 def prepare_named(
     machine: str | Document, model: str | Document, trace: str | RequestTrace, sets: Sets, stack: str | None = None
 ) -> Served:
@@ -176,12 +194,8 @@ def prepare_named(
     of_machine, of_model = split_overrides(list(sets))
     settings = read_settings([pair for pair in of_machine if pair[0].startswith("serve.")])
     described = read_machine(machine, [pair for pair in of_machine if not pair[0].startswith("serve.")])
-    if stack is None:
-        stack = "vllm" if described.chip is None else "none"
-    elif described.chip is not None and find_stack(stack) is not NO_STACK:
-        raise NotSupported(f"--stack {stack} on {described.name}: its software was measured on GPUs")
     requests = trace if isinstance(trace, RequestTrace) else load_trace(trace)
-    return prepare(described, read_model(model, of_model), requests, settings, find_stack(stack))
+    return prepare(described, read_model(model, of_model), requests, settings, served_stack(described, stack))
 
 
 def _chip_of(machine: DescribedMachine) -> Any:
@@ -476,4 +490,14 @@ def _notes(served: Served, complete: bool) -> list[str]:
     return [*notes, *machine.notes]
 
 
-__all__ = ["Served", "ServedModel", "memory_of", "prepare", "read_model", "serve"]
+__all__ = [
+    "OF_STEPS",
+    "Served",
+    "ServedModel",
+    "memory_of",
+    "prepare",
+    "prepare_named",
+    "read_model",
+    "serve",
+    "served_stack",
+]

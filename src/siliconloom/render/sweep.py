@@ -146,7 +146,8 @@ def sweep_tables(result: SweepResult, out: Console) -> None:
     """Print a sweep: what was asked, the front, what each key does, where a larger machine is worse, what failed."""
     asked, counts = result.asked, result.counts
     names = [key.path for key in asked.keys]
-    out.print(f"{bold(asked.name)}: {bold(asked.workload)} on {bold(asked.machine)}, {asked.method}")
+    served = "" if asked.trace is None else f", requests of {bold(asked.trace)}"
+    out.print(f"{bold(asked.name)}: {bold(asked.workload)} on {bold(asked.machine)}{served}, {asked.method}")
     if asked.set:
         out.print("set: " + ", ".join(f"{path}={value}" for path, value in asked.set.items()), style="dim")
     for note in result.notes:

@@ -87,7 +87,8 @@ def sweep_html(result: SweepResult) -> str:
 def _asked(result: SweepResult) -> str:
     asked = result.asked
     seed = "" if asked.method == "grid" else f", seed {asked.seed}"
-    return f"{asked.workload} on {asked.machine}, {asked.method}{seed}"
+    served = "" if asked.trace is None else f", requests of {asked.trace}"
+    return f"{asked.workload} on {asked.machine}{served}, {asked.method}{seed}"
 
 
 def _headline(result: SweepResult) -> str:
