@@ -13,8 +13,14 @@ from siliconloom.arch.errors import LoomError, nearest_name, one_line, shortened
 from siliconloom.arch.inputs import read_input, source_name
 from siliconloom.arch.planned import PLAN_SCHEMA, PlanResult
 from siliconloom.arch.result import SCHEMA, StepResult
+from siliconloom.arch.served import SERVING_SCHEMA, ServingResult
 
-SCHEMAS: dict[str, type[BaseModel]] = {SCHEMA: StepResult, PLAN_SCHEMA: PlanResult, COMPARE_SCHEMA: Comparison}
+SCHEMAS: dict[str, type[BaseModel]] = {
+    SCHEMA: StepResult,
+    PLAN_SCHEMA: PlanResult,
+    COMPARE_SCHEMA: Comparison,
+    SERVING_SCHEMA: ServingResult,
+}
 """Models of results by the name of their schema; a verification's record comes with its own."""
 MOST_BYTES = 64 << 20
 """Bytes that a kept result may have."""

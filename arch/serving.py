@@ -17,7 +17,8 @@ from siliconloom.arch.document import Description, Document, rule_at
 from siliconloom.arch.errors import LoomError, nearest_name
 from siliconloom.arch.quantity import DURATION, Bandwidth, parse
 
-PICOSECONDS = 1e-12
+PICOSECONDS = 1e12
+"""Of a second."""
 MOST_SEQUENCES = 65536
 MOST_REQUESTS = 10_000_000
 
@@ -216,7 +217,7 @@ def parse_level(text: str) -> ServiceLevel:
         if f"{name}_s" in found:
             raise LoomError(f"--slo: {name} stands twice")
         try:
-            seconds = float(parse(value, DURATION, "50 ms")) * PICOSECONDS
+            seconds = float(parse(value, DURATION, "50 ms")) / PICOSECONDS
         except Exception as error:
             raise LoomError(f"--slo: {name}: {error} (got '{value}')") from None
         if not 0 < seconds < 1e9:

@@ -235,6 +235,9 @@ class Sweep(Description):
     description: str = ""
     machine: str = Field(min_length=1, description="chip, GPU or system: a file or a library name")
     workload: str = Field(min_length=1, description="a file or a library name")
+    trace: str | None = Field(default=None, min_length=1, description="requests that are served, as in loom serve")
+    slo: str | None = Field(default=None, min_length=1, description="as --slo of loom serve, of a trace")
+    stack: str | None = Field(default=None, min_length=1, description="as --stack of loom serve, of a trace")
     set: dict[str, Value] = Field(default_factory=dict, description="keys that have one value in all points")
     keys: dict[str, SweepKey] = Field(min_length=1, description="key paths, as --set takes them, and their values")
     method: SweepMethod = SweepMethod.GRID
@@ -263,6 +266,12 @@ class Sweep(Description):
             raise ValueError(f"the key 'points' is missing; method {self.method.value} takes so many")
         if self.population is not None and self.method not in SEARCHES:
             raise rule_at("population", f"is of a search ({', '.join(SEARCHES)})", self.population)
+        if self.trace is None:
+            for name in ("slo", "stack"):
+                if getattr(self, name) is not None:
+                    raise rule_at(name, "is of a service, and there is no trace", getattr(self, name))
+        elif "mapping" in self.model_fields_set:
+            raise rule_at("mapping", "is of single steps, and a trace is served")
         if len(set(self.objectives)) < len(self.objectives):
             raise rule_at("objectives", "an objective stands twice")
         known = list(self.set)

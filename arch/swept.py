@@ -46,7 +46,7 @@ class SweptKey(Struct, frozen=True):
 
 
 class SweptQuestion(Struct, frozen=True):
-    """All that was asked of a sweep."""
+    """All that was asked of a sweep; ``trace``, ``slo`` and ``stack`` where its points serve requests."""
 
     name: str
     machine: str
@@ -58,6 +58,9 @@ class SweptQuestion(Struct, frozen=True):
     objectives: tuple[SweptMetric, ...]
     constraints: tuple[SweptConstraint, ...]
     mapping: dict[str, Any]
+    trace: str | None = None
+    slo: str | None = None
+    stack: str | None = None
 
 
 class SweptPoint(Struct, frozen=True, kw_only=True):

@@ -53,6 +53,25 @@ def missing_modules(text):
     return found
 
 
+def test_every_key_of_a_service_is_told_with_its_default():
+    from siliconloom.arch.serving import ServeSettings
+
+    text = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+    told = dict(re.findall(r"^\| `serve\.(\w+)` \|([^|]*)\|", text, re.MULTILINE))
+    assert set(told) == set(ServeSettings.model_fields)
+    for name, value in ServeSettings().model_dump(mode="json").items():
+        written = f"{value:g}" if isinstance(value, float) else str(value)
+        if value is not None:
+            assert told[name].strip("` ") == (written.lower() if isinstance(value, bool) else written)
+
+
+def test_every_column_of_a_trace_is_told():
+    from siliconloom.workloads.serving.trace import KNOWN
+
+    text = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+    assert {name for name in KNOWN if f"`{name}`" not in text} == set()
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
 def test_what_a_document_names_is_there(document):
     text = document.read_text(encoding="utf-8")

@@ -1,7 +1,9 @@
 """The Python API answers what the command line answers, and takes names, files, dictionaries and objects alike."""
 
+import csv as csv_module
 import json
 
+import pandas
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -79,6 +81,56 @@ def test_a_comparison_is_what_loom_compare_writes(capsys):
     frame = ours.operators
     assert set(frame["machine"]) == {"npu-edge", "h100", "a100"}
     assert list(frame.columns)[:3] == ["name", "machine", "seconds"]
+
+
+SERVED = {"serve.requests": 20, "serve.arrivals": "poisson", "serve.rate": 5.0}
+
+
+@pytest.mark.parametrize(
+    ("machine", "words", "options"),
+    [
+        ("h100", [], {}),
+        ("h100", ["--slo", "ttft=50ms,tpot=20ms"], {"slo": {"ttft": "50 ms", "tpot": 0.02}}),
+        ("h100", ["--slo", "ttft=50ms", "--find", "rate"], {"slo": "ttft=50ms", "find": "rate"}),
+        ("h100", ["--stack", "none"], {"stack": "none"}),
+        ("npu-edge", [], {}),
+    ],
+)
+def test_a_service_is_what_loom_serve_writes(machine, words, options, capsys, tmp_path):
+    csv = tmp_path / "requests.csv"
+    words = ["serve", machine, "gpt2", "64x16", *set_words(SERVED), *words, "--csv", str(csv)]
+    ours = sl.serve(machine, "gpt2", "64x16", SERVED, **options)
+    theirs = command_json(capsys, *words)
+    assert ours.costs.asked >= theirs["costs"].pop("asked")  # what the first one was told is kept
+    mine = without_wall(ours.to_dict())
+    del mine["costs"]["asked"]
+    assert mine == without_wall(theirs)
+    rows = list(csv_module.DictReader(csv.read_text().splitlines()))
+    frame = ours.frame("requests")
+    assert list(frame.columns) == list(rows[0])
+    for name in frame.columns:
+        assert frame[name].to_list() == [float(row[name]) for row in rows]
+    assert len(ours.frame("replicas")) == len(ours.replicas)
+    assert sum(ours.frame("timeline")["tokens_per_s"]) > 0
+    assert "time to first token" in str(ours)
+    assert "time to first token" in ours._repr_html_()
+    assert "gpt2" in repr(ours)
+
+
+def test_a_trace_is_a_file_columns_or_a_data_frame(tmp_path):
+    columns = {"arrival_s": [0, 0.25, 1.5], "prompt_tokens": [64, 3, 100], "output_tokens": [8, 1, 30]}
+    columns["session"] = ["a", None, "a"]
+    frame = pandas.DataFrame(columns)
+    file = tmp_path / "trace.csv"
+    frame.to_csv(file, index=False)
+    stamped = frame.drop(columns="arrival_s").rename(columns={"prompt_tokens": "ContextTokens"})
+    stamped["TIMESTAMP"] = pandas.Timestamp("2024-05-01 10:00") + pandas.to_timedelta(frame["arrival_s"], unit="s")
+    typed = frame.convert_dtypes(dtype_backend="pyarrow")
+    answers = [sl.serve("h100", "gpt2", each) for each in (file, str(file), columns, frame, typed, stamped)]
+    for each in answers[1:]:
+        assert each.asked.trace_digest == answers[0].asked.trace_digest
+        assert each.frame("requests").equals(answers[0].frame("requests"))
+    assert pandas.isna(answers[0].frame("requests")["tpot_s"][1])  # one token has no further one
 
 
 LOADED = {
@@ -194,7 +246,20 @@ def circle():
         (lambda: sl.plan("npu-edge", "gpt2"), "kind: must be one of system"),
         (lambda: sl.verify("npu-edge", simulator="veriloq"), "did you mean 'verilator'?"),
         (lambda: sl.generate_rtl("npu-edge", reset="none"), "--reset: must be one of"),
-        (lambda: sl.serve("dgx-h100", "gpt2", "trace.csv"), "not supported: serve"),
+        (lambda: sl.serve("dgx-h100", "gpt2", "trace.csv"), "trace.csv: no such file"),
+        (lambda: sl.serve("h100", "gpt2", {"prompt_tokens": [1, 2], "output_tokens": [1]}), "prompt_tokens 2, output"),
+        (
+            lambda: sl.serve("h100", "gpt2", {"prompt_tokens": [1, 0.5], "output_tokens": [1, 1]}),
+            "trace: request 2: pro",
+        ),
+        (
+            lambda: sl.serve("h100", "gpt2", {"prompt_tokens": 3, "output_tokens": [1]}),
+            "must be a value for each request",
+        ),
+        (lambda: sl.serve("h100", sl.load_workload("gpt2"), "8x8"), "model: must be a name, a file or a dictionary"),
+        (lambda: sl.serve("h100", "gpt2", "8x8", slo={"ttft": None}), "slo: ttft: must be seconds"),
+        (lambda: sl.serve("h100", "gpt2", "8x8", slo={"ttf": 1}), "did you mean 'ttft'?"),
+        (lambda: sl.serve("h100", "gpt2", "8x8", {"serve.requests": 2}, find="rate"), "--find rate: needs limits"),
     ],
 )
 def test_mistakes_are_one_line(call, told):

@@ -181,6 +181,24 @@ def test_plots_draw_every_operator(step, on_gpu):
     pyplot.close("all")
 
 
+def test_plots_of_a_service_are_its_percentiles_and_its_run():
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    served = sl.serve("h100", "gpt2", "64x16", {"serve.requests": 9, "serve.arrivals": "poisson", "serve.rate": 50})
+    axes = served.plot_latency()
+    assert [list(line.get_xdata()) for line in axes.lines] == [
+        [served[name][key] for key in ("p50", "p90", "p95", "p99", "max")]
+        for name in ("ttft_s", "tpot_s", "itl_s", "e2e_s")
+    ]
+    drawn = pyplot.subplots()[1]
+    assert served.plot_timeline(drawn) is drawn
+    assert list(drawn.lines[0].get_ydata()) == served["timeline"]["tokens_per_s"]
+    pyplot.close("all")
+
+
 @pytest.mark.parametrize(
     ("missing", "call", "extra"),
     [

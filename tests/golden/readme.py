@@ -1,4 +1,4 @@
-"""The outputs that README.md shows are what its commands print.
+"""The outputs that README.md and docs/serving.md show are what their commands print.
 
 ``python -m tests.golden.readme`` runs the command of every block that begins with ``$ loom`` and writes the lines that
 the block shows as they are printed now; ``--slow`` runs those that build Verilog, or need a model that was fetched,
@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 README = Path(__file__).parents[2] / "README.md"
+DOCUMENTS = (README, README.parent / "docs" / "serving.md")
 BLOCK = re.compile(r"(?<=```\n)\$ loom (?P<command>.*)\n(?P<shown>(?:.*\n)*?)(?=```)")
 VOLATILE = re.compile(r"simulated in|verilator, seed")
 """Lines with times of a machine: they stay as they are."""
@@ -73,16 +74,17 @@ def blocks(text: str) -> list[tuple[str, str]]:
 
 
 def write(slow: bool) -> None:
-    """Bring README.md up to date; prints the commands whose lines changed."""
-    text = README.read_text(encoding="utf-8")
-    for command, shown in blocks(text):
-        if command.split()[0] in SLOW and not slow:
-            continue
-        new = refreshed(command, shown)
-        if new != shown:
-            print(f"changed: loom {command}")
-            text = text.replace(f"$ loom {command}\n{shown}", f"$ loom {command}\n{new}")
-    README.write_text(text, encoding="utf-8")
+    """Bring the documents up to date; prints the commands whose lines changed."""
+    for document in DOCUMENTS:
+        text = document.read_text(encoding="utf-8")
+        for command, shown in blocks(text):
+            if command.split()[0] in SLOW and not slow:
+                continue
+            new = refreshed(command, shown)
+            if new != shown:
+                print(f"changed: loom {command}")
+                text = text.replace(f"$ loom {command}\n{shown}", f"$ loom {command}\n{new}")
+        document.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

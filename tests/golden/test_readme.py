@@ -1,15 +1,15 @@
-"""README's figures are those that its commands print."""
+"""Figures of README.md and docs/serving.md are those that their commands print."""
 
 import pytest
 
 from tests.golden import readme
 
-BLOCKS = readme.blocks(readme.README.read_text(encoding="utf-8")) if readme.README.exists() else []
+BLOCKS = [b for each in readme.DOCUMENTS if each.exists() for b in readme.blocks(each.read_text(encoding="utf-8"))]
 pytestmark = pytest.mark.checkout
 
 
 def test_blocks_are_found():
-    assert {command.split()[0] for command, _ in BLOCKS} >= {"sim", "compare", "verify"}
+    assert {command.split()[0] for command, _ in BLOCKS} >= {"sim", "compare", "verify", "serve"}
 
 
 @pytest.mark.parametrize(("command", "shown"), [b for b in BLOCKS if b[0].split()[0] not in readme.SLOW])

@@ -391,7 +391,7 @@ ELSEWHERE: dict[str, str] = {
     **{
         f"{kind}.{key}": "tests/sweeps/test_sweep_keys.py"
         for kind, keys in {
-            "Sweep": "name machine workload set method points population seed objectives",
+            "Sweep": "name machine workload trace slo stack set method points population seed objectives",
             "SweepKey": "values from to step factor with",
             "SweepConstraint": "metric at_most at_least",
             "SweepMapping": "search seed objective placement",

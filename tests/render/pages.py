@@ -28,6 +28,10 @@ COMMANDS = {
     ],
     "sweep": ["sweep", "{folder}/sweep.yaml", "--results", "{folder}/sweep.sqlite", "--workers", "1"],
     "network": ["collective", "torus-2d", "all_reduce", "4 MiB", "--chips", "16"],
+    "service": [
+        *("serve", "dgx-h100", "llama3-8b", "azure-conv", "--set", "serve.requests=100", "--set", "serve.rate=20"),
+        *("--set", "serve.price=3", "--set", "plan.data=2", "--slo", "ttft=300ms,tpot=12ms", "--find", "rate"),
+    ],
 }
 """A command for each kind of page, without its ``--report``; ``{folder}`` is where the pages go."""
 SWEEP = """kind: sweep
@@ -47,6 +51,7 @@ SHOWN = {
     "plan": "#pipeline canvas",
     "network": "#links canvas",
     "sweep": "#points .drawing",
+    "service": "#overtime canvas",
 }
 """What is kept as a picture of each kind."""
 DARKER = 24

@@ -20,6 +20,7 @@ def kept(tmp_path_factory):
         "gpu": ["sim", "h100", "gpt2", *SMALL],
         "comparison": ["compare", "npu-edge-int8", "gpt2", "--gpu", "h100", *SMALL],
         "plan": ["plan", "dgx-h100", "llama3-8b"],
+        "service": ["serve", "h100", "gpt2", "64x16", "--set", "serve.requests=9"],
     }
     for name, command in commands.items():
         assert main([*command, "--json", str(folder / name)]) == 0
@@ -33,7 +34,10 @@ def svg_text(path):
 @pytest.mark.parametrize("suffix", BEGINS)
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("chip", "roofline"), ("chip", "operators"), ("chip", "energy"), ("gpu", "energy"), ("comparison", "operators")],
+    [
+        *(("chip", "roofline"), ("chip", "operators"), ("chip", "energy"), ("gpu", "energy")),
+        *(("comparison", "operators"), ("service", "latency"), ("service", "timeline")),
+    ],
 )
 def test_a_figure_is_of_the_format_that_its_name_says_and_is_the_same_again(name, kind, suffix, kept, tmp_path):
     files = [tmp_path / f"{number}.{suffix}" for number in (1, 2)]
@@ -55,6 +59,10 @@ def test_figures_name_what_they_draw(kept, tmp_path):
     assert "h100" in svg_text(out)
     assert main(["figure", str(kept / "gpu"), "-o", out]) == 0
     assert "seconds, all executions" in svg_text(out)
+    assert main(["figure", str(kept / "service"), "-o", out]) == 0
+    assert "share that waits no longer" in svg_text(out)
+    assert main(["figure", str(kept / "service"), "-o", out, "--kind", "timeline"]) == 0
+    assert "tokens of answers a second" in svg_text(out)
 
 
 def test_names_of_users_are_no_formulas(kept, tmp_path):
@@ -88,9 +96,25 @@ def test_what_is_no_result_is_one_line(change, options, told, kept, tmp_path, ca
     assert not (tmp_path / "f.svg").exists()
 
 
+OTHERS = (
+    ("service", "operators"),
+    ("service", "energy"),
+    ("service", "roofline"),
+    ("chip", "latency"),
+    ("plan", "timeline"),
+)
+"""Figures of other results than they are asked of."""
+
+
 def test_a_figure_that_a_result_has_no_data_for_is_not_supported(kept, tmp_path, capsys):
     out = str(tmp_path / "f.svg")
-    for name, kind in (("plan", "operators"), ("plan", "energy"), ("gpu", "roofline"), ("comparison", "roofline")):
+    for name, kind in (
+        ("plan", "operators"),
+        ("plan", "energy"),
+        ("gpu", "roofline"),
+        ("comparison", "roofline"),
+        *OTHERS,
+    ):
         assert main(["figure", str(kept / name), "-o", out, "--kind", kind]) == 2
         assert "not supported: " in capsys.readouterr().err
 

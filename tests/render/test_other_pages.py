@@ -1,10 +1,17 @@
 """Pages of plans, comparisons and steps without a program: their data adds up, and names are text."""
 
+import re
+
 import pytest
+import yaml
 
 from siliconloom.api.questions import compare, plan, simulate
+from siliconloom.arch.serving import ServiceLevel
+from siliconloom.evaluate.fleets import prepare_named
+from siliconloom.evaluate.serving_run import serve
 from siliconloom.render.report_compare import compare_html
 from siliconloom.render.report_plan import plan_html
+from siliconloom.render.report_serving import serving_html
 from siliconloom.render.report_step import step_html
 from tests.render.test_report import Checker, data_of
 
@@ -53,3 +60,51 @@ def test_a_comparison_has_every_operator_of_every_machine():
     had = [found for row in result["operators"] for found in row["machines"].values() if found]
     assert len(charts["operators"]["rows"]) == len(had)
     assert sum(row[2] for row in charts["operators"]["rows"]) == pytest.approx(sum(f["seconds"] for f in had))
+
+
+@pytest.mark.parametrize("found", [None, {"what": "rate", "value": 4.0, "attain": 0.9}])
+def test_a_service_tells_all_of_its_result(found):
+    result = served()
+    if found:
+        tries = [{"value": v, "attained": a, "goodput": v * a} for v, a in ((8.0, 0.5), (2.0, 1.0), (4.0, 0.95))]
+        result["found"] = {**found, "tried": tries}
+    result["asked"]["workload"] = result["notes"][0] = HOSTILE
+    page = serving_html(result)
+    charts, timeline = checked(page), result["timeline"]
+    for name in ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s"):
+        assert dict(charts[name]["rows"]) == result[name]
+    assert sum(size for _, size in charts["memory"]["rows"]) == pytest.approx(result["memory"]["capacity_bytes"])
+    drawn = data_of(page)["overtime"]
+    lines = {line["name"]: line["values"] for panel in drawn["panels"] for line in panel["lines"]}
+    assert sum(lines["answers"]) * drawn["step_s"] == pytest.approx(result["requests"]["output_tokens"], rel=1e-4)
+    assert lines["waiting"] == timeline["waiting"]
+    assert lines["cache in use"] == pytest.approx(timeline["cache_used"], rel=1e-5)
+    running = [count for count, used in zip(timeline["running"], lines["cache in use"], strict=True) if not used]
+    assert sum(running) == 0  # whoever is worked on has keys and values
+    assert ("tried" in charts) == bool(found)
+    if found:
+        assert [value for value, _, _ in charts["tried"]["rows"]] == [2, 4, 8]
+    cells = dict(re.findall(r'<tr><td class="left">(serve\.\w+)</td><td class="left">([^<]*)</td>', page))
+    settings = {f"serve.{key}": value for key, value in result["asked"]["settings"].items()}
+    assert {key: yaml.safe_load(text) for key, text in cells.items()} == {
+        key: "not set" if value is None else value for key, value in settings.items()
+    }
+
+
+def test_a_service_that_finished_nothing_and_one_of_many_replicas_have_a_page():
+    result = served()
+    for name in ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s"):
+        result[name] = dict.fromkeys(result[name], 0.0)
+    result["timeline"] = {name: [0.0] for name in result["timeline"]}
+    result["duration_s"] = 0.0
+    result["replicas"] *= 3000
+    page = serving_html(result)
+    checked(page)
+    assert len(page) < 2_000_000
+    assert "2,000 more are left out here" in page
+
+
+def served():
+    """A service of a GPU, as the command writes it."""
+    sets = [("serve.requests", "30"), ("serve.arrivals", "poisson"), ("serve.rate", "5")]
+    return serve(prepare_named("h100", "llama3-8b", "512x64", sets), ServiceLevel(ttft_s=0.1), sets, audits=0)

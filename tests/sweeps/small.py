@@ -31,6 +31,11 @@ SWEEP = {
     },
     "objectives": ["time", "energy"],
 }
+SERVED = {
+    **{"machine": "h100", "workload": "gpt2", "trace": "64x16", "objectives": ["goodput", "ttft_p99"]},
+    **{"set": {"serve.requests": 12}, "keys": {"serve.max_sequences": [2, 8], "workload.layers": [1, 12]}},
+}
+"""What a sweep changes to be one of services."""
 
 
 def sweep(**changed):

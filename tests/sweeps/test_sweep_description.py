@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.sweep import Sweep, SweepKey, amount_of, load_sweep
 from siliconloom.sweeps.run import run_sweep
-from tests.sweeps.small import write
+from tests.sweeps.small import SERVED, write
 
 UNITS = st.sampled_from(["", " KiB", " GB/s", " MHz", " ns", " pJ"])
 
@@ -64,15 +64,27 @@ BAD = [
     ({"keys": {"clock.speed": ["1 GHz"]}}, r"sweep.yaml:5:.*single value"),
     ({"set": {"tile.lanes": 4}}, r"sweep.yaml:.*set\.tile\.lanes.*unknown key 'lanes'"),
     ({"keys": {"tile.array.rows": {"values": [8], "with": ["tile.array.clos"]}}}, "clos.*did you mean 'cols'"),
-    ({"keys": {"serving.rate": [1]}}, "not supported: serving keys"),
+    ({"keys": {"serving.rate": [1]}}, "unknown key 'serving'"),
+    ({"keys": {"serve.rate": [1]}}, r"serve\.rate.*is of a service, and the sweep has no trace"),
+    ({**SERVED, "keys": {"serve.rat": [1]}}, r"sweep.yaml:.*serve\.rat: .*did you mean 'rate'"),
+    ({**SERVED, "keys": {"workload.batch": [1]}}, "the requests say this of every step"),
+    ({**SERVED, "objectives": ["time"]}, r"objectives.*which is of single steps, and a trace is served"),
+    ({**SERVED, "objectives": ["goodputt"]}, "did you mean 'goodput'"),
+    ({**SERVED, "constraints": [{"metric": "ttft", "at_most": "5 J"}]}, "unknown unit 'J'"),
+    ({**SERVED, "mapping": {"search": True}}, "is of single steps, and a trace is served"),
+    ({**SERVED, "trace": "azure-con"}, r"sweep.yaml:.*trace: azure-con: .*did you mean 'azure-conv'"),
+    ({**SERVED, "slo": "ttt=5s"}, r"sweep.yaml:.*slo: .*did you mean 'ttft'"),
+    ({**SERVED, "stack": "vllmm"}, r"sweep.yaml:.*stack: .*did you mean 'vllm'"),
+    ({**SERVED, "machine": "npu-edge", "stack": "vllm"}, r"sweep.yaml:.*stack: .*was measured on GPUs"),
+    ({"slo": "ttft=5s"}, "slo: is of a service, and there is no trace"),
+    ({"stack": "vllm"}, "stack: is of a service, and there is no trace"),
     ({"keys": {"run.steps": [1]}}, "loom plan has them"),
     ({"keys": {"plan.tensr": [1]}}, "unknown key"),
-    ({"objectives": ["cost"]}, r"not supported: objective cost: no model"),
-    ({"objectives": ["cost"]}, r"not supported: objective cost"),
+    ({"objectives": ["cost"]}, r"sweep.yaml:.*objectives.*which needs a trace to be served"),
     ({"objectives": ["tine"]}, r"did you mean 'time'"),
     ({"constraints": [{"metric": "power", "at_most": "5 J"}]}, "unknown unit 'J'"),
     ({"constraints": [{"metric": "utilization", "at_least": "5 W"}]}, "must be a bare number"),
-    ({"constraints": [{"metric": "goodput", "at_most": 5}]}, "not supported: constraint on goodput"),
+    ({"constraints": [{"metric": "goodput", "at_most": 5}]}, r"constraints.*which needs a trace to be served"),
     ({"constraints": [{"metric": "power"}]}, "at_most or at_least"),
     ({"points": 5}, "a grid has every combination"),
     ({"method": "random"}, "'points' is missing"),

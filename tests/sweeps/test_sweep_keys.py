@@ -6,7 +6,7 @@ from siliconloom.arch import sweep as described
 from siliconloom.arch.document import Description
 from siliconloom.sweeps.run import run_sweep
 from tests.keys.test_every_key import keys_of
-from tests.sweeps.small import CHIP, PRODUCTS, sweep, without_times
+from tests.sweeps.small import CHIP, PRODUCTS, SERVED, sweep, without_times
 
 RATES = {"from": "2 GB/s", "to": "8 GB/s", "step": "2 GB/s"}
 RANDOM = {"method": "random", "points": 3}
@@ -46,6 +46,9 @@ ROWS = {
     "SweepConstraint.metric": (HELD, {"constraints": [{"metric": "energy", "at_most": 1}]}),
     "SweepConstraint.at_most": (HELD, {"constraints": [{"metric": "power", "at_most": "1 mW"}]}),
     "SweepConstraint.at_least": (HELD, {"constraints": [{"metric": "power", "at_least": "1 W"}]}),
+    "Sweep.trace": (SERVED, {**SERVED, "trace": "64x17"}),
+    "Sweep.slo": (SERVED, {**SERVED, "slo": "ttft=1ns"}),
+    "Sweep.stack": (SERVED, {**SERVED, "stack": "none"}),
     "SweepMapping.search": ({}, {"mapping": {"search": True}}),
     "SweepMapping.seed": ({"mapping": {"search": True}}, {"mapping": {"search": True, "seed": 1}}),
     "SweepMapping.objective": ({}, {"mapping": {"objective": "energy"}}),

@@ -10,7 +10,7 @@ import csv
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +126,22 @@ def load_trace(name: str) -> RequestTrace:
     path = _find(name)
     rows = _jsonl_rows(path) if str(path).removesuffix(".gz").endswith(".jsonl") else _csv_rows(path)
     return _read(path.name.partition(".")[0], rows)
+
+
+def trace_of(columns: Mapping[str, Sequence[Any]], name: str = "trace") -> RequestTrace:
+    """A trace called ``name`` from columns under the names that files have, with a value for each request.
+
+    Raises
+    ------
+    LoomError
+        With row and column, for what is no such trace, is not sorted by time, or has no tokens.
+    """
+    rows = {column: list(values) for column, values in columns.items()}
+    counts = {column: len(values) for column, values in rows.items()}
+    if len(set(counts.values())) > 1:
+        told = ", ".join(f"{column} {count:,}" for column, count in counts.items())
+        raise LoomError(f"{name}: columns must have a value for each request; they have: {told}")
+    return _read(name, _Rows(name, rows, lambda row, column: f"{name}: request {row + 1}"))
 
 
 def _find(name: str) -> Path:
@@ -423,4 +439,4 @@ def _conversations(
     return tuple(found)
 
 
-__all__ = ["RequestTrace", "load_trace", "trace_names"]
+__all__ = ["RequestTrace", "load_trace", "trace_names", "trace_of"]

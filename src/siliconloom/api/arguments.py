@@ -8,12 +8,26 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
 from os import PathLike
-from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ParamSpec, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints, runtime_checkable
 
 from siliconloom.arch.errors import LoomError
 
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
+
+
+@runtime_checkable
+class ColumnFrame(Protocol):
+    """A data frame of any library (pandas, polars): its columns by their names."""
+
+    @property
+    def columns(self) -> Any:
+        """Names of the columns."""
+
+    def __getitem__(self, key: Any) -> Any:
+        """A column by its name."""
+
+
 WORDS = {
     int: "a whole number",
     float: "a number",
@@ -22,6 +36,7 @@ WORDS = {
     PathLike: "a path",
     Mapping: "a mapping",
     Sequence: "a list",
+    ColumnFrame: "a data frame",
 }
 
 
@@ -59,4 +74,4 @@ def _is_of(value: object, wanted: type) -> bool:
     return isinstance(value, wanted)
 
 
-__all__ = ["checked"]
+__all__ = ["ColumnFrame", "checked"]

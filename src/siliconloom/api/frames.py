@@ -57,6 +57,14 @@ def arrow_table(rows: Sequence[Mapping[str, Any]], model: type[BaseModel] | None
     return pyarrow.table(columns)
 
 
+def column_table(columns: Mapping[str, Any]) -> Any:
+    """Columns of numbers as a `pyarrow.Table`, in their order; NaN is a value that is not there."""
+    require_extra(("pyarrow",), "frames", "an Arrow table")
+    import pyarrow
+
+    return pyarrow.table({name: pyarrow.array(values, from_pandas=True) for name, values in columns.items()})
+
+
 FIRST, LAST = ("name", "machine", "repeat", "seconds"), ("utilization", "bound", "energy_j")
 """Columns that are told before and behind all others, as what is printed of a wide table are its ends."""
 
@@ -120,4 +128,4 @@ def _type(pyarrow: Any, annotation: Any) -> Any:
     return known.get(member)
 
 
-__all__ = ["MissingExtra", "arrow_table", "data_frame", "require_extra"]
+__all__ = ["MissingExtra", "arrow_table", "column_table", "data_frame", "require_extra"]

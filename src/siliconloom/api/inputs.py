@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from numbers import Real
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from siliconloom.api.arguments import ColumnFrame
 from siliconloom.arch import Chip, Description, Document, LoomError, System
 from siliconloom.arch.description import load_chip as read_chip
 from siliconloom.arch.gpu import Gpu
 from siliconloom.arch.quantity import Parsed
+from siliconloom.arch.serving import ServiceLevel, parse_level
 from siliconloom.workloads import Graph
 from siliconloom.workloads import load_workload as read_workload
+from siliconloom.workloads.serving.trace import RequestTrace, trace_of
 
 Machine: TypeAlias = str | PathLike[str] | Mapping[str, Any] | Chip | System | Gpu
 """A library name, a file, a description as a dictionary, or one that was read."""
@@ -25,6 +29,11 @@ Mapped: TypeAlias = str | PathLike[str] | Mapping[str, Any]
 """A mapping: a file, or a dictionary."""
 Sets: TypeAlias = Mapping[str, Any]
 """Values by their key paths, as ``--set`` gives them: ``{"tile.array.rows": 32, "workload.phase": "decode"}``."""
+
+Trace: TypeAlias = str | PathLike[str] | Mapping[str, Any] | ColumnFrame
+"""Requests: a library name, a file, ``512x128``, or columns under the names that files have."""
+Limits: TypeAlias = str | Mapping[str, Any]
+"""What requests should keep to: ``"ttft=2s,tpot=50ms"``, or ``{"ttft": 2, "tpot": "50 ms"}``, numbers in seconds."""
 
 
 def named_machine(machine: Machine, what: str = "machine") -> str | Document:
@@ -54,6 +63,35 @@ def assignments(sets: Sets | None) -> list[tuple[str, str]]:
     if not isinstance(sets, Mapping):
         raise LoomError(f"sets: must be a mapping of key paths to values (got {type(sets).__name__})")
     return [(str(path), _text(str(path), value)) for path, value in sets.items()]
+
+
+def request_trace(trace: Trace) -> str | RequestTrace:
+    """The requests as `prepare_named` takes them: a name, or columns that were read; raises `LoomError`."""
+    if isinstance(trace, str | PathLike):
+        return str(Path(fspath(trace))) if isinstance(trace, PathLike) else trace
+    names = list(trace) if isinstance(trace, Mapping) else list(trace.columns)
+    columns: dict[str, list[Any]] = {}
+    for name in names:
+        try:
+            columns[str(name)] = [_cell(value) for value in trace[name]]
+        except TypeError:
+            raise LoomError(
+                f"trace: {name}: must be a value for each request (got {type(trace[name]).__name__})"
+            ) from None
+        if isinstance(trace[name], str | bytes):
+            raise LoomError(f"trace: {name}: must be a value for each request (got text)")
+    return trace_of(columns)
+
+
+def service_level(slo: Limits | None) -> ServiceLevel | None:
+    """Limits of requests; raises `LoomError` for others than ``ttft``, ``tpot`` and ``e2e``."""
+    if slo is None:
+        return None
+    if isinstance(slo, Mapping):
+        slo = ",".join(
+            f"{name}={value if isinstance(value, str) else _seconds(name, value)}" for name, value in slo.items()
+        )
+    return parse_level(slo)
 
 
 def load_chip(chip: str | PathLike[str] | Mapping[str, Any] | Chip, sets: Sets | None = None) -> Chip:
@@ -114,6 +152,28 @@ def _named(given: object, what: str) -> str | Document:
     )
 
 
+def _cell(value: Any) -> Any:
+    """A value of a trace as files have it: numbers, text, lists; nothing where a data frame has none."""
+    if value is None or isinstance(value, str | bool | int | list):
+        return value
+    if isinstance(value, np.ndarray | tuple):
+        return [_cell(each) for each in value]
+    if isinstance(value, np.generic | float):
+        value = value.item() if isinstance(value, np.generic) and not isinstance(value, np.datetime64) else value
+        return None if value != value else str(value) if isinstance(value, np.datetime64) else value
+    if type(value).__name__ in ("NAType", "NaTType"):
+        return None
+    return str(value)
+
+
+def _seconds(name: object, value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise LoomError(
+            f"slo: {name}: must be seconds, or text with a unit such as '50 ms' (got {type(value).__name__})"
+        )
+    return f"{float(value):.15g} s"
+
+
 def _text(path: str, value: object) -> str:
     if isinstance(value, str):
         return value
@@ -129,9 +189,11 @@ def _text(path: str, value: object) -> str:
 
 
 __all__ = [
+    "Limits",
     "Machine",
     "Mapped",
     "Sets",
+    "Trace",
     "Workload",
     "assignments",
     "load_chip",
@@ -139,4 +201,6 @@ __all__ = [
     "mapping_document",
     "named_machine",
     "named_workload",
+    "request_trace",
+    "service_level",
 ]

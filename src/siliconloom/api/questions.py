@@ -12,17 +12,22 @@ from typing import Any
 
 from siliconloom.api.arguments import checked
 from siliconloom.api.inputs import (
+    Limits,
     Machine,
     Mapped,
     Sets,
+    Trace,
     Workload,
     assignments,
     mapping_document,
     named_machine,
     named_workload,
+    request_trace,
+    service_level,
 )
 from siliconloom.api.result import Result
-from siliconloom.arch import Document, LoomError, NotSupported
+from siliconloom.arch import Document, LoomError
+from siliconloom.workloads import Graph
 
 
 @checked
@@ -291,10 +296,63 @@ def generate_rtl(
     return Result(bundle.sidecar, bundle)
 
 
-def serve(system: Machine, model: Workload, trace: str | PathLike[str], sets: Sets | None = None) -> Result:
-    """Simulate serving requests; not built, and raises `NotSupported`."""
-    del system, model, trace, sets
-    raise NotSupported("serve (request-level simulation) is not built yet")
+@checked
+def serve(
+    system: Machine,
+    model: Workload,
+    trace: Trace,
+    sets: Sets | None = None,
+    *,
+    slo: Limits | None = None,
+    find: str | None = None,
+    attain: float = 0.9,
+    stack: str | None = None,
+) -> Result:
+    """Serve a trace of requests by the replicas of a machine: what ``loom serve`` answers.
+
+    Parameters
+    ----------
+    system, model
+        Library names, files, dictionaries; the system may also be a description that was read.
+    trace
+        A library name, a file, ``"512x128"``, or columns under the names that files have: a data frame, or a dictionary
+        of lists such as ``{"arrival_s": [0, 0.5], "prompt_tokens": [512, 300], "output_tokens": [64, 10]}``.
+    sets
+        Values to override, by key path: ``{"serve.rate": 4, "plan.tensor": 2}``.
+    slo
+        What requests should keep to: ``"ttft=2s,tpot=50ms"``, or ``{"ttft": 2, "tpot": 0.05}`` in seconds.
+    find
+        ``rate`` or ``replicas``: the highest rate, or the fewest replicas, at which requests keep to ``slo``.
+    attain
+        Share of the requests that must keep to it.
+    stack
+        Software of the host: ``vllm`` (on GPUs, where nothing is said), ``tensorrt-llm``, ``none``, ...
+
+    Returns
+    -------
+    A result of the schema ``siliconloom.serving/1``; ``frame("requests")`` has a row for each request,
+    ``frame("timeline")`` one for each span of the run.
+
+    Raises
+    ------
+    LoomError
+        For bad descriptions, keys that nothing reads, requests that do not fit, and limits that nothing keeps to.
+    """
+    from siliconloom.evaluate.capacity import find_capacity
+    from siliconloom.evaluate.fleets import prepare_named
+    from siliconloom.evaluate.serving_run import serve as run_service
+
+    pairs = assignments(sets)
+    named = named_workload(model)
+    if isinstance(named, Graph):
+        raise LoomError("model: must be a name, a file or a dictionary: requests make steps of it, and a graph is one")
+    objective = service_level(slo)
+    served = prepare_named(named_machine(system, "system"), named, request_trace(trace), pairs, stack)
+    kept: list[Any] = []
+    if find is None:
+        return Result(run_service(served, objective, pairs, kept=kept), kept[-1])
+    found = find_capacity(served, find, objective, float(attain), pairs, kept=kept)
+    return Result(found, kept[-1])
 
 
 @checked

@@ -12,6 +12,7 @@ from siliconloom.arch.compared import COMPARE_SCHEMA, ComparedOperator
 from siliconloom.arch.errors import LoomError, nearest_name
 from siliconloom.arch.kept_result import SCHEMAS
 from siliconloom.arch.quantity import format_si
+from siliconloom.arch.served import SERVING_SCHEMA
 
 if TYPE_CHECKING:
     import pandas
@@ -24,7 +25,7 @@ class NoSuchPart(LoomError, AttributeError):
 
 
 class Result:
-    """The answer to one question: of `simulate`, `plan`, `compare`, `verify`, `sweep` or `generate_rtl`.
+    """The answer to one question: of `simulate`, `plan`, `compare`, `serve`, `verify`, `sweep` or `generate_rtl`.
 
     Every key of its schema (``loom schema result``) is an attribute, and so are the keys of its parts:
     ``result.seconds``, ``result.bound.achieved``. ``result["seconds"]`` is the same as plain data.
@@ -54,6 +55,8 @@ class Result:
     def frame(self, part: str = "operators") -> pandas.DataFrame:
         """A part of the result as a data frame: ``operators``, ``units``, ``alternatives``, ``machines``, ``cases``.
 
+        A service has ``requests`` (a row for each of them), ``timeline`` and ``replicas``.
+
         Raises
         ------
         LoomError
@@ -72,14 +75,16 @@ class Result:
         LoomError
             When there is no such part, or pyarrow is not installed.
         """
-        from siliconloom.api.frames import arrow_table, ends_first
+        from siliconloom.api.frames import arrow_table, column_table, ends_first
 
+        if self._served() and part in ("requests", "timeline"):
+            return column_table(self._columns(part))
         rows, model = self._rows(part)
         return ends_first(arrow_table(rows, model))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """The operators, for libraries that read Arrow's C stream: ``polars.DataFrame(result)``."""
-        return self.to_arrow().__arrow_c_stream__(requested_schema)
+        """The operators, of a service its requests, for what reads Arrow's C stream: ``polars.DataFrame(result)``."""
+        return self.to_arrow("requests" if self._served() else "operators").__arrow_c_stream__(requested_schema)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data under the keys of the schema, a copy."""
@@ -139,6 +144,36 @@ class Result:
 
         return plot_energy(self._data, axes)
 
+    def plot_latency(self, axes: Axes | None = None) -> Axes:
+        """Draw percentiles of a service's times: the share of requests or tokens that waited no longer.
+
+        Raises
+        ------
+        LoomError
+            Of other results, and without matplotlib.
+        """
+        from siliconloom.api.frames import require_extra
+
+        require_extra(("matplotlib",), "plots", "a plot")
+        from siliconloom.render.plots import plot_latency
+
+        return plot_latency(self._data, axes)
+
+    def plot_timeline(self, axes: Axes | None = None) -> Axes:
+        """Draw a service over time: tokens of answers a second, and requests that run and wait.
+
+        Raises
+        ------
+        LoomError
+            Of other results, and without matplotlib.
+        """
+        from siliconloom.api.frames import require_extra
+
+        require_extra(("matplotlib",), "plots", "a plot")
+        from siliconloom.render.plots import plot_timeline
+
+        return plot_timeline(self._data, axes)
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "operators":  # as a property raised it
             raise AttributeError(name)
@@ -154,8 +189,9 @@ class Result:
 
     def __repr__(self) -> str:
         named = self._data.get("chip") or self._data.get("system") or self._data.get("asked", {}).get("machine")
-        seconds = self._data.get("seconds", self._data.get("step_s"))
-        parts = [self._data.get("schema", "rtl"), self._data.get("workload"), named]
+        seconds = self._data.get("seconds", self._data.get("step_s", self._data.get("duration_s")))
+        workload = self._data.get("workload") or (self._data["asked"]["workload"] if self._served() else None)
+        parts = [self._data.get("schema", "rtl"), workload, named]
         if seconds is not None:
             parts.append(format_si(seconds, "s"))
         return f"<Result {', '.join(str(part) for part in parts if part)}>"
@@ -169,6 +205,20 @@ class Result:
         from siliconloom.render.notebook import result_html
 
         return result_html(self._data, self._source)
+
+    def _served(self) -> bool:
+        """Whether it is of a service."""
+        return self._data.get("schema") == SERVING_SCHEMA
+
+    def _columns(self, part: str) -> dict[str, Any]:
+        """Columns of a part of a service: those of its requests come from the run itself."""
+        if part == "timeline":
+            return dict(self._data["timeline"])
+        from siliconloom.evaluate.served import request_table
+
+        if self._source is None:
+            self._no(part, "rows")
+        return request_table(self.source)
 
     def _keys(self) -> list[str]:
         model = SCHEMAS.get(self._data.get("schema", ""))

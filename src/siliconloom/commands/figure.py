@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-KINDS = ("roofline", "operators", "energy")
+KINDS = ("roofline", "operators", "energy", "latency", "timeline")
 SUFFIXES = (".svg", ".png", ".pdf")
 
 EXAMPLES = ("loom figure result.json -o roofline.svg", "loom figure result.json -o energy.pdf --kind energy")
@@ -15,14 +15,17 @@ EXAMPLES = ("loom figure result.json -o roofline.svg", "loom figure result.json 
 
 
 def command(
-    result: Annotated[str, typer.Argument(metavar="RESULT", help="What --json of loom sim or loom compare wrote.")],
+    result: Annotated[
+        str, typer.Argument(metavar="RESULT", help="What --json of loom sim, loom compare or loom serve wrote.")
+    ],
     output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="File to write: .svg, .png or .pdf.")],
     kind: Annotated[
         str | None,
         typer.Option(
             "--kind",
             metavar="NAME",
-            help="roofline, operators or energy; where nothing is said the roofline of a chip, operators of others.",
+            help="roofline, operators, energy; of a service latency, timeline. Where nothing is said the roofline of a "
+            "chip, latency of a service, operators of others.",
         ),
     ] = None,
 ) -> None:
@@ -46,4 +49,5 @@ def command(
 
     if kind is None:
         kind = "roofline" if found.get("peak_macs") and found["memory"].get("levels") else "operators"
+        kind = "latency" if found.get("kind") == "serving" else kind
     write_file(output, figure_bytes(found, kind, Path(output).suffix.lower().removeprefix(".")))

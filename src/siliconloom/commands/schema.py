@@ -16,7 +16,7 @@ def command(
         typer.Argument(
             metavar="KIND",
             help="chip, system, gpu, network, communication, mapping, workload, cascade, result, plan, comparison, "
-            "verification, sweep or sweep-result.",
+            "serving, verification, sweep or sweep-result.",
         ),
     ] = "chip",
     output: Annotated[

@@ -14,7 +14,7 @@ EXAMPLES = (
     "loom serve dgx-a100 llama2-70b azure-conv --set serve.rate=2",
     "loom serve npu-datacenter llama3-8b azure-conv --set serve.requests=100",
     "loom serve dgx-h100 llama3-70b azure-code --find rate --slo ttft=2s",
-    "loom serve h100 llama3-8b 512x128 --set serve.requests=50 --json -",
+    "loom serve h100 llama3-8b 512x128 --set serve.requests=50 --report r.html",
     "loom serve rtx-pro-6000 llama3-8b 512x128 --profile measured --set serve.requests=9",
 )
 """Shown below the command's help."""
@@ -67,7 +67,6 @@ def command(
     --set serve.rate=4 scales the trace, serve.arrivals, serve.batching, serve.max_sequences, serve.prefix_cache and so
     on say how requests come and are scheduled; --set plan.tensor and plan.data how chips make replicas.
     """
-    from siliconloom.arch import NotSupported
     from siliconloom.arch.document import parse_assignments
     from siliconloom.arch.serving import parse_level
     from siliconloom.evaluate.capacity import find_capacity
@@ -103,7 +102,9 @@ def command(
 
         write_text(events, trace_text(serving_timeline(kept[-1], result)))
     if report is not None:
-        raise NotSupported("--report of loom serve")
+        from siliconloom.render.report_serving import serving_html
+
+        write_text(report, serving_html(result))
     if json_file is not None:
         write_json(json_file, result)
     if "-" not in outputs.values():

@@ -24,7 +24,7 @@ Sets = Sequence[tuple[str, str]]
 
 def prepare_named(
     machine: str | Document,
-    model: str,
+    model: str | Document,
     trace: str | RequestTrace,
     sets: Sets,
     stack: str | None = None,
@@ -57,7 +57,7 @@ def prepare_named(
         fleet = load_fleet(document, rest)
         return _prepare_fleet(fleet, read_model(model, of_model), requests, settings, stack)
     described = read_machine(machine, rest)
-    served = prepare(described, read_model(model, of_model), requests, settings, _stack_of(described, stack))
+    served = prepare(described, read_model(model, of_model), requests, settings, served_stack(described, stack))
     return served if profile is None else profiled(served, profile)
 
 
@@ -71,14 +71,22 @@ def _fleet_document(machine: str | Document) -> Document | None:
     return document if document.data.get("kind") == "fleet" else None
 
 
-def _stack_of(described: DescribedMachine, name: str | None) -> Stack:
-    on_gpus = described.chip is None
+def served_stack(machine: DescribedMachine, name: str | None) -> Stack:
+    """The host's software by name, on GPUs vLLM where nothing is said.
+
+    Raises
+    ------
+    LoomError
+        For a name that is none.
+    NotSupported
+        For software on chips of ours.
+    """
     if name is None:
-        return find_stack("vllm" if on_gpus else "none")
-    stack = find_stack(name)
-    if not on_gpus and stack is not NO_STACK:
-        raise NotSupported(f"--stack {name} on {described.name}: its software was measured on GPUs")
-    return stack
+        name = "vllm" if machine.chip is None else "none"
+    found = find_stack(name)
+    if machine.chip is not None and found is not NO_STACK:
+        raise NotSupported(f"--stack {name} on {machine.name}: its software was measured on GPUs")
+    return found
 
 
 def _prepare_fleet(
@@ -100,7 +108,7 @@ def _prepare_fleet(
 
     def handover(size: float) -> float:
         assert link is not None
-        return size / (link.count * link.bandwidth) + link.latency * PICOSECONDS
+        return size / (link.count * link.bandwidth) + link.latency / PICOSECONDS
 
     if ReplicaRole.PROMPTS in ends:
         per_token = {_per_token(member.served) for member in members}
@@ -127,7 +135,7 @@ def _member(
     described = read_machine(group.machine, sets)
     of_gpus = described.chip is None
     name = stack if of_gpus else None
-    served = prepare(described, model, trace, settings, _stack_of(described, name))
+    served = prepare(described, model, trace, settings, served_stack(described, name))
     price = settings.price if group.price is None else group.price
     return FleetMember(served, served.replicas * group.count, group.role, price)
 
@@ -160,4 +168,4 @@ def with_trace(served: Served | ServedFleet, trace: RequestTrace, settings: Serv
     return replace(served, members=members)
 
 
-__all__ = ["fleet_of", "prepare_named", "with_trace"]
+__all__ = ["fleet_of", "prepare_named", "served_stack", "with_trace"]

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from siliconloom.arch import LoomError, NotSupported
 from siliconloom.arch.description import NpuTile
+from siliconloom.arch.document import Document
 from siliconloom.arch.fleet import ReplicaRole
 from siliconloom.arch.quantity import format_bytes
 from siliconloom.arch.serving import Batching, Order, Router, ServeSettings
@@ -49,8 +50,8 @@ class ServedModel(Struct, frozen=True):
         return self.ask([("phase", "decode"), ("batch", "1"), ("context", "1")])
 
 
-def read_model(name: str, sets: Sets) -> ServedModel:
-    """A model by file or library name; ``sets`` are overrides of its workload without ``workload.``.
+def read_model(name: str | Document, sets: Sets) -> ServedModel:
+    """A model by file or library name, or as a document; ``sets`` are overrides of its workload without ``workload.``.
 
     Raises
     ------
@@ -67,7 +68,7 @@ def read_model(name: str, sets: Sets) -> ServedModel:
     def ask(step: Sets) -> Graph:
         return load_workload(name, [*given, *step])
 
-    model = ServedModel(name, ask)
+    model = ServedModel(str(name), ask)
     try:
         graph = ask([("requests", "[{new: 1, context: 1}]")])
     except NotSupported:
@@ -354,6 +355,7 @@ def check_lengths(served: Served, memory: ReplicaMemory) -> None:
 
 
 __all__ = [
+    "OF_STEPS",
     "FleetMember",
     "ReplicaMemory",
     "Served",

@@ -175,7 +175,7 @@ class ReplicaCosts:
             each = self._guesses + 1
             tokens = count * each + sum(new for new, _ in chunks)
             rows = count + -(-ended // each)
-            body = self._blend(tokens, lambda n: self._chunk(n, 0).body)
+            body = self._blend(tokens, lambda n: self._body(n).body)
             head = self._blend(rows, lambda n: self._decode(n, self._lengths[0]).head) if rows else (0.0, 0.0)
             launched = self._decode(1, self._lengths[0]).launched
             rest_s, rest_j = body[0] + head[0], body[1] + head[1]
@@ -315,6 +315,18 @@ class ReplicaCosts:
         sets = [("phase", "decode"), ("batch", str(count)), ("context", str(length + self._guesses))]
         return [*sets, ("sequence", str(self._guesses + 1))] if self._guesses else sets
 
+    def _body(self, tokens: int) -> StepTerms:
+        """Terms of so many new tokens, in prompts that are no longer than requests are: of these the body is meant."""
+        longest = self._lengths[-1]
+        whole, rest = divmod(tokens, longest)
+        if not whole or tokens == longest:
+            return self._chunk(tokens, 0)
+        entries = [
+            f"{{new: {longest}, context: 0, count: {whole}}}",
+            *([f"{{new: {rest}, context: 0}}"] if rest else []),
+        ]
+        return self._term("body", tokens, longest, [("requests", f"[{', '.join(entries)}]")])
+
     def _chunk(self, new: int, known: int) -> StepTerms:
         if not known:
             return self._term("chunk", new, 0, [("phase", "prefill"), ("batch", "1"), ("sequence", str(new))])
@@ -323,7 +335,7 @@ class ReplicaCosts:
     def _term(self, kind: str, a: int, b: int, sets: Sequence[tuple[str, str]]) -> StepTerms:
         found = self._found.get((kind, a, b))
         if found is None:
-            apart = not self._exact and b > (self._lengths[0] if kind == "decode" else 0)
+            apart = not self._exact and b > {"decode": self._lengths[0], "chunk": 0}.get(kind, b)
             found = self._found[kind, a, b] = self._terms(self.ask(sets), apart=apart)
             self._asked += 1
         return found

@@ -45,6 +45,10 @@ def _tables(result: dict[str, Any], source: object) -> Callable[[Console], None]
         from siliconloom.render.plan import plan_tables
 
         return lambda out: plan_tables(result, out)
+    if kind == "siliconloom.serving":
+        from siliconloom.render.serving import serving_tables
+
+        return lambda out: serving_tables(result, out)
     if kind == "siliconloom.compare":
         from siliconloom.render.compare import compare_tables
 

@@ -96,7 +96,7 @@ def plot_energy(result: dict[str, Any], axes: Axes | None) -> Axes:
         joules = {name: figure for name, figure in result["energy"].items() if figure}
         title = f"{result['workload']} on {result['chip']}: {format_si(result['energy_j'], 'J')}"
     else:
-        raise NotSupported("energies of a plan; loom sim has those of its step")
+        raise NotSupported(f"energies of {_whose(result)}; loom sim has those of its step")
     drawn = _axes(axes, "joules")
     largest = sorted(joules.items(), key=lambda item: -item[1])
     drawn.barh(range(len(largest)), [figure for _, figure in largest], color=[colour(name) for name, _ in largest])
@@ -106,12 +106,81 @@ def plot_energy(result: dict[str, Any], axes: Axes | None) -> Axes:
     return drawn
 
 
+def plot_latency(result: dict[str, Any], axes: Axes | None) -> Axes:
+    """Percentiles of a service's times: the share of requests (or tokens) that waited no longer; returns the axes.
+
+    Raises
+    ------
+    NotSupported
+        For other results.
+    """
+    _service(result, "percentiles of times")
+    drawn = _axes(axes, "seconds")
+    for name, label in LATENCIES:
+        known = [(result[name][key], share) for key, share in SHARES if result[name][key] > 0]
+        drawn.plot([value for value, _ in known], [share for _, share in known], marker="o", label=label)
+    drawn.set_xscale("log")
+    drawn.set_ylabel("share that waits no longer")
+    drawn.legend(fontsize="small", frameon=False)
+    drawn.set_title(_plain(_served_title(result)), fontsize="medium")
+    return drawn
+
+
+def plot_timeline(result: dict[str, Any], axes: Axes | None) -> Axes:
+    """A service over time: tokens of answers a second, and on an axis of its own requests that run and wait.
+
+    Raises
+    ------
+    NotSupported
+        For other results.
+    """
+    _service(result, "a run over time")
+    drawn = _axes(axes, "seconds from the first arrival")
+    timeline = result["timeline"]
+    rate = drawn.step(timeline["start_s"], timeline["tokens_per_s"], where="post", color="#2a6fbb")
+    drawn.set_ylabel("tokens of answers a second")
+    other = drawn.twinx()
+    lines = [
+        other.step(timeline["start_s"], timeline[name], where="post", color=shade, linestyle=dashes)[0]
+        for name, shade, dashes in (("running", "#2a9d5c", "-"), ("waiting", "#b0413e", "--"))
+    ]
+    other.set_ylabel("requests")
+    drawn.legend([*rate, *lines], ["tokens/s", "running", "waiting"], fontsize="small", frameon=False)
+    drawn.set_title(_plain(_served_title(result)), fontsize="medium")
+    return drawn
+
+
+LATENCIES = (
+    ("ttft_s", "first token"),
+    ("tpot_s", "each further token"),
+    ("itl_s", "between tokens"),
+    ("e2e_s", "answer"),
+)
+SHARES = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("max", 1.0))
+
+
+def _whose(result: dict[str, Any]) -> str:
+    return "a service" if result.get("kind") == "serving" else "a plan"
+
+
+def _service(result: dict[str, Any], what: str) -> None:
+    if result.get("kind") != "serving":
+        raise NotSupported(f"{what} of a result that is of no service; loom serve --json has them")
+
+
+def _served_title(result: dict[str, Any]) -> str:
+    asked = result["asked"]
+    return f"{asked['workload']} on {asked['machine']}, requests of {asked['trace']}"
+
+
 MOST = 12
 """Operators in a figure."""
 DRAWN: dict[str, Callable[[dict[str, Any], Axes], Axes]] = {
     "roofline": plot_roofline,
     "operators": lambda result, axes: plot_operators(result, axes, MOST),
     "energy": plot_energy,
+    "latency": plot_latency,
+    "timeline": plot_timeline,
 }
 """What a figure shows, by the name of its kind."""
 FORMATS = ("svg", "png", "pdf")
@@ -135,7 +204,7 @@ def figure_bytes(result: dict[str, Any], kind: str, suffix: str) -> bytes:
         For figures that the result has no data for, and for numbers that cannot be drawn.
     """
     if "operators" not in result and kind == "operators":
-        raise NotSupported("operators of a plan; loom sim has those of its step")
+        raise NotSupported(f"operators of {_whose(result)}; loom sim has those of its step")
     made = Figure(figsize=(7, 4), layout="constrained")
     file, dated = io.BytesIO(), {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
     try:
@@ -159,4 +228,13 @@ def _axes(axes: Axes | None, xlabel: str) -> Axes:
     return drawn
 
 
-__all__ = ["DRAWN", "FORMATS", "figure_bytes", "plot_energy", "plot_operators", "plot_roofline"]
+__all__ = [
+    "DRAWN",
+    "FORMATS",
+    "figure_bytes",
+    "plot_energy",
+    "plot_latency",
+    "plot_operators",
+    "plot_roofline",
+    "plot_timeline",
+]

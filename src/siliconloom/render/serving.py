@@ -31,6 +31,12 @@ def headline(result: dict[str, Any]) -> str:
     )
 
 
+def limits_text(slo: dict[str, Any]) -> str:
+    """What requests should keep to, such as ``ttft 2 s, tpot 50 ms``; empty where nothing was asked."""
+    given = (name for name in ("ttft_s", "tpot_s", "e2e_s") if slo.get(name) is not None)
+    return ", ".join(f"{name.removesuffix('_s')} {format_si(slo[name], 's')}" for name in given)
+
+
 def serving_tables(result: dict[str, Any], out: Console) -> None:
     """Print what requests waited for, what the machine did, and what it cost."""
     asked, requests, memory, cost = result["asked"], result["requests"], result["memory"], result["cost"]
@@ -42,11 +48,7 @@ def serving_tables(result: dict[str, Any], out: Console) -> None:
     out.print(table("times", [("", "left"), *((name, "right") for name in SHOWN)], rows))
     out.print()
     rate = "at once" if requests["rate"] is None else f"{requests['rate']:.4g} a second"
-    limits = ", ".join(
-        f"{name.removesuffix('_s')} {format_si(result['slo'][name], 's')}"
-        for name in ("ttft_s", "tpot_s", "e2e_s")
-        if result["slo"].get(name) is not None
-    )
+    limits = limits_text(result["slo"])
     found = result.get("found")
     money = "no price of chips (serve.price)"
     if cost["usd"] is not None:
@@ -129,4 +131,4 @@ def _replicas(result: dict[str, Any]) -> list[Row]:
     return found
 
 
-__all__ = ["headline", "serving_tables"]
+__all__ = ["headline", "limits_text", "serving_tables"]

@@ -24,6 +24,10 @@ BAR = 24
 """Characters of the longest bar."""
 
 
+HEADED = ("tokens/s", "requests/s", "$/M tokens")
+"""Units that stand in a heading and not behind every figure."""
+
+
 def short_names(paths: Iterable[str]) -> dict[str, str]:
     """Each key path by its shortest ending, of whole names, that no other path of these has."""
     known = list(paths)
@@ -47,12 +51,12 @@ def figure_text(metric: SweptMetric, value: float) -> str:
         return format_bytes(value)
     if metric.unit == "cycles":
         return f"{value:,.0f}"
-    return f"{value:,.4g}" + (f" {metric.unit}" if metric.unit and metric.unit != "tokens/s" else "")
+    return f"{value:,.4g}" + (f" {metric.unit}" if metric.unit and metric.unit not in HEADED else "")
 
 
 def heading(metric: SweptMetric) -> str:
     """How a column of figures is called."""
-    return f"{metric.name} ({metric.unit})" if metric.unit == "tokens/s" else metric.name
+    return f"{metric.name} ({metric.unit})" if metric.unit in HEADED else metric.name
 
 
 def point_rows(
@@ -146,7 +150,8 @@ def sweep_tables(result: SweepResult, out: Console) -> None:
     """Print a sweep: what was asked, the front, what each key does, where a larger machine is worse, what failed."""
     asked, counts = result.asked, result.counts
     names = [key.path for key in asked.keys]
-    out.print(f"{bold(asked.name)}: {bold(asked.workload)} on {bold(asked.machine)}, {asked.method}")
+    served = "" if asked.trace is None else f", requests of {bold(asked.trace)}"
+    out.print(f"{bold(asked.name)}: {bold(asked.workload)} on {bold(asked.machine)}{served}, {asked.method}")
     if asked.set:
         out.print("set: " + ", ".join(f"{path}={value}" for path, value in asked.set.items()), style="dim")
     for note in result.notes:
@@ -221,7 +226,7 @@ def _print_effects(result: SweepResult, out: Console) -> None:
             least = f"{figure_text(metric, bar.least)} at {bar.least_at}"
             rows.append((names[bar.key], drawn, least, f"{figure_text(metric, bar.most)} at {bar.most_at}"))
         columns = [("key", "left"), ("", "left"), ("least", "left"), ("most", "left")]
-        out.print(table(f"{name}, mean over all points with a value", columns, rows))
+        out.print(table(f"{heading(metric)}, mean over all points with a value", columns, rows))
         out.print()
 
 

@@ -74,7 +74,7 @@ def sweep_html(result: SweepResult) -> str:
         legend=legend,
         coordinates=parallel_coordinates(result),
         front=_front(result, paths),
-        tornados=[(f"effect-{n}", metric.name, chart) for n, (metric, chart) in enumerate(tornados)],
+        tornados=[(f"effect-{n}", heading(metric), chart) for n, (metric, chart) in enumerate(tornados)],
         sensitivity=_sensitivity(result),
         sobol=any(s.total is not None for s in result.sensitivity),
         breaks=_breaks(result),
@@ -87,7 +87,8 @@ def sweep_html(result: SweepResult) -> str:
 def _asked(result: SweepResult) -> str:
     asked = result.asked
     seed = "" if asked.method == "grid" else f", seed {asked.seed}"
-    return f"{asked.workload} on {asked.machine}, {asked.method}{seed}"
+    served = "" if asked.trace is None else f", requests of {asked.trace}"
+    return f"{asked.workload} on {asked.machine}{served}, {asked.method}{seed}"
 
 
 def _headline(result: SweepResult) -> str:
@@ -104,7 +105,7 @@ def _headline(result: SweepResult) -> str:
         text += f"{', '.join(metric.name for metric in metrics)}."
     else:
         one = next(point for point in result.points if point.number == result.front[0])
-        text += f": the best one, point {one.number}, has {metrics[0].name} "
+        text += f": the best one, point {one.number}, has {heading(metrics[0])} "
         text += f"{figure_text(metrics[0], one.metrics[metrics[0].name])}."
     return text + ("" if result.complete else " The sweep is not complete.")
 
@@ -117,7 +118,7 @@ def _tiles(result: SweepResult) -> list[tuple[str, str]]:
         found = [by[number].metrics[metric.name] for number in result.front]
         if found:
             best = min(found) if metric.less_is_better else max(found)
-            tiles.append((figure_text(metric, best), f"best {metric.name}"))
+            tiles.append((figure_text(metric, best), f"best {heading(metric)}"))
     return [*tiles, *((text, label) for label, text in summary_lines(result))]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from pathlib import Path
 
@@ -13,10 +13,14 @@ from siliconloom.arch.document import Document
 from siliconloom.arch.errors import DescriptionError, LoomError, NotSupported
 from siliconloom.arch.kinds import machine_kind
 from siliconloom.arch.overrides import split_overrides
+from siliconloom.arch.serving import parse_level, read_settings
 from siliconloom.arch.sweep import Sweep, amount_of, text_of
+from siliconloom.evaluate.fleets import served_stack
 from siliconloom.evaluate.machine import read_machine
+from siliconloom.evaluate.serving import OF_STEPS
 from siliconloom.workloads import load_workload
 from siliconloom.workloads.load import workload_document
+from siliconloom.workloads.serving.trace import load_trace
 
 Indices = tuple[int, ...]
 """A point: of each axis which of its values."""
@@ -24,7 +28,6 @@ Sets = tuple[tuple[str, str], ...]
 NO_KEY = ("unknown key", "is a single value and has no keys below it", "the list has ", "a key path has names")
 """How rules begin that a key breaks whatever its value is."""
 OTHER_ROOMS = {
-    "serving": "serving keys in a sweep: loom serve is not built",
     "run": "run keys in a sweep, whose points are single steps; loom plan has them",
     "slow": "slow keys in a sweep, whose points are single steps; loom plan has them",
     "decode": "decode keys in a sweep, whose points are single steps; loom plan has them",
@@ -103,6 +106,7 @@ def check_keys(sweep: Sweep, document: Document, axes: Sequence[Axis]) -> None:
             raise
         except LoomError as error:
             raise document.error(str(error), (key,)) from None
+    _check_service(sweep, document)
     for path, value in sweep.set.items():
         _check_key(sweep, document, ("set", path), path, text_of(value))
     for axis in axes:
@@ -111,13 +115,35 @@ def check_keys(sweep: Sweep, document: Document, axes: Sequence[Axis]) -> None:
             _check_key(sweep, document, place, path, values[0])
 
 
+def _check_service(sweep: Sweep, document: Document) -> None:
+    """Read what a sweep's points serve; raises `LoomError` with the place of what cannot be."""
+    if sweep.trace is None:
+        return
+    checks: list[tuple[str, Callable[[], object]]] = [
+        ("trace", lambda: load_trace(str(sweep.trace))),
+        ("slo", lambda: sweep.slo is None or parse_level(sweep.slo)),
+        ("stack", lambda: sweep.stack is None or served_stack(read_machine(sweep.machine, []), sweep.stack)),
+    ]
+    for key, check in checks:
+        try:
+            check()
+        except LoomError as error:
+            raise document.error(str(error).removeprefix(f"--{key}: "), (key,)) from None
+
+
 def _check_key(sweep: Sweep, document: Document, place: tuple[str, ...], path: str, value: str) -> None:
     room = path.partition(".")[0]
     if room in OTHER_ROOMS and "." in path:
         raise document.error(f"not supported: {OTHER_ROOMS[room]}", place, value=path)
+    if room == "serve" and sweep.trace is None:
+        raise document.error("is of a service, and the sweep has no trace", place, value=path)
     chip_sets, workload_sets = split_overrides([(path, value)])
+    if sweep.trace is not None and workload_sets and path.split(".")[1] in OF_STEPS:
+        raise document.error("the requests say this of every step", place, value=path)
     try:
-        if workload_sets:
+        if room == "serve":
+            read_settings([(path, value)])
+        elif workload_sets:
             load_workload(sweep.workload, workload_sets)
         else:
             read_machine(sweep.machine, chip_sets)

@@ -1,6 +1,6 @@
 """What a point is measured by: figures of its one result (`arch.result`), each a row of a registry.
 
-A figure that no model gives yet is in `LATER`, and is refused by name until a row takes its place.
+Points of a sweep with a trace are services (`arch.served`), which have a registry of their own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec import Struct
 from pydantic_core import PydanticCustomError
 
 from siliconloom.arch.document import Document
-from siliconloom.arch.errors import LoomError, NotSupported, nearest_name
+from siliconloom.arch.errors import LoomError, nearest_name
 from siliconloom.arch.quantity import BYTES, DURATION, ENERGY, parse
 from siliconloom.arch.registry import Registry
 from siliconloom.arch.sweep import Sweep
@@ -41,13 +41,9 @@ class Metric(Struct, frozen=True):
 
 
 METRICS: Registry[str, Metric] = Registry("metric")
-LATER = {
-    "cost": "no model of cost yet",
-    "goodput": "no model of serving yet",
-    "ttft": "no model of serving yet",
-    "tpot": "no model of serving yet",
-}
-"""Figures that would mean something that is not built."""
+"""Figures of a step."""
+SERVED: Registry[str, Metric] = Registry("metric of a service")
+"""Figures of a served trace."""
 
 
 def _share(result: Figures, over: str, under: str) -> float | None:
@@ -78,41 +74,57 @@ METRICS.add("gap", Metric("", True, _gap))
 METRICS.add("area", Metric("mm2", True, lambda result: (result.get("area") or {}).get("mm2")))
 
 
+def _spread(name: str, key: str) -> Callable[[Figures], float | None]:
+    return lambda result: result[name][key]
+
+
+for _name in ("ttft", "tpot", "itl", "e2e", "queue"):
+    SERVED.add(_name, Metric("s", True, _spread(f"{_name}_s", "mean")))
+    SERVED.add(f"{_name}_p99", Metric("s", True, _spread(f"{_name}_s", "p99")))
+SERVED.add("goodput", Metric("requests/s", False, lambda result: result["goodput"]))
+SERVED.add("attained", Metric("", False, lambda result: result["slo"]["attained"]))
+SERVED.add("tokens_per_s", Metric("tokens/s", False, lambda result: result["tokens_per_s"]))
+SERVED.add("cost", Metric("$/M tokens", True, lambda result: result["cost"]["usd_per_million_tokens"]))
+SERVED.add("energy", Metric("J", True, lambda result: result["energy_j"]))
+SERVED.add("joules_per_token", Metric("J", True, lambda result: result["joules_per_token"]))
+SERVED.add("power", Metric("W", True, lambda result: result["power_w"]))
+SERVED.add("busy", Metric("", False, lambda result: result["busy"]))
+SERVED.add("chips", Metric("", True, lambda result: result["chips"]))
+
+
 def metrics_of(result: Figures) -> dict[str, float]:
     """Every figure that a result has."""
-    read = {name: metric.read(result) for name, metric in METRICS.items()}
+    known = SERVED if result.get("kind") == "serving" else METRICS
+    read = {name: metric.read(result) for name, metric in known.items()}
     return {name: float(value) for name, value in read.items() if value is not None}
 
 
-def described_metric(name: str) -> SweptMetric:
-    """A metric by name.
-
-    Raises
-    ------
-    NotSupported
-        For one that no model gives.
-    LoomError
-        For another name.
-    """
-    if name in METRICS:
-        return SweptMetric(name, METRICS[name].unit, METRICS[name].less)
-    if name in LATER:
-        raise NotSupported(f"{name}: {LATER[name]}")
-    near = nearest_name(name, METRICS)
+def described_metric(name: str, *, served: bool = False) -> SweptMetric:
+    """A metric of a step, or of a service, by name; raises `LoomError` for another name."""
+    known, other = (SERVED, METRICS) if served else (METRICS, SERVED)
+    if name in known:
+        return SweptMetric(name, known[name].unit, known[name].less)
+    near = nearest_name(name, known)
     hint = f"; did you mean '{near}'?" if near else ""
-    raise LoomError(f"must be one of {', '.join(METRICS)} (got '{name}'){hint}")
+    if name in other:
+        hint = ", which is of single steps, and a trace is served" if served else ", which needs a trace to be served"
+    raise LoomError(f"must be one of {', '.join(known)} (got '{name}'){hint}")
 
 
 def objectives_of(sweep: Sweep, document: Document) -> tuple[SweptMetric, ...]:
     """The objectives that a sweep names; raises `LoomError` for what is none."""
-    return tuple(_at(document, ("objectives", number), name) for number, name in enumerate(sweep.objectives))
+    served = sweep.trace is not None
+    return tuple(
+        _at(document, ("objectives", number), name, served=served) for number, name in enumerate(sweep.objectives)
+    )
 
 
 def constraints_of(sweep: Sweep, document: Document) -> tuple[SweptConstraint, ...]:
     """The constraints of a sweep in base units; raises `LoomError` for other metrics and units."""
     found = []
     for number, each in enumerate(sweep.constraints):
-        metric = _at(document, ("constraints", number, "metric"), each.metric)
+        place = ("constraints", number, "metric")
+        metric = _at(document, place, each.metric, served=sweep.trace is not None)
         sides = {"at_most": each.at_most, "at_least": each.at_least}
         read = {
             side: None if value is None else _bound(document, ("constraints", number, side), value, metric)
@@ -122,12 +134,9 @@ def constraints_of(sweep: Sweep, document: Document) -> tuple[SweptConstraint, .
     return tuple(found)
 
 
-def _at(document: Document, path: tuple[str | int, ...], name: str) -> SweptMetric:
+def _at(document: Document, path: tuple[str | int, ...], name: str, *, served: bool) -> SweptMetric:
     try:
-        return described_metric(name)
-    except NotSupported as error:
-        what = "objective" if path[0] == "objectives" else "constraint on"
-        raise document.error(str(error).replace("not supported: ", f"not supported: {what} ", 1), path) from None
+        return described_metric(name, served=served)
     except LoomError as error:
         raise document.error(str(error), path) from None
 
@@ -149,4 +158,4 @@ def _finite(document: Document, path: tuple[str | int, ...], value: float) -> fl
     return value
 
 
-__all__ = ["LATER", "METRICS", "Metric", "constraints_of", "described_metric", "metrics_of", "objectives_of"]
+__all__ = ["METRICS", "SERVED", "Metric", "constraints_of", "described_metric", "metrics_of", "objectives_of"]

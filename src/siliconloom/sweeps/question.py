@@ -28,12 +28,14 @@ from siliconloom.sweeps.metrics import metrics_of
 if TYPE_CHECKING:
     from siliconloom.evaluate.machine import DescribedMachine, Evaluation
     from siliconloom.workloads import Graph
+    from siliconloom.workloads.serving.trace import RequestTrace
 
 MOST_WHY = 400
 KEPT_GRAPHS = 256
 """Graphs of workloads that a process keeps."""
 FILE_BYTES = 2**33
-LIBRARIES = (LIBRARY, Path(__file__).resolve().parent.parent.joinpath("workloads", "library").resolve())
+WORKLOADS = Path(__file__).resolve().parent.parent / "workloads"
+LIBRARIES = (LIBRARY, *((WORKLOADS / name).resolve() for name in ("library", "serving/library")))
 
 
 class PointSetting(Struct, frozen=True):
@@ -43,6 +45,8 @@ class PointSetting(Struct, frozen=True):
     ----------
     files
         Paths of users' files that points depend on, with the SHA-256 of each.
+    trace, slo, stack
+        Requests that the workload answers at every point, where it is no single step; limits and software.
     """
 
     machine: str
@@ -53,11 +57,16 @@ class PointSetting(Struct, frozen=True):
     placement: str | None
     files: tuple[tuple[str, str], ...]
     code: str
+    trace: str | None = None
+    slo: str | None = None
+    stack: str | None = None
 
     def key(self, sets: Sets) -> str:
         """Hash of the question that a point with these overrides asks."""
         files = [f"{path} {digest}" for path, digest in self.files]
         asked = [self.machine, self.workload, f"{self.search} {self.seed} {self.objective} {self.placement}", *files]
+        if self.trace is not None:
+            asked.append(f"served {self.trace!r} {self.slo!r} {self.stack!r}")
         return key_of("point", self.code, *asked, *(text for pair in sets for text in pair))
 
 
@@ -83,7 +92,16 @@ class StaleError(LoomError):
     """The files or the code of a point are not those of its sweep, which ends the sweep."""
 
 
-def setting_of(machine: str, workload: str, mapping: SweepMapping, files: Mapping[str, str]) -> PointSetting:
+def setting_of(
+    machine: str,
+    workload: str,
+    mapping: SweepMapping,
+    files: Mapping[str, str],
+    *,
+    trace: str | None = None,
+    slo: str | None = None,
+    stack: str | None = None,
+) -> PointSetting:
     """The setting of a sweep in this process."""
     return PointSetting(
         machine,
@@ -94,6 +112,7 @@ def setting_of(machine: str, workload: str, mapping: SweepMapping, files: Mappin
         mapping.placement,
         tuple(sorted(files.items())),
         version_digest(),
+        *(trace, slo, stack),
     )
 
 
@@ -131,6 +150,7 @@ def answer(setting: PointSetting, sets: Sets) -> PointAnswer:
     for (path, _), state in zip(setting.files, before, strict=True):
         if _state(path) != state:  # even if it is what it was before by now
             _graph.cache_clear()
+            _requests.cache_clear()
             raise StaleError(f"{path}: is not the file that the sweep began with, or was written meanwhile")
     return found
 
@@ -185,10 +205,12 @@ def _digest_of(path: str, *state: int) -> str:
     return file_digest(path)
 
 
-def _evaluated(setting: PointSetting, sets: Sets, parts: dict[str, float]) -> tuple[dict[str, float], str]:
+def _evaluated(setting: PointSetting, sets: Sets, parts: dict[str, float]) -> tuple[dict[str, float], str | None]:
     from siliconloom.evaluate.asked import workload_digest
     from siliconloom.evaluate.machine import read_machine
 
+    if setting.trace is not None:
+        return _served(setting, sets, parts), None
     began = time.perf_counter()
     chip_sets, workload_sets = split_overrides(list(sets))
     graph = _graph(setting.workload, tuple(workload_sets), setting.files)
@@ -206,6 +228,30 @@ def _evaluated(setting: PointSetting, sets: Sets, parts: dict[str, float]) -> tu
     found = dict(shared_memo().recall(key, find, quick=0.005))
     bound = str(found.pop("bound"))
     return {name: float(value) for name, value in found.items()}, bound
+
+
+def _served(setting: PointSetting, sets: Sets, parts: dict[str, float]) -> dict[str, float]:
+    """Figures of a point that serves requests."""
+    from siliconloom.arch.serving import parse_level
+    from siliconloom.evaluate.fleets import prepare_named
+    from siliconloom.evaluate.serving_run import serve
+
+    assert setting.trace is not None
+    began = time.perf_counter()
+    requests = _requests(setting.trace, setting.files)
+    served = prepare_named(setting.machine, setting.workload, requests, sets, setting.stack)
+    parts["read"] = time.perf_counter() - began
+    objective = None if setting.slo is None else parse_level(setting.slo)
+    return metrics_of(serve(served, objective, sets, audits=0))
+
+
+@lru_cache(maxsize=4)
+def _requests(trace: str, files: tuple[tuple[str, str], ...]) -> RequestTrace:
+    """Requests of a trace while its file is what it is."""
+    del files
+    from siliconloom.workloads.serving.trace import load_trace
+
+    return load_trace(trace)
 
 
 def _step(setting: PointSetting, machine: DescribedMachine, graph: Graph, sets: Sets) -> Evaluation:

@@ -84,7 +84,10 @@ def run_sweep(
     own = str(loaded.document.source)
     read = [path for path in files_read() if path != own and not is_of_library(path)]
     files = {path: file_digest(path) for path in user_files(loaded.sweep, read, loaded.axes)}
-    setting = setting_of(loaded.sweep.machine, loaded.sweep.workload, loaded.sweep.mapping, files)
+    asked = loaded.sweep
+    setting = setting_of(
+        *(asked.machine, asked.workload, asked.mapping, files), trace=asked.trace, slo=asked.slo, stack=asked.stack
+    )
     with Store(results) as store:
         run = SweepRun(loaded, setting, store, scheduler=scheduler, workers=workers, watcher=watcher)
         return run.run(design, search)

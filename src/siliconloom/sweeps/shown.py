@@ -66,6 +66,9 @@ class DescribedSweep:
             objectives=self.objectives,
             constraints=self.constraints,
             mapping=sweep.mapping.model_dump(mode="json"),
+            trace=sweep.trace,
+            slo=sweep.slo,
+            stack=sweep.stack,
         )
 
     def values_at(self, place: Indices) -> dict[str, str]:

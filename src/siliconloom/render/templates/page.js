@@ -94,7 +94,7 @@
       Object.assign(this, { figure, total, least, told, from: 0, to: total });
       this.canvas = figure.querySelector("canvas");
       this.readout = figure.querySelector(".readout");
-      const act = (what) => this.act(what);
+      const act = (what, typed) => this.act(what, typed);
       figure.querySelectorAll("[data-do]").forEach((b) => b.addEventListener("click", () => act(b.dataset.do)));
       this.canvas.addEventListener("wheel", (event) => {
         if (!event.ctrlKey && !event.shiftKey && document.activeElement !== this.canvas) return; // the page scrolls
@@ -108,7 +108,7 @@
         const what = keys[event.key];
         if (!what || event.ctrlKey || event.metaKey || event.altKey) return;
         event.preventDefault();
-        act(what);
+        act(what, true);
       });
       let held = null;
       this.canvas.addEventListener("pointerdown", (event) => {
@@ -543,6 +543,125 @@
     }
   }
 
+  // ---- lines over time: panels below each other, each with a scale of its own, read span by span
+
+  class Lines extends View {
+    constructor(figure, d) {
+      const spans = d.panels[0].lines[0].values.length, total = spans * d.step_s;
+      const [unit, size] = [["h", 3600, 7200], ["min", 60, 180], ["s", 1, 1], ["ms", 1e-3, 1e-3], ["µs", 1e-6, 0]].find(([, , from]) => total >= from);
+      super(figure, total / size, Math.min(4, spans) * d.step_s / size, (t) => `${+t.toPrecision(6)} ${unit}`);
+      Object.assign(this, { d, spans, unit, step: d.step_s / size, cursor: null });
+      let n = 0;
+      this.panels = d.panels.map((panel) => ({ ...panel, lines: panel.lines.map((line, k) => ({ ...line, colour: hue(n++), dashes: k ? [6, 3] : [] })) }));
+      for (const panel of this.panels) panel.most = Lines.round(Math.max(...panel.lines.flatMap((line) => line.values)));
+      legend(figure, this.panels.flatMap((panel) => panel.lines.map((line) => [line.name, line.colour])));
+      this.canvas.addEventListener("pointerdown", (event) => this.point(this.time(event.offsetX)));
+      this.draw();
+    }
+    static round(most) { // the next number that is 1, 2, 2.5 or 5 times a power of ten
+      if (!(most > 0)) return 1;
+      const power = 10 ** Math.floor(Math.log10(most));
+      return power * [1, 2, 2.5, 5, 10].find((m) => m * power >= most * (1 - 1e-9));
+    }
+    value(panel, value) {
+      return panel.share ? `${+(value * 100).toPrecision(3)} %` : Number(value.toPrecision(4)).toLocaleString("en-US");
+    }
+    act(what, typed) {
+      if (what === "all") this.cursor = null;
+      if (!typed || (what !== "left" && what !== "right")) return super.act(what);
+      const first = Math.ceil(this.from / this.step - 1e-9), last = Math.floor(this.to / this.step + 1e-9) - 1;
+      const at = this.cursor ?? (what === "left" ? last + 1 : first - 1);
+      this.cursor = Math.max(0, Math.min(this.spans - 1, at + (what === "left" ? -1 : 1)));
+      const begin = this.cursor * this.step, end = begin + this.step, span = this.to - this.from;
+      if (begin < this.from || end > this.to) return this.show(begin < this.from ? begin : end - span, span);
+      this.draw();
+    }
+    draw() {
+      const HIGH = 84, TITLE = 22, GAP = 8, pitch = HIGH + TITLE + GAP, n = this.panels.length;
+      const [draw, width] = surface(this.canvas, n * pitch + 20);
+      this.width = width;
+      this.axis(draw, n * pitch + 10);
+      this.panels.forEach((panel, at) => {
+        const top = at * pitch + TITLE, foot = top + HIGH, Y = (v) => foot - v / panel.most * HIGH;
+        draw.fillStyle = ink("--page"); // no line of the axis crosses a title
+        draw.fillRect(0, top - TITLE, width, TITLE);
+        draw.fillStyle = ink("--ink");
+        draw.textAlign = "left";
+        draw.fillText(panel.title, this.left, top - 10);
+        draw.fillStyle = ink("--soft");
+        draw.textAlign = "right";
+        draw.strokeStyle = ink("--line");
+        draw.lineWidth = 1;
+        for (const share of [0, 0.5, 1]) {
+          if (share !== 0.5) draw.fillText(this.value(panel, panel.most * share), this.left - 8, Y(panel.most * share) + (share ? 4 : -4));
+          draw.beginPath();
+          draw.moveTo(this.left, Y(panel.most * share));
+          draw.lineTo(this.left + this.room, Y(panel.most * share));
+          draw.stroke();
+        }
+        draw.save();
+        draw.beginPath();
+        draw.rect(this.left, top - 1, this.room, HIGH + 2);
+        draw.clip();
+        for (const line of panel.lines) {
+          draw.beginPath();
+          line.values.forEach((v, k) => {
+            draw.lineTo(this.x(k * this.step), Y(v));
+            draw.lineTo(this.x((k + 1) * this.step), Y(v));
+          });
+          draw.strokeStyle = line.colour;
+          draw.lineWidth = 1.6;
+          draw.setLineDash(line.dashes);
+          draw.stroke();
+          draw.setLineDash([]);
+          draw.lineTo(this.x(this.spans * this.step), foot);
+          draw.lineTo(this.x(0), foot);
+          draw.globalAlpha = 0.12;
+          draw.fillStyle = line.colour;
+          draw.fill();
+          draw.globalAlpha = 1;
+        }
+        if (this.cursor !== null) {
+          const x = this.x((this.cursor + 0.5) * this.step);
+          draw.strokeStyle = ink("--ink");
+          draw.lineWidth = 1;
+          draw.beginPath();
+          draw.moveTo(x, top);
+          draw.lineTo(x, foot);
+          draw.stroke();
+          for (const line of panel.lines) {
+            draw.fillStyle = line.colour;
+            draw.beginPath();
+            draw.arc(x, Y(line.values[this.cursor]), 3.5, 0, 7);
+            draw.fill();
+          }
+        }
+        draw.restore();
+      });
+      this.say();
+    }
+    say() {
+      const at = this.cursor, low = Math.max(0, Math.floor(this.from / this.step + 1e-9)), high = Math.min(this.spans, Math.ceil(this.to / this.step - 1e-9));
+      const told = this.panels.flatMap((panel) => panel.lines.map((line) => {
+        const unit = line.unit ? ` ${line.unit}` : "";
+        if (at !== null) return `${line.name} ${this.value(panel, line.values[at])}${unit}`;
+        const shown = line.values.slice(low, high), mean = shown.reduce((a, b) => a + b, 0) / shown.length;
+        return `${line.name} ${this.value(panel, mean)}${unit} in the mean, at most ${this.value(panel, Math.max(...shown))}`;
+      }));
+      const [from, to] = at === null ? [this.from, this.to] : [at * this.step, (at + 1) * this.step];
+      this.readout.textContent = `${+from.toPrecision(4)} to ${+to.toPrecision(4)} ${this.unit}: ${told.join("; ")}.`;
+    }
+    point(t) {
+      this.cursor = Math.max(0, Math.min(this.spans - 1, Math.floor(t / this.step)));
+      this.draw();
+    }
+    csv() {
+      const lines = this.panels.flatMap((panel) => panel.lines), step = this.d.step_s;
+      save(this.d.file, [["from_s", "to_s", ...lines.map((line) => line.unit ? `${line.name} (${line.unit})` : line.name)],
+        ...lines[0].values.map((_, k) => [k * step, (k + 1) * step, ...lines.map((line) => line.values[k])])]);
+    }
+  }
+
   // ---- roofline: numbers beside the points, names in the list below
 
   function roofline(figure, d) {
@@ -739,6 +858,7 @@
     if (figure.id === "pipeline") views.pipeline = new Tracks(figure, d);
     if (figure.id === "roofline") roofline(figure, d);
     if (figure.id === "held") views.held = new HeldBytes(figure, d);
+    if (figure.id === "overtime") views.overtime = new Lines(figure, d);
     if (figure.id === "links") views.links = new LinkMap(figure, d);
   }
   const again = () => redraws.forEach((draw) => draw());

@@ -1,0 +1,332 @@
+"""A served trace as a self-contained HTML page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from siliconloom.arch.quantity import format_bytes, format_si
+from siliconloom.render.page import BarPart, ChartData, PageBar, PageCell, PageColumn, PageTable, page, rate
+from siliconloom.render.plan import long_time
+from siliconloom.render.serving import headline, limits_text
+
+PERCENTILES = ("mean", "p50", "p90", "p95", "p99", "max")
+LATENCIES = (
+    ("ttft_s", "Time to first token", "From a request's arrival to its first token (TTFT)."),
+    ("tpot_s", "Time per further token", "Of each request, from its first token to its last, for each (TPOT)."),
+    ("itl_s", "Between two tokens", "Of every token, the time since the one before it (ITL)."),
+    ("e2e_s", "Whole answer", "From a request's arrival to its last token."),
+    ("queue_s", "Of which in the queue", "From a request's arrival until it is first worked on."),
+)
+WITHIN, BEYOND = "#2a6fbb", "#b0413e"
+"""Colours of times that keep to a limit, and of those that do not."""
+MEMORY = {"weights": "#2a6fbb", "activations": "#2a9d5c", "keys and values": "#c9a227", "left free": "#9a9a9a"}
+UNUSED = "#e3d6a6"
+"""Colour of the part of a cache that is never in use."""
+MOST_REPLICAS = 1000
+"""Replicas in the table of a page."""
+DIGITS = 6
+"""Digits of a number in a chart over time."""
+
+
+class LatencyChart(Struct, frozen=True):
+    """Bars of one kind of waiting: its identity on the page, title, what it is, bars and legend."""
+
+    id: str
+    title: str
+    text: str
+    bars: tuple[PageBar, ...]
+    legend: tuple[tuple[str, str], ...]
+
+
+class ChartLine(Struct, frozen=True):
+    """A line over time: its name, the unit of its values, and one value for every span."""
+
+    name: str
+    unit: str
+    values: tuple[float, ...]
+
+
+class ChartPanel(Struct, frozen=True):
+    """Lines over time that share a scale: what they are, whether they are shares, and the lines."""
+
+    title: str
+    share: bool
+    lines: tuple[ChartLine, ...]
+
+
+def serving_html(result: dict[str, Any]) -> str:
+    """The page of `loom serve`: a result of the schema ``siliconloom.serving/1``."""
+    asked, memory = result["asked"], result["memory"]
+    charts = {
+        name: ChartData(("percentile", "seconds"), tuple((each, result[name][each]) for each in PERCENTILES))
+        for name, _, _ in LATENCIES
+    }
+    found = result.get("found")
+    if found:
+        charts["tried"] = ChartData(
+            (found["what"], "attained", "goodput"),
+            tuple((each["value"], each["attained"], each["goodput"]) for each in _tried(found)),
+        )
+    held = _held(result)
+    charts["memory"] = ChartData(("what", "bytes"), tuple((name, size) for name, size, _ in held))
+    replicas = result["replicas"]
+    cut = len(replicas) - MOST_REPLICAS
+    return page(
+        "serving",
+        {"overtime": _over_time(result)},
+        charts,
+        title=f"Service: {asked['workload']} on {asked['machine']}, requests of {asked['trace']}",
+        headline=_sentences(result),
+        asked=_asked(result),
+        overrides=asked["overrides"],
+        notes=result["notes"],
+        tiles=_tiles(result),
+        over_time_text=f"Means over {len(result['timeline']['start_s'])} equal spans of the run. Requests are counted "
+        "in the middle of a span, and of the cache the fullest moment is shown.",
+        times=[_latency(result, *each) for each in LATENCIES],
+        tried=_tried_table(found) if found else None,
+        tried_bars=_tried_bars(found) if found else (),
+        tried_legend=(("keeps to the limits", WITHIN), ("too few requests keep to them", BEYOND)),
+        search_text=_search_text(found) if found else "",
+        replicas=_replicas(replicas[:MOST_REPLICAS]),
+        replicas_text=f"{cut:,} more are left out here; --json has all." if cut > 0 else "",
+        memory_text=f"{format_bytes(memory['capacity_bytes'])} of {_chips(asked['plan']['tensor'])}, of which "
+        f"{format_bytes(memory['usable_bytes'])} may be used (serve.memory_share). A token takes "
+        f"{format_bytes(memory['kv_bytes_per_token'])}; {memory['blocks']:,} blocks of "
+        f"{memory['block_tokens']} tokens.",
+        memory_bars=_memory_bars(result, held),
+        memory_legend=[*MEMORY.items(), ("room that is never in use", UNUSED)],
+        cost=_cost(result),
+        keys=_rows("keys", "keys of the service", {f"serve.{k}": _value(v) for k, v in asked["settings"].items()}),
+        digest=asked["machine_digest"],
+        trace_digest=asked["trace_digest"],
+        version=result["version"],
+    )
+
+
+def _chips(count: int) -> str:
+    return "one chip" if count == 1 else f"{count} chips together"
+
+
+def _sentences(result: dict[str, Any]) -> str:
+    text = headline(result)
+    limits = limits_text(result["slo"])
+    if limits:
+        text += f" {result['slo']['attained']:.1%} of the requests keep to {limits}."
+    found = result.get("found")
+    if found:
+        best = (
+            f"{found['value']:.4g} requests a second" if found["what"] == "rate" else f"{found['value']:.0f} replicas"
+        )
+        which = "The highest rate" if found["what"] == "rate" else "The fewest replicas"
+        text += f" {which} at which {found['attain']:.0%} of them do: {best}."
+    if result["preempted"]:
+        text += f" Memory was short {result['preempted']:,} times, and a request went back to the queue."
+    return text
+
+
+def _asked(result: dict[str, Any]) -> str:
+    asked, requests = result["asked"], result["requests"]
+    plan = asked["plan"]
+    come = "all at once" if requests["rate"] is None else f"{requests['rate']:.4g} a second"
+    software = "no software of the host" if asked["stack"] == "none" else f"software {asked['stack']}"
+    return (
+        f"{plan['data']} replica{'s' * (plan['data'] > 1)} of {plan['tensor']} chip{'s' * (plan['tensor'] > 1)}; "
+        f"{requests['count']:,} requests, {come}, with {requests['prompt_tokens']:,} tokens of prompts and "
+        f"{requests['output_tokens']:,} of answers; {asked['settings']['batching']} batching; {software}"
+    )
+
+
+def _tiles(result: dict[str, Any]) -> list[tuple[str, str]]:
+    cost = result["cost"]
+    tiles = [
+        (format_si(result["ttft_s"]["p50"], "s"), f"to the first token, median; {_p99(result, 'ttft_s')}"),
+        (format_si(result["tpot_s"]["p50"], "s"), f"for each further token, median; {_p99(result, 'tpot_s')}"),
+        (rate(result["tokens_per_s"]), "tokens of answers a second"),
+        (rate(result["prompt_tokens_per_s"]), "tokens of prompts a second"),
+        (rate(result["goodput"]), "goodput: requests a second" + (" that keep to the limits" * bool(_limited(result)))),
+        (f"{result['busy']:.1%}", f"of the time at work, {result['batch']:.3g} requests in a step"),
+        (f"{_fullest(result):.1%}", f"of the cache in use at most; {result['preempted']:,} preempted"),
+        (format_si(result["joules_per_token"], "J"), f"a token of answers; {format_si(result['power_w'], 'W')}"),
+    ]
+    if cost["usd_per_million_tokens"] is not None:
+        tiles.append((f"{cost['usd_per_million_tokens']:,.4g} $", "a million tokens of answers"))
+    return tiles
+
+
+def _p99(result: dict[str, Any], name: str) -> str:
+    return f"99 % within {format_si(result[name]['p99'], 's')}"
+
+
+def _limited(result: dict[str, Any]) -> str:
+    return limits_text(result["slo"])
+
+
+def _fullest(result: dict[str, Any]) -> float:
+    return float(max(each["cache_used"] for each in result["replicas"]))
+
+
+def _over_time(result: dict[str, Any]) -> dict[str, Any]:
+    """What the page's script draws over time."""
+    timeline = result["timeline"]
+
+    def line(name: str, unit: str, column: str) -> ChartLine:
+        return ChartLine(name, unit, tuple(float(f"{value:.{DIGITS}g}") for value in timeline[column]))
+
+    panels = (
+        ChartPanel("tokens of answers a second", False, (line("answers", "tokens/s", "tokens_per_s"),)),
+        ChartPanel("tokens of prompts a second", False, (line("prompts", "tokens/s", "prompt_tokens_per_s"),)),
+        ChartPanel("requests", False, (line("running", "requests", "running"), line("waiting", "requests", "waiting"))),
+        ChartPanel("cache in use", True, (line("cache in use", "", "cache_used"),)),
+        ChartPanel("watts above those of idle chips", False, (line("power above idle", "W", "joules_per_s"),)),
+    )
+    spans = len(timeline["start_s"])
+    return {
+        "file": "over-time",
+        "step_s": (result["duration_s"] or 1.0) / spans,
+        "panels": [
+            {
+                "title": each.title,
+                "share": each.share,
+                "lines": [{"name": one.name, "unit": one.unit, "values": one.values} for one in each.lines],
+            }
+            for each in panels
+        ],
+    }
+
+
+def _latency(result: dict[str, Any], name: str, title: str, text: str) -> LatencyChart:
+    """Percentiles as bars; those beyond the limit of the objective are of another colour."""
+    values, limit = result[name], result["slo"].get(name)
+    longest = max(values.values()) or 1.0
+    rows = []
+    for each in PERCENTILES:
+        told = format_si(values[each], "s")
+        shade = BEYOND if limit is not None and values[each] > limit else WITHIN
+        rows.append(PageBar(each, told, (BarPart(values[each] / longest, shade, f"{title}, {each}: {told}"),)))
+    legend: tuple[tuple[str, str], ...] = ()
+    if limit is not None:
+        legend = ((f"within {format_si(limit, 's')}", WITHIN), ("beyond it", BEYOND))
+    return LatencyChart(name, title, text, tuple(rows), legend)
+
+
+def _tried(found: dict[str, Any]) -> list[dict[str, float]]:
+    return sorted(found["tried"], key=lambda each: each["value"])
+
+
+def _search_text(found: dict[str, Any]) -> str:
+    what = "Requests a second" if found["what"] == "rate" else "Replicas"
+    return (
+        f"{what} that were tried, and the share of the requests that keep to the limits; {found['attain']:.0%} "
+        "of them must (the mark)."
+    )
+
+
+def _tried_bars(found: dict[str, Any]) -> list[PageBar]:
+    mark = (max(found["attain"] - 0.002, 0.0), min(found["attain"] + 0.002, 1.0))
+    rows = []
+    for each in _tried(found):
+        shade = WITHIN if each["attained"] >= found["attain"] else BEYOND
+        told = f"{each['attained']:.1%}"
+        part = BarPart(each["attained"], shade, f"{each['value']:.4g}: {told}")
+        rows.append(PageBar(f"{each['value']:.4g}", told, (part,), mark))
+    return rows
+
+
+def _tried_table(found: dict[str, Any]) -> PageTable:
+    what = "requests a second" if found["what"] == "rate" else "replicas"
+    columns = (PageColumn(what), PageColumn("keep to the limits"), PageColumn("goodput, requests a second"))
+    rows = tuple(
+        (
+            PageCell(f"{each['value']:.4g}", each["value"]),
+            PageCell(f"{each['attained']:.1%}", each["attained"]),
+            PageCell(f"{each['goodput']:.4g}", each["goodput"]),
+        )
+        for each in _tried(found)
+    )
+    return PageTable("tries", "what was tried", columns, rows)
+
+
+def _replicas(replicas: list[dict[str, Any]]) -> PageTable:
+    names = ("requests", "steps", "prompt tokens", "tokens", "busy", "batch", "cache at most")
+    columns = (PageColumn("replica", True), PageColumn("does", True), *(PageColumn(name) for name in names))
+    rows = []
+    for number, each in enumerate(replicas):
+        counts = (each[key] for key in ("requests", "steps", "prompt_tokens", "output_tokens"))
+        rows.append(
+            (
+                PageCell(f"{number}", number),
+                PageCell({"whole": "prompts and answers"}.get(each["kind"], each["kind"])),
+                *(PageCell(f"{count:,}", count) for count in counts),
+                PageCell(f"{each['busy']:.1%}", each["busy"]),
+                PageCell(f"{each['batch']:.3g}", each["batch"]),
+                PageCell(f"{each['cache_used']:.1%}", each["cache_used"]),
+            )
+        )
+    return PageTable("replicas", "replicas", columns, tuple(rows))
+
+
+def _held(result: dict[str, Any]) -> list[tuple[str, float, str]]:
+    """What a replica's memory is for, in bytes, with a word on each."""
+    memory = result["memory"]
+    cache = memory["cache_tokens"] * memory["kv_bytes_per_token"]
+    taken = memory["weight_bytes"] + memory["activation_bytes"] + cache
+    return [
+        ("weights", memory["weight_bytes"], ""),
+        ("activations", memory["activation_bytes"], ""),
+        ("keys and values", cache, f", {_fullest(result):.1%} in use at most"),
+        ("left free", max(memory["capacity_bytes"] - taken, 0.0), ""),
+    ]
+
+
+def _memory_bars(result: dict[str, Any], held: list[tuple[str, float, str]]) -> list[PageBar]:
+    capacity, used = result["memory"]["capacity_bytes"] or 1.0, _fullest(result)
+    rows = []
+    for name, size, more in held:
+        told, share = f"{format_bytes(size)}, {size / capacity:.1%}", size / capacity
+        parts: tuple[BarPart, ...] = (BarPart(share, MEMORY[name], f"{name}: {told}{more}"),)
+        if name == "keys and values":
+            full = BarPart(share * used, MEMORY[name], f"in use at most: {used:.1%} of the room")
+            parts = (full, BarPart(share * (1 - used), UNUSED, f"never in use: {1 - used:.1%} of the room"))
+        rows.append(PageBar(name, told, parts))
+    return rows
+
+
+def _cost(result: dict[str, Any]) -> PageTable:
+    cost, costs, settings = result["cost"], result["costs"], result["asked"]["settings"]
+    values = {
+        "time": long_time(result["duration_s"]),
+        "chips": f"{result['chips']:,}",
+        "chip hours": f"{cost['chip_hours']:,.4g}",
+        "energy, of chips that wait, too": format_si(result["energy_j"], "J"),
+        "power": format_si(result["power_w"], "W"),
+        "electricity": f"{cost['electricity_usd']:,.4g} $ at {settings['electricity']:g} $/kWh",
+    }
+    if cost["usd"] is None:
+        values["chips' price"] = "is not said (serve.price)"
+    else:
+        values["chips' price"] = f"{cost['chips_usd']:,.4g} $ at {settings['price']:g} $/h"
+        values["together"] = f"{cost['usd']:,.4g} $"
+        values["a million tokens of answers"] = f"{cost['usd_per_million_tokens']:,.4g} $"
+    values["costs asked of the evaluator"] = f"{costs['asked']:,}"
+    if costs["audit_max"] is not None:
+        values[f"{costs['audited']} steps asked in full differ by"] = f"at most {costs['audit_max']:.2%}"
+    return _rows("cost", "energy and money", values)
+
+
+def _rows(id: str, title: str, values: dict[str, str]) -> PageTable:
+    rows = tuple((PageCell(key), PageCell(value)) for key, value in values.items())
+    return PageTable(id, title, (PageColumn("what", True), PageColumn("is", True)), rows)
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "not set"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:g}" if isinstance(value, float) else f"{value}"
+
+
+__all__ = ["serving_html"]
