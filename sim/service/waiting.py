@@ -9,7 +9,7 @@ PROMPT_WEIGHT, ANSWER_WEIGHT = 1.0, 2.0
 """What a token of a prompt and of an answer count as service (Virtual Token Counter: Sheng et al., OSDI 2024)."""
 
 
-class Waits(Protocol):
+class Queued(Protocol):
     """What a queue looks at in a request."""
 
     rank: float
@@ -17,7 +17,7 @@ class Waits(Protocol):
     client: int
 
 
-Waiting = TypeVar("Waiting", bound=Waits)
+Waiting = TypeVar("Waiting", bound=Queued)
 
 
 class RequestQueue(Generic[Waiting]):
