@@ -13,10 +13,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from siliconloom.arch import load_system
 from siliconloom.arch.document import Document
 from siliconloom.arch.serving import Batching, ServeSettings
 from siliconloom.evaluate.cluster import cluster_of
-from siliconloom.arch import load_system
 from siliconloom.evaluate.step_costs import ReplicaCosts
 from siliconloom.mapper.system.plan import Plan
 from siliconloom.reproduce.card import Card, CardRow
@@ -47,8 +47,8 @@ REQUESTS, SEED = 40_000, 1
 QUEUE = 0.05
 """Relative: so many requests that come at random leave the mean of their waits a scatter of a percent or two."""
 HOST = (
-    "the fit has 18 ms for each batch, whatever is in it, and 7 ms for a million pairs of tokens: launches by the host, "
-    "and an attention kernel slower than the one that is modelled"
+    "the fit has 18 ms for each batch, whatever is in it, and 7 ms for a million pairs of tokens: launches by the "
+    "host, and an attention kernel slower than the one that is modelled"
 )
 
 

@@ -1,15 +1,15 @@
 """Sarathi-Serve on two A100: next tokens that ride along with a chunk of a prompt, and what cutting a prompt costs.
 
-Steps are the GPU model's kernels of Yi-34B, tensor parallel, as a service is costed (`evaluate.step_costs`). The figures
-are those of the paper's repository (Apache-2.0): table 2, figures 2 and 9.
+Steps are the GPU model's kernels of Yi-34B, tensor parallel, as a service is costed (`evaluate.step_costs`). The
+figures are those of the paper's repository (Apache-2.0): table 2, figures 2 and 9.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from siliconloom.evaluate.cluster import cluster_of
 from siliconloom.arch import load_system
+from siliconloom.evaluate.cluster import cluster_of
 from siliconloom.evaluate.serving import read_model
 from siliconloom.evaluate.step_costs import ReplicaCosts
 from siliconloom.mapper.system.plan import Plan
@@ -35,8 +35,8 @@ CHUNKED = {
 """Figure 9: time of a prompt in chunks over that of the whole one, by its tokens and those of a chunk."""
 TOLERANCE, RELATIVE = 0.1, 0.05
 HOST = (
-    "steps of the paper's engine hold its host's time and kernels launched one by one, which are left out here; its 256 "
-    "tokens take longer than its 512"
+    "steps of the paper's engine hold its host's time and kernels launched one by one, which are left out here; its "
+    "256 tokens take longer than its 512"
 )
 CUT = (
     "the engine's 1,024 tokens take 17 % longer for each than its 2,048, and its whole prompts of 8,191 longer than "

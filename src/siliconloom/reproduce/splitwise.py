@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from siliconloom.evaluate.cluster import cluster_of
 from siliconloom.arch import load_system
+from siliconloom.evaluate.cluster import cluster_of
 from siliconloom.evaluate.serving import read_model
 from siliconloom.evaluate.step_costs import ReplicaCosts
 from siliconloom.mapper.system.plan import Plan
@@ -30,8 +30,8 @@ PUBLISHED = {
 OUTPUT = 128
 TOLERANCE = 0.1
 TOKEN = (
-    "the host of 2023 launches each of a token's 883 kernels by itself: a token takes as long on eight GPUs as on four; "
-    "kernels alone are counted here"
+    "the host of 2023 launches each of a token's 883 kernels by itself: a token takes as long on eight GPUs as on "
+    "four; kernels alone are counted here"
 )
 PROMPT = "the host launches kernels one by one, 50 to 240 us a kernel that nothing hides, and does prompts one by one"
 
