@@ -50,8 +50,8 @@ STACKS = {
     "vllm-2024": Stack("vllm-2024", 1.75e-3, 0.0),
     "deepspeed-mii": Stack("deepspeed-mii", 5.25e-3, 20e-6),
 }
-"""By name. ``vllm`` is the v1 engine of 2025, which schedules between steps, and ``vllm-async`` is 0.19, which schedules
-while one runs; ``vllm-2024`` and DeepSpeed-MII are of 2024."""
+"""By name. ``vllm`` is the v1 engine of 2025, which schedules between steps, and ``vllm-async`` is 0.19, which does
+so while one runs; ``vllm-2024`` and DeepSpeed-MII are of 2024."""
 
 
 def find_stack(name: str) -> Stack:
