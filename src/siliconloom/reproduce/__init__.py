@@ -11,6 +11,9 @@ its tolerance says why.
 CARDS = {
     "flash-attention-2": "siliconloom.reproduce.flash_attention_2",
     "flat": "siliconloom.reproduce.flat",
+    "distserve": "siliconloom.reproduce.distserve",
+    "sarathi": "siliconloom.reproduce.sarathi",
+    "splitwise": "siliconloom.reproduce.splitwise",
     "dfloat11": "siliconloom.reproduce.dfloat11",
     "exflow": "siliconloom.reproduce.exflow",
     "flux-comet": "siliconloom.reproduce.flux_comet",
