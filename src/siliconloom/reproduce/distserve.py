@@ -70,7 +70,7 @@ def simulated_ttft(seconds: float, load: float) -> float:
     empty = np.zeros(0, np.int64)
     requests = ServedRequests(np.cumsum(gaps), ones, ones, (), empty, empty, empty)
     settings = ServeSettings(max_sequences=1, batching=Batching.PREFILL_FIRST, prefix_cache=False)
-    fleet = Fleet(settings, requests, [ReplicaGroup(SameSteps(seconds), 1024, 1, 0.0)], None, lambda _: 0.0)
+    fleet = Fleet(settings, requests, [ReplicaGroup(SameSteps(seconds), 1024, 1)])
     fleet.run()
     return float((fleet.log.first - fleet.log.arrival).mean())
 
