@@ -15,7 +15,7 @@ EXAMPLES = (
     "loom serve npu-datacenter llama3-8b azure-conv --set serve.requests=100",
     "loom serve dgx-h100 llama3-70b azure-code --find rate --slo ttft=2s",
     "loom serve h100 llama3-8b 512x128 --set serve.requests=50 --json -",
-    "loom serve h100 llama3-8b azure-conv --set serve.requests=200 --slo tpot=20ms --report r.html",
+    "loom serve h100 llama3-8b azure-conv --slo tpot=20ms --report r.html",
 )
 """Shown below the command's help."""
 
