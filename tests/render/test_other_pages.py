@@ -108,3 +108,13 @@ def served():
     """A service of a GPU, as the command writes it."""
     sets = [("serve.requests", "30"), ("serve.arrivals", "poisson"), ("serve.rate", "5")]
     return serve(prepare_named("h100", "llama3-8b", "512x64", sets), ServiceLevel(ttft_s=0.1), sets, audits=0)
+
+
+def test_a_service_whose_energy_or_price_nobody_knows_has_its_page(tmp_path):
+    sets = [("serve.requests", "5")]
+    measured = serve(prepare_named("rtx-pro-6000", "llama3-8b", "64x8", sets, profile="measured"))
+    assert "not known" in serving_html(measured)
+    file = tmp_path / "fleet.yaml"
+    file.write_text("kind: fleet\nname: two\ngroups: [{machine: h100, price: 7}, {machine: a100, price: 3}]\n")
+    fleet = serve(prepare_named(str(file), "llama3-8b", "64x8", sets))
+    assert "at 7, 3 $/h" in serving_html(fleet)

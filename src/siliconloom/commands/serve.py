@@ -11,11 +11,11 @@ from siliconloom.commands.completion import traces
 from siliconloom.commands.options import Json, Machine, Set, Workload
 
 EXAMPLES = (
-    "loom serve dgx-a100 llama2-70b azure-conv --set serve.rate=2",
-    "loom serve npu-datacenter llama3-8b azure-conv --set serve.requests=100",
-    "loom serve dgx-h100 llama3-70b azure-code --find rate --slo ttft=2s",
+    "loom serve dgx-a100 llama2-70b azure-conv --set serve.requests=500",
+    "loom serve npu-edge gpt2 64x16 --set serve.requests=20",
+    "loom serve h100 llama3-8b 512x64 --set serve.requests=40",
     "loom serve h100 llama3-8b 512x128 --set serve.requests=50 --report r.html",
-    "loom serve rtx-pro-6000 llama3-8b 512x128 --profile measured --set serve.requests=9",
+    "loom serve rtx-pro-6000 llama3-8b azure-code --profile measured",
 )
 """Shown below the command's help."""
 

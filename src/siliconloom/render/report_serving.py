@@ -149,8 +149,10 @@ def _tiles(result: dict[str, Any]) -> list[tuple[str, str]]:
         (rate(result["goodput"]), "goodput: requests a second" + (" that keep to the limits" * bool(_limited(result)))),
         (f"{result['busy']:.1%}", f"of the time at work, {result['batch']:.3g} requests in a step"),
         (f"{_fullest(result):.1%}", f"of the cache in use at most; {result['preempted']:,} preempted"),
-        (format_si(result["joules_per_token"], "J"), f"a token of answers; {format_si(result['power_w'], 'W')}"),
     ]
+    if result["energy_j"] is not None:
+        told = f"a token of answers; {format_si(result['power_w'], 'W')}"
+        tiles.append((format_si(result["joules_per_token"], "J"), told))
     if cost["usd_per_million_tokens"] is not None:
         tiles.append((f"{cost['usd_per_million_tokens']:,.4g} $", "a million tokens of answers"))
     return tiles
@@ -180,8 +182,10 @@ def _over_time(result: dict[str, Any]) -> dict[str, Any]:
         ChartPanel("tokens of prompts a second", False, (line("prompts", "tokens/s", "prompt_tokens_per_s"),)),
         ChartPanel("requests", False, (line("running", "requests", "running"), line("waiting", "requests", "waiting"))),
         ChartPanel("cache in use", True, (line("cache in use", "", "cache_used"),)),
-        ChartPanel("watts above those of idle chips", False, (line("power above idle", "W", "joules_per_s"),)),
     )
+    if result["energy_j"] is not None:
+        drawn = line("power above idle", "W", "joules_per_s")
+        panels = (*panels, ChartPanel("watts above those of idle chips", False, (drawn,)))
     spans = len(timeline["start_s"])
     return {
         "file": "over-time",
@@ -300,14 +304,18 @@ def _cost(result: dict[str, Any]) -> PageTable:
         "time": long_time(result["duration_s"]),
         "chips": f"{result['chips']:,}",
         "chip hours": f"{cost['chip_hours']:,.4g}",
-        "energy, of chips that wait, too": format_si(result["energy_j"], "J"),
-        "power": format_si(result["power_w"], "W"),
-        "electricity": f"{cost['electricity_usd']:,.4g} $ at {settings['electricity']:g} $/kWh",
     }
+    if result["energy_j"] is None:
+        values["energy"] = "not known"
+    else:
+        values["energy, of chips that wait, too"] = format_si(result["energy_j"], "J")
+        values["power"] = format_si(result["power_w"], "W")
+        values["electricity"] = f"{cost['electricity_usd']:,.4g} $ at {settings['electricity']:g} $/kWh"
     if cost["usd"] is None:
         values["chips' price"] = "is not said (serve.price)"
     else:
-        values["chips' price"] = f"{cost['chips_usd']:,.4g} $ at {settings['price']:g} $/h"
+        prices = ", ".join(f"{each['price']:g}" for each in result["groups"])
+        values["chips' price"] = f"{cost['chips_usd']:,.4g} $ at {prices} $/h"
         values["together"] = f"{cost['usd']:,.4g} $"
         values["a million tokens of answers"] = f"{cost['usd_per_million_tokens']:,.4g} $"
     values["costs asked of the evaluator"] = f"{costs['asked']:,}"
