@@ -177,7 +177,7 @@ def _over_time(result: dict[str, Any]) -> dict[str, Any]:
     def line(name: str, unit: str, column: str) -> ChartLine:
         return ChartLine(name, unit, tuple(float(f"{value:.{DIGITS}g}") for value in timeline[column]))
 
-    panels = (
+    panels: tuple[ChartPanel, ...] = (
         ChartPanel("tokens of answers a second", False, (line("answers", "tokens/s", "tokens_per_s"),)),
         ChartPanel("tokens of prompts a second", False, (line("prompts", "tokens/s", "prompt_tokens_per_s"),)),
         ChartPanel("requests", False, (line("running", "requests", "running"), line("waiting", "requests", "waiting"))),
