@@ -109,7 +109,7 @@ class ServeSettings(Description):
 
     requests: Annotated[int, Field(ge=1, le=MOST_REQUESTS, strict=True)] | None = None
     skip: Annotated[int, Field(ge=0, le=MOST_REQUESTS, strict=True)] = 0
-    rate: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    rate: Annotated[float, Field(ge=1e-6, le=1e6)] | None = None
     arrivals: Arrivals = Arrivals.TRACE
     burstiness: Annotated[float, Field(gt=0, le=100)] | None = None
     seed: Annotated[int, Field(ge=0, le=2**31, strict=True)] = 0
@@ -163,6 +163,8 @@ class ServeSettings(Description):
             raise rule_at("arrivals", "gamma needs serve.burstiness", "gamma")
         if self.preemption is Preemption.SWAP and self.host_bandwidth is None:
             raise rule_at("preemption", "swap needs serve.host_bandwidth", "swap")
+        if self.prefill_replicas and self.batching is Batching.STATIC:
+            raise rule_at("prefill_replicas", "is not of serve.batching static", self.prefill_replicas)
         if self.speculate is not None:
             if self.acceptance is None:
                 raise rule_at("speculate", "needs serve.acceptance, the chance that a guess is right", self.speculate)

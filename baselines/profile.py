@@ -157,7 +157,9 @@ class ProfileCosts:
         before = min(known[-1] for known in self._known.values())
         return min(int(self._decode.contexts[-1]), before)
 
-    def steps(self, chunks: Sequence[tuple[int, int]], ended: int, count: int, contexts: Float) -> tuple[Float, Float]:
+    def steps(
+        self, chunks: Sequence[tuple[int, int]], ended: int, count: int, contexts: Float, lengths: int = 1
+    ) -> tuple[Float, Float]:
         """See `siliconloom.sim.service.costs.StepCosts`; no joules, as none were measured."""
         tokens = captured_size(count + sum(new for new, _ in chunks), self._most)
         if tokens >= len(self._token_s):

@@ -121,7 +121,7 @@ class BlockPool:
     def extend(self, node: PrefixNode | None, path: Sequence[Segment], held: int) -> tuple[PrefixNode | None, int]:
         """Cache what a request has made behind ``node``, of its whole ``path``, out of its ``held`` blocks.
 
-        The request runs on what is new. Where another one has made the same meanwhile, its own blocks stay its own.
+        The request runs on what is new, and on what another one has made meanwhile, in place of its own blocks.
 
         Returns
         -------
@@ -146,8 +146,17 @@ class BlockPool:
                 continue
             key = (0 if node is None else node.place, number)
             blocks = at // self.block - start // self.block
-            if key in self._nodes or blocks > held:
+            known = self._nodes.get(key)
+            if blocks > held or (known is not None and known.tokens < length):
                 return node, held
+            if known is not None:  # another request made the same meanwhile: one of both is enough
+                if known.users == 0:
+                    self.idle -= known.blocks
+                known.users += 1
+                known.used = self._clock
+                self.give(blocks)
+                held, node, end = held - blocks, known, at
+                continue
             self._made += 1
             made = PrefixNode(self._made, node, number, start, length, blocks, 1, 0, self._clock)
             self._nodes[key] = made

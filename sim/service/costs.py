@@ -16,7 +16,9 @@ Chunk = tuple[int, int]
 class StepCosts(Protocol):
     """Seconds and joules of the steps of one replica."""
 
-    def steps(self, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float) -> tuple[Float, Float]:
+    def steps(
+        self, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float, lengths: int = 1
+    ) -> tuple[Float, Float]:
         """So many steps in a row as there are ``contexts``.
 
         Parameters
@@ -29,6 +31,9 @@ class StepCosts(Protocol):
             Requests that get their next token.
         contexts
             Tokens that each of them attends to in each step, its own among them, in the mean, not decreasing; (steps,).
+
+        lengths
+            How many different lengths these requests have.
 
         Returns
         -------

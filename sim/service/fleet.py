@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.serving import Order, Router, ServeSettings
 from siliconloom.sim.service.adapters import AdapterSlots
 from siliconloom.sim.service.blocks import Segment
@@ -18,6 +19,8 @@ from siliconloom.sim.service.replica import LiveRequest, Replica
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
+SPANS = 64
+"""Spans of time in which replicas that do not look at each other are taken forward."""
 TOLD_EVERY = 256
 """Requests between two reports to who follows the run."""
 
@@ -94,6 +97,9 @@ class Fleet:
         else:
             self.first = made
         self._turn = 0
+        self._handed = False
+        self._behind: float | None = None
+        """Of replicas that are taken forward in turns, the time that those have come to whose turn is yet to come."""
         self.apart_s = 0.0
         """Seconds that requests spent between replicas, all together."""
 
@@ -125,6 +131,8 @@ class Fleet:
         arrivals = [(float(at), n) for n, at in enumerate(self.requests.arrival_s)]
         later: dict[int, int] = {}
         session = self.requests.session.tolist()
+        if session and self.second and any(name >= 0 for name in session):
+            raise NotSupported("conversations where prompts and answers have replicas of their own")
         if session:
             last: dict[int, int] = {}
             for number, name in enumerate(session):
@@ -135,6 +143,7 @@ class Fleet:
             waits = set(later.values())
             arrivals = [each for each in arrivals if each[1] not in waits]
         self._serve(self.first, arrivals, later, told)
+        self._handed = True
         if self.second:
             handed = []
             for number in range(len(self.requests.prompt)):
@@ -150,6 +159,27 @@ class Fleet:
         if not self.log.complete:
             raise AssertionError("a request was never finished: a bug")
 
+    def stop(self) -> float:
+        """Forget what is later than the time that every replica has come to, after an interruption; returns that time.
+
+        Replicas are taken forward in turns, so that some have come further than others; what prompts' replicas handed
+        over is not finished.
+        """
+        log, stage = self.log, self.second if self._handed else self.first
+        clocks = [replica.clock for replica in stage if replica.busy]
+        if self._behind is not None:
+            clocks.append(self._behind)
+        came = log.arrival[~np.isnan(log.scheduled)]
+        now = min(clocks, default=float(np.nanmax(log.finished, initial=came.max(initial=0.0))))
+        if self.second and not self._handed:
+            log.finished[self.requests.output > 1] = np.nan
+        elif self.second:
+            of_second = log.replica >= len(self.first)
+            log.finished[(self.requests.output > 1) & ~of_second] = np.nan
+        for column in (log.scheduled, log.first, log.finished):
+            column[column > now] = np.nan
+        return now
+
     def _serve(
         self,
         replicas: list[Replica],
@@ -163,13 +193,8 @@ class Fleet:
 
         Where nobody looks at replicas to choose one, each has requests of its own, and they need not wait for another.
         """
-        if len(replicas) > 1 and not later and self.settings.router is Router.ROUND_ROBIN:
-            for index, replica in enumerate(replicas):
-
-                def of_all(share: float, index: int = index) -> None:
-                    told((index + share) / len(replicas))
-
-                self._serve([replica], arrivals[index :: len(replicas)], later, of_all, handed=handed)
+        if not later and (len(replicas) == 1 or self.settings.router is Router.ROUND_ROBIN):
+            self._each(replicas, arrivals, told, handed=handed)
             return
         heapq.heapify(arrivals)
         total = max(len(arrivals), 1)
@@ -210,6 +235,37 @@ class Fleet:
                     self.log.arrival[turn] = come
                     heapq.heappush(arrivals, (come, turn))
             replica.ended.clear()
+
+    def _each(
+        self, replicas: list[Replica], arrivals: list[tuple[float, int]], told: Callable[[float], None], *, handed: bool
+    ) -> None:
+        """Requests dealt in turns, each replica by itself; in spans of time, so that none is far ahead of another."""
+        count = len(replicas)
+        dealt = [arrivals[index::count] for index in range(count)]
+        places = [0] * count
+        last = arrivals[-1][0] if arrivals else 0.0
+        spans = [*np.linspace(arrivals[0][0], last, SPANS)[1:].tolist(), np.inf] if len(arrivals) > SPANS else [np.inf]
+        for number, upto in enumerate(spans):
+            for index, replica in enumerate(replicas):
+                begin = spans[number - 1] if number else arrivals[0][0] if arrivals else 0.0
+                self._behind = begin if index < count - 1 else None
+                mine, place = dealt[index], places[index]
+                while True:
+                    at = mine[place][0] if place < len(mine) else np.inf
+                    if replica.busy and replica.clock < at:
+                        if replica.clock >= upto:
+                            break
+                        replica.advance(min(at, upto))
+                        replica.ended.clear()
+                        continue
+                    if at >= upto:
+                        break
+                    replica.submit(self._live(mine[place][1], handed=handed), at)
+                    place += 1
+                    if place % TOLD_EVERY == 0:
+                        told(min(sum(places) / max(len(arrivals), 1), 1.0))
+                places[index] = place
+            told((number + 1) / len(spans))
 
     def _live(self, number: int, *, handed: bool) -> LiveRequest:
         requests = self.requests

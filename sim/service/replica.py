@@ -129,7 +129,9 @@ class Replica:
         self._running: dict[int, LiveRequest] = {}
         self._prompts: dict[int, LiveRequest] = {}
         self._count = self._base = 0
-        self._step = 0
+        self._step = self._arrived = 0
+        self._offsets: dict[int, int] = {}
+        """How many requests at their answers have as many tokens in the cache, less the count of steps."""
         self._due = [0] * settings.block
         self._ends: list[tuple[int, int]] = []
         self._joined: dict[int, float] = {}
@@ -160,7 +162,9 @@ class Replica:
         return self._load
 
     def submit(self, request: LiveRequest, at: float) -> None:
-        """A request comes."""
+        """A request comes; those that came before it are before it in the queue, whatever their numbers."""
+        request.order = self._arrived
+        self._arrived += 1
         self._count_present(at)
         if not self.busy:
             self.clock = max(self.clock, at)
@@ -254,7 +258,8 @@ class Replica:
             left = each.target - known
             if budget <= 0:
                 break
-            if whole and left > budget and (chunks or settings.batching is Batching.CONTINUOUS):
+            beside = self._count if settings.batching is Batching.CONTINUOUS else 0
+            if whole and left > budget and (chunks or beside):  # what is made anew may be longer, and goes alone
                 break
             size = left if whole else min(budget, left)
             idle = _idle_of(node)
@@ -326,14 +331,15 @@ class Replica:
         contexts = first + np.arange(number, dtype=np.float64) if number > 1 else np.array([first])
         if self.steps >= self._next_sample:
             self._next_sample = self.steps + 1 + self.steps // 4
-            lengths = [r.base + self._step - r.began + 1 for r in self._running.values() if r.deciding] if count else []
-            self.samples.append((asked, len(ended), lengths))
-        seconds, joules = self.costs.steps(asked, len(ended), count + self._padding, contexts)
+            seen = [r.base + self._step - r.began + 1 for r in self._running.values() if r.deciding] if count else []
+            self.samples.append((asked, len(ended), seen))
+        lengths = len(self._offsets) if count else 0
+        seconds, joules = self.costs.steps(asked, len(ended), count + self._padding, contexts, lengths)
         if self.adapters.used:
             seconds = seconds + self.adapters.step_s
         ends = np.cumsum(seconds) if number > 1 else seconds
-        if number > 1 and self.clock + ends[-2] >= until:
-            number = int(np.searchsorted(self.clock + ends, until)) + 1
+        if number > 1 and self.clock + extra_s + ends[-2] >= until:
+            number = int(np.searchsorted(self.clock + extra_s + ends, until)) + 1
             seconds, joules, ends = seconds[:number], joules[:number], ends[:number]
         start, total = self.clock, float(ends[-1]) + extra_s
         end = start + total
@@ -390,8 +396,10 @@ class Replica:
             self.pool.take(blocks)
             self._held += blocks
             self._due[(each.base - each.began) % block] -= 1
+            self._offset(each.base - each.began, -1)
             each.base += extra
             self._base += extra
+            self._offset(each.base - each.began, 1)
             each.generated += extra
             self._due[(each.base - each.began) % block] += 1
             heapq.heappush(self._ends, (each.began + each.output - each.generated, each.number))
@@ -480,8 +488,16 @@ class Replica:
             self._clients[each.client] = self._clients.get(each.client, 0) + 1
         self._count += 1
         self._base += each.base - step
+        self._offset(each.base - step, 1)
         self._due[(each.base - step) % block] += 1
         heapq.heappush(self._ends, (step + each.output - each.generated, each.number))
+
+    def _offset(self, offset: int, change: int) -> None:
+        left = self._offsets.get(offset, 0) + change
+        if left:
+            self._offsets[offset] = left
+        else:
+            del self._offsets[offset]
 
     def _undecide(self, each: LiveRequest) -> int:
         """It no longer is; returns its tokens in the cache."""
@@ -490,6 +506,7 @@ class Replica:
             self._clients[each.client] -= 1
         self._count -= 1
         self._base -= each.base - each.began
+        self._offset(each.base - each.began, -1)
         self._due[(each.base - each.began) % self.settings.block] -= 1
         self._joined.pop(each.number, None)
         return each.base + self._step - each.began

@@ -61,8 +61,8 @@ def test_a_mixed_step_is_near_what_it_is_in_full(gpu_costs, chunks, contexts):
         return
     costs = gpu_costs[1]
     mean = np.array([np.mean(contexts) if contexts else 0.0])
-    told = costs.kernels(chunks, len(chunks), len(contexts), mean)[0][0]
-    assert told == pytest.approx(costs.whole(chunks, contexts), rel=0.02)
+    told = costs.kernels(chunks, len(chunks), len(contexts), mean, len(set(contexts)))[0][0]
+    assert told == pytest.approx(costs.whole(chunks, contexts), rel=0.03)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_mixed_step_is_near_what_it_is_in_full(gpu_costs, chunks, contexts):
 def test_a_step_of_our_own_chip_is_near_what_it_is_in_full(chunks, contexts):
     costs = costs_of(CHIP, "gpt2", sets=SMALL, longest=512)[0]
     mean = np.array([np.mean(contexts) if contexts else 0.0])
-    told = costs.kernels(chunks, len(chunks), len(contexts), mean)[0][0]
+    told = costs.kernels(chunks, len(chunks), len(contexts), mean, len(set(contexts)))[0][0]
     assert told == pytest.approx(costs.whole(chunks, contexts), rel=0.03)
 
 
@@ -267,3 +267,96 @@ def test_our_own_chips_serve_too():
     assert result["costs"]["audited"]
     assert result["costs"]["audit_max"] < 0.03
     assert result["energy_j"] > 0
+
+
+def test_what_was_found_is_what_its_settings_say():
+    """The rate of a process is what it draws with: the same keys without a search serve the same requests."""
+    sets = [("serve.requests", "80"), ("serve.arrivals", "poisson"), ("serve.rate", "2")]
+    found = find_capacity(prepare_named("h100", "llama3-8b", "512x64", sets), "rate", parse_level("ttft=150ms"), 0.9)
+    again = [*sets[:2], ("serve.rate", repr(found["asked"]["settings"]["rate"]))]
+    same = serve(prepare_named("h100", "llama3-8b", "512x64", again), parse_level("ttft=150ms"))
+    assert same["ttft_s"]["mean"] == pytest.approx(found["ttft_s"]["mean"], rel=1e-6)
+    assert same["requests"]["rate"] == pytest.approx(found["found"]["value"], rel=1e-9)
+
+
+def test_limits_that_no_rate_breaks_have_no_highest_one():
+    sets = [("serve.requests", "5"), ("serve.arrivals", "poisson"), ("serve.rate", "1")]
+    with pytest.raises(LoomError, match="no rate that can be tried breaks the limits"):
+        find_capacity(prepare_named("h100", "llama3-8b", "64x8", sets), "rate", parse_level("ttft=100s"), 0.9)
+
+
+def test_a_search_that_is_interrupted_keeps_the_best_and_says_so(monkeypatch):
+    sets = [("serve.requests", "60"), ("serve.arrivals", "poisson"), ("serve.rate", "40"), ("plan.tensor", "1")]
+    served, level = prepare_named("dgx-h100", "llama3-8b", "512x64", sets), parse_level("ttft=250ms")
+    run, count = Fleet.run, 0
+
+    def cut(self, told=None):
+        nonlocal count
+        count += 1
+        if count >= 2:
+            raise KeyboardInterrupt
+        run(self)
+
+    monkeypatch.setattr(Fleet, "run", cut)
+    found = find_capacity(served, "replicas", level, 0.9)
+    assert not found["complete"]
+    assert found["found"]["value"] == 8
+    count = 1
+    assert "found" not in find_capacity(served, "replicas", level, 0.9)
+
+
+def test_requests_of_different_lengths_on_our_own_chips_are_attentions_of_their_own():
+    costs = costs_of("npu-datacenter", "smollm2-135m", sets=SMALL, longest=2048)[0]
+    contexts = list(range(2, 1500, 50))
+    mean = np.array([np.mean(contexts)])
+    told = costs.kernels([], 0, len(contexts), mean, len(contexts))[0][0]
+    alike = costs.kernels([], 0, len(contexts), mean, 1)[0][0]
+    whole = costs.whole([], contexts)
+    assert told == pytest.approx(whole, rel=0.03)
+    assert alike < 0.8 * whole
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("h100", "llama3-8b", "64x8", "--attain", "0.5"), "--attain: is of --find"),
+        (("h100", "llama3-8b", "64x8", "--set", "serve.cache_tokens=8"), "less than a block"),
+        (("h100", "llama3-8b", "64x8", "--set", "serve.router=least_loaded"), "there is one replica"),
+        (
+            ("dgx-h100", "llama3-8b", "64x8", "--set", "plan.data=2", "--find", "replicas", "--slo", "ttft=1s"),
+            "plan.data",
+        ),
+        (("rtx-pro-6000", "llama3-8b", "64x8", "--profile", "measured", "--set", "clock=1GHz"), "changes nothing"),
+        (
+            ("dgx-h100", "llama3-8b", "64x8", "--set", "serve.prefill_replicas=1", "--set", "serve.batching=static"),
+            "is not of serve.batching static",
+        ),
+    ],
+)
+def test_what_would_change_nothing_or_has_no_meaning_is_told_in_a_line(words, told, capsys):
+    assert main(["serve", *words, "--set", "serve.requests=4"]) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert len(error.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("h100", "gpt2", "512x64", "--set", "serve.requests=50"),
+        ("h100", "gpt2", "900x50", "--set", "serve.batching=prefill_first", "--set", "serve.requests=8"),
+        (
+            *("h100", "llama3-8b", "60x60", "--set", "serve.requests=3", "--set", "serve.chunked=false"),
+            *("--set", "serve.token_budget=64", "--set", "serve.max_sequences=3", "--set", "serve.cache_tokens=240"),
+        ),
+        (
+            *("dgx-h100", "mixtral-8x7b", "64x8", "--set", "serve.requests=9"),
+            *("--set", "plan.tensor=8", "--set", "plan.expert=8"),
+        ),
+        ("dgx-h100", "mixtral-8x7b", "64x8", "--set", "serve.requests=9", "--set", "plan.expert=4"),
+    ],
+)
+def test_what_has_a_meaning_is_served(words):
+    status, result = answered(*words)
+    assert status == 0
+    assert result["requests"]["finished"] == result["requests"]["count"]

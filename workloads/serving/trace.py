@@ -11,6 +11,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from siliconloom.arch.errors import LoomError, nearest_name
 from siliconloom.arch.inputs import read_table
 from siliconloom.workloads.serving.names import LIBRARY, SUFFIXES, trace_names
 
+LONGEST_S = 3.2e9
+"""Seconds that a trace may have: a century."""
 MOST_TOKENS = 2**24
 """Most tokens of a prompt or an answer."""
 HASHED = 512
@@ -196,7 +199,7 @@ def _csv_rows(path: Path) -> _Rows:
     text = read_table(path)
     reader = csv.reader(text.splitlines())
     try:
-        header = [cell.strip() for cell in next(reader, [])]
+        header = [cell.strip() for cell in next((row for row in reader if row), [])]
         if not header:
             raise LoomError(f"{path}: is empty; a trace has a line of column names first")
         if len(set(header)) < len(header):
@@ -327,6 +330,8 @@ def _arrivals(rows: _Rows, count: int) -> Float | None:
     else:
         scale = next(each.scale for each in ARRIVALS if column in each.names)
         times = np.array([_number(rows, at, column) for at in range(count)]) * scale
+    if (far := float(times.max() - times[0])) > LONGEST_S:
+        raise rows.error(int(times.argmax()), column, f"is {far:.3g} s after the first request, more than a century")
     for at in np.flatnonzero(np.diff(times) < 0):
         later = int(at) + 1
         before = f"{_shown(values[later])} is before the request above it, {_shown(values[later - 1])}"
@@ -334,21 +339,23 @@ def _arrivals(rows: _Rows, count: int) -> Float | None:
     return times
 
 
+_DATE = re.compile(r"\s*\d{4}-\d")
+
+
 def _times(rows: _Rows, column: str) -> Float:
     """Timestamps: dates with times (Azure), whole milliseconds (Mooncake), or seconds (BurstGPT)."""
     values = rows.columns[column]
     first = values[0]
-    if isinstance(first, str) and "-" in first.strip()[1:]:
-        found = []
+    if isinstance(first, str) and _DATE.match(first):
+        found: list[datetime] = []
         for at, value in enumerate(values):
             try:
-                found.append(np.datetime64(str(value).strip().split("+")[0].removesuffix("Z"), "ns"))
-            except ValueError:
+                found.append(datetime.fromisoformat(str(value).strip()))
+                between = found[-1] - found[0]  # with a time zone and without are not compared
+            except (ValueError, TypeError):
                 raise rows.error(at, column, f"must be a date and a time (got {_shown(value)})") from None
-            if np.isnat(found[-1]):
-                raise rows.error(at, column, f"must be a date and a time (got {_shown(value)})")
-        stamps = np.array(found)
-        return np.asarray((stamps - stamps[0]).astype(np.int64) * 1e-9, np.float64)
+            del between
+        return np.array([(each - found[0]).total_seconds() for each in found], np.float64)
     scale = 1e-3 if column == "timestamp" else 1.0
     return np.array([_number(rows, at, column) for at in range(len(values))], np.float64) * scale
 
@@ -394,7 +401,9 @@ def _hashed(rows: _Rows, prompt: Int) -> tuple[tuple[Segment, ...], ...]:
         if isinstance(value, str):
             value = value.strip("[] ").replace(",", " ").split()
         try:
-            ids = [int(each) for each in value]
+            ids = [int(each) if isinstance(each, str) else each for each in value]
+            if not all(type(each) is int for each in ids):
+                raise ValueError
         except (TypeError, ValueError):
             raise rows.error(at, "hash_ids", f"must be a list of whole numbers (got {_shown(value)})") from None
         left, path = int(prompt[at]), []

@@ -41,8 +41,9 @@ def command(
         typer.Option("--find", metavar="WHAT", help="Highest rate, or fewest replicas, that keeps to --slo."),
     ] = None,
     attain: Annotated[
-        float, typer.Option("--attain", metavar="SHARE", help="Share of requests that must keep to it (--find).")
-    ] = 0.9,
+        float | None,
+        typer.Option("--attain", metavar="SHARE", help="Share of requests that must keep to it (--find); 0.9."),
+    ] = None,
     stack: Annotated[
         str | None,
         typer.Option("--stack", metavar="NAME", help="Software of the host: vllm (default on GPUs), none, ..."),
@@ -67,6 +68,7 @@ def command(
     --set serve.rate=4 scales the trace, serve.arrivals, serve.batching, serve.max_sequences, serve.prefix_cache and so
     on say how requests come and are scheduled; --set plan.tensor and plan.data how chips make replicas.
     """
+    from siliconloom.arch import LoomError
     from siliconloom.arch.document import parse_assignments
     from siliconloom.arch.serving import parse_level
     from siliconloom.evaluate.capacity import find_capacity
@@ -85,11 +87,15 @@ def command(
         refuse_kanata(events)
     assignments = parse_assignments(sets or [])
     objective = None if slo is None else parse_level(slo)
+    if attain is not None and find is None:
+        raise LoomError("--attain: is of --find")
     served = prepare_named(system, model, trace, assignments, stack, profile)
     watcher = Terminal("-" not in outputs.values())
     kept: list[Fleet] = []
     if find is not None:
-        result = find_capacity(served, find, objective, attain, assignments, watcher=watcher, kept=kept)
+        result = find_capacity(
+            served, find, objective, 0.9 if attain is None else attain, assignments, watcher=watcher, kept=kept
+        )
     else:
         result = serve(served, objective, assignments, watcher=watcher, kept=kept)
     if csv is not None:

@@ -17,8 +17,14 @@ from siliconloom.sim.service.fleet import Fleet
 
 CLOSE = 0.01
 """Relative difference of two rates between which nothing more is looked for."""
-MOST_DOUBLINGS = 24
+MOST_DOUBLINGS = 40
+MOST_RATE = 1e6
+"""Requests a second that ``serve.rate`` may be."""
 WHATS = ("rate", "replicas")
+
+
+_Found = tuple[dict[str, Any], Fleet, float | None]
+"""A run, its fleet, and the value that it was found for; none of one that was interrupted."""
 
 
 def find_capacity(
@@ -64,7 +70,8 @@ def find_capacity(
     result, fleet, value = best
     if kept is not None:
         kept.append(fleet)
-    result["found"] = {"what": what, "value": value, "attain": attain, "tried": tried}
+    if value is not None:
+        result["found"] = {"what": what, "value": value, "attain": attain, "tried": tried}
     return result
 
 
@@ -81,14 +88,24 @@ def _of(served: Served | ServedFleet, replicas: int) -> Served:
 
 def _at_rate(served: Served | ServedFleet, rate: float) -> Served | ServedFleet:
     """The same requests at another rate, their gaps stretched or squeezed alike."""
-    trace = _one(served).trace
+    trace, before = _one(served).trace, _one(served).settings.rate
     span = float(trace.arrival_s[-1])
-    factor = (len(trace) - 1) / span / rate
-    settings = _one(served).settings.model_copy(update={"rate": rate})
+    now = (len(trace) - 1) / span
+    factor = now / rate
+    # of a process the rate that it draws with, which is not what came out
+    settings = _one(served).settings.model_copy(update={"rate": rate if before is None else before / factor})
     return with_trace(served, replace(trace, arrival_s=trace.arrival_s * factor), settings)
 
 
-def _highest(asked: Served | ServedFleet, run: Any, attain: float) -> tuple[dict[str, Any], Fleet, float]:
+def _cut(good: _Found | None, result: dict[str, Any], fleet: Fleet, value: float) -> _Found:
+    """Of a search that was interrupted, the best so far, marked; where there is none, the run that was interrupted."""
+    if good is None:
+        return result, fleet, None
+    note = "interrupted: the search had not ended, and this is the best that it had found"
+    return {**good[0], "complete": False, "notes": [note, *good[0]["notes"]]}, good[1], good[2]
+
+
+def _highest(asked: Served | ServedFleet, run: Any, attain: float) -> _Found:
     served = _one(asked)
     span = float(served.trace.arrival_s[-1])
     if span <= 0 or len(served.trace) < 2:
@@ -97,7 +114,7 @@ def _highest(asked: Served | ServedFleet, run: Any, attain: float) -> tuple[dict
     if served.settings.arrivals is Arrivals.AT_ONCE:
         raise LoomError("--find rate: serve.arrivals is at_once")
     rate = (len(served.trace) - 1) / span
-    good: tuple[dict[str, Any], Fleet, float] | None = None
+    good: _Found | None = None
     low, high = 0.0, 0.0
     best = 0.0
     for _ in range(MOST_DOUBLINGS):
@@ -105,12 +122,14 @@ def _highest(asked: Served | ServedFleet, run: Any, attain: float) -> tuple[dict
         reached = result["slo"]["attained"]
         best = max(best, reached)
         if not result["complete"]:
-            return result, fleet, rate
+            return _cut(good, result, fleet, rate)
         if reached >= attain:
             good, low = (result, fleet, rate), rate
             if high:
                 break
             rate *= 2
+            if rate > MOST_RATE:
+                raise LoomError(f"--find rate: no rate that can be tried breaks the limits, up to {low:,.4g} a second")
         else:
             high = rate
             if low:
@@ -121,13 +140,13 @@ def _highest(asked: Served | ServedFleet, run: Any, attain: float) -> tuple[dict
             f"--find rate: at no rate do {attain:.0%} of the requests keep to the limits; at {rate * 2:.3g} requests a "
             f"second {best:.1%} do"
         )
-    if not high:  # limits that no load touches, such as one request alone
-        return good
+    if not high:
+        raise LoomError(f"--find rate: no rate that can be tried breaks the limits, up to {low:,.4g} a second")
     while high / low > 1 + CLOSE:
         rate = (low * high) ** 0.5
         result, fleet = run(rate)
         if not result["complete"]:
-            return result, fleet, rate
+            return _cut(good, result, fleet, rate)
         if result["slo"]["attained"] >= attain:
             good, low = (result, fleet, rate), rate
         else:
@@ -135,19 +154,25 @@ def _highest(asked: Served | ServedFleet, run: Any, attain: float) -> tuple[dict
     return good
 
 
-def _fewest(asked: Served | ServedFleet, run: Any, attain: float) -> tuple[dict[str, Any], Fleet, float]:
+def _fewest(asked: Served | ServedFleet, run: Any, attain: float) -> _Found:
     served = _one(asked)
     most = served.cluster.chips // served.plan.chips
+    if served.given_data:
+        raise LoomError("--find replicas: plan.data says how many there are; leave it out")
     low, high = served.settings.prefill_replicas, most
     result, fleet = run(most)
+    if not result["complete"]:
+        return result, fleet, None
     if result["slo"]["attained"] < attain:
         reached = result["slo"]["attained"]
         kept = f"{reached:.1%} of the requests keep to the limits, not {attain:.0%}"
         raise LoomError(f"--find replicas: with all {most} replicas {kept}")
-    best = result, fleet, float(most)
+    best: _Found = (result, fleet, float(most))
     while high - low > 1 and best[0]["complete"]:
         middle = (low + high) // 2
         result, fleet = run(middle)
+        if not result["complete"]:
+            return _cut(best, result, fleet, float(middle))
         if result["slo"]["attained"] >= attain:
             best, high = (result, fleet, float(middle)), middle
         else:

@@ -12,7 +12,7 @@ from siliconloom.arch.document import Document
 from siliconloom.arch.fleet import FleetDescription, FleetGroup, ReplicaRole, load_fleet
 from siliconloom.arch.overrides import split_overrides
 from siliconloom.arch.result import digest_of
-from siliconloom.arch.serving import PICOSECONDS, ServeSettings, read_settings
+from siliconloom.arch.serving import PICOSECONDS, Batching, ServeSettings, read_settings
 from siliconloom.baselines.stacks import NO_STACK, Stack, find_stack
 from siliconloom.evaluate.machine import DescribedMachine, read_machine
 from siliconloom.evaluate.profiled import profiled
@@ -56,6 +56,10 @@ def prepare_named(
             raise NotSupported("--profile of a fleet: profiles are of one machine")
         fleet = load_fleet(document, rest)
         return _prepare_fleet(fleet, read_model(model, of_model), requests, settings, stack)
+    if profile is not None:
+        for path, value in rest:
+            if not path.startswith("plan.") and path.removeprefix("chip.") != "memory.capacity":
+                raise LoomError(f"--set {path}={value}: changes nothing: steps take what was measured (--profile)")
     described = read_machine(machine, rest)
     served = prepare(described, read_model(model, of_model), requests, settings, served_stack(described, stack))
     return served if profile is None else profiled(served, profile)
@@ -95,6 +99,9 @@ def _prepare_fleet(
     """The replicas of a fleet's groups; raises `LoomError` with the group in whose machine something is wrong."""
     if settings.prefill_replicas:
         raise LoomError("serve.prefill_replicas: groups of a fleet say what they do (groups.0.role)")
+    apart = any(group.role is not ReplicaRole.WHOLE for group in fleet.groups)
+    if apart and settings.batching is Batching.STATIC:
+        raise NotSupported("serve.batching static with replicas for prompts and for answers")
     members = []
     for at, group in enumerate(fleet.groups):
         try:
@@ -135,7 +142,7 @@ def _member(
     described = read_machine(group.machine, sets)
     of_gpus = described.chip is None
     name = stack if of_gpus else None
-    served = prepare(described, model, trace, settings, served_stack(described, name))
+    served = prepare(described, model, trace, settings, served_stack(described, name), fleet=True)
     price = settings.price if group.price is None else group.price
     return FleetMember(served, served.replicas * group.count, group.role, price)
 

@@ -91,7 +91,7 @@ class Served(Struct, frozen=True):
     plan
         Of one replica.
     replicas
-        How many there are, those that do prompts only among them.
+        How many there are, those that do prompts only among them; ``given_data`` where ``plan.data`` says so.
     """
 
     machine: str
@@ -105,6 +105,7 @@ class Served(Struct, frozen=True):
     profile: str | None = None
     costs: StepCosts | None = None
     draft: ServedModel | None = None
+    given_data: bool = False
 
     @property
     def replica(self) -> Cluster:
@@ -136,13 +137,19 @@ class ServedFleet(Struct, frozen=True):
 
 
 def prepare(
-    machine: DescribedMachine, model: ServedModel, trace: RequestTrace, settings: ServeSettings, stack: Stack = NO_STACK
+    machine: DescribedMachine,
+    model: ServedModel,
+    trace: RequestTrace,
+    settings: ServeSettings,
+    stack: Stack = NO_STACK,
+    *,
+    fleet: bool = False,
 ) -> Served:
     """Divide a machine into replicas.
 
     ``plan.tensor``, ``plan.expert`` and so on are of one replica, ``plan.data`` is how many there are. Where nothing is
     said, a replica has as few chips (a power of two) as keep half of their memory for keys and values, and there are as
-    many replicas as fit.
+    many replicas as fit; ``fleet`` where others serve beside it.
 
     Raises
     ------
@@ -164,6 +171,8 @@ def prepare(
         given["tensor"] = _degree(
             cluster, model, settings, most=cluster.chips if data is None else cluster.chips // data
         )
+    if "expert" in given and "expert_tensor" not in given:  # experts that are shared by as few chips as they can be
+        given["expert_tensor"] = max(given["tensor"] // given["expert"], 1)
     plan = Plan(**given)
     if plan.chips > cluster.chips:
         raise LoomError(f"plan.tensor {plan.tensor}: {cluster.name} has {cluster.chips} chips")
@@ -172,6 +181,8 @@ def prepare(
         raise LoomError(
             f"plan.data {replicas}: {replicas} replicas of {plan.chips} chips, {cluster.name} has {cluster.chips}"
         )
+    if settings.router is not Router.ROUND_ROBIN and replicas == 1 and not fleet:
+        raise LoomError(f"serve.router {settings.router.value}: changes nothing: there is one replica")
     if settings.prefill_replicas >= replicas and settings.prefill_replicas:
         raise LoomError(
             f"serve.prefill_replicas {settings.prefill_replicas}: there are {replicas} replicas, and one at least must "
@@ -184,7 +195,18 @@ def prepare(
         )
     _check_columns(trace, settings)
     draft = None if settings.draft is None else read_model(settings.draft, ())
-    return Served(cluster.name, cluster, model, timed(trace, settings), settings, plan, replicas, stack, draft=draft)
+    return Served(
+        cluster.name,
+        cluster,
+        model,
+        timed(trace, settings),
+        settings,
+        plan,
+        replicas,
+        stack,
+        draft=draft,
+        given_data=data is not None,
+    )
 
 
 def draft_plan(served: Served) -> Plan:
@@ -266,15 +288,22 @@ def memory_of(served: Served) -> ReplicaMemory:
     settings, plan = served.settings, served.plan
     part = _part(served.cluster, served.model, plan)
     chips, capacity = plan.chips, served.cluster.capacity
-    budget = min(settings.token_budget, int(served.trace.prompt.max()))
+    longest = int(served.trace.prompt.max())
+    most = {
+        Batching.CONTINUOUS: settings.token_budget,
+        Batching.PREFILL_FIRST: max(settings.token_budget, longest),
+        Batching.STATIC: longest * min(settings.max_sequences, len(served.trace)),
+    }[settings.batching]
+    budget = min(most, longest)
     steps = (
         [("phase", "prefill"), ("batch", "1"), ("sequence", str(budget))],
         [("phase", "decode"), ("batch", str(settings.max_sequences)), ("context", "1")],
     )
-    working = 0
+    working = 0.0
     for sets in steps:
         largest = _part(served.cluster, served.model, plan, sets)
-        working = max(working, *(o.input_bytes + o.output_bytes for o in largest.operators()))
+        here = max(o.input_bytes + o.output_bytes for o in largest.operators())
+        working = max(working, here * most / budget if sets is steps[0] else here)
     weights, per_token = float(part.weight_bytes), float(part.kv_bytes_per_token)
     if served.draft is not None:  # of the chip that has it all, where it does not divide
         small = _part(served.cluster, served.draft, draft_plan(served))
@@ -286,6 +315,10 @@ def memory_of(served: Served) -> ReplicaMemory:
     left = usable - weights - working - adapters
     blocks = int(left // (per_token * settings.block)) if left > 0 else 0
     if settings.cache_tokens is not None:
+        if settings.cache_tokens < settings.block:
+            raise LoomError(
+                f"serve.cache_tokens {settings.cache_tokens}: is less than a block (serve.block {settings.block})"
+            )
         blocks = settings.cache_tokens // settings.block
         if blocks * per_token * settings.block > left:
             taken = format_bytes(settings.cache_tokens * per_token)
@@ -300,7 +333,7 @@ def memory_of(served: Served) -> ReplicaMemory:
             f"of a chip (serve.memory_share {settings.memory_share:g}) weights take {format_bytes(weights)}, "
             f"activations {format_bytes(working)}"
             + (f", adapters {format_bytes(adapters)}" if adapters else "")
-            + f"; plan.tensor={least} leaves room"
+            + (f"; plan.tensor={least} leaves room" if least <= served.cluster.chips else "")
         )
     return ReplicaMemory(
         capacity * chips,
@@ -324,7 +357,8 @@ def adapter_bytes(part: Graph, rank: int) -> float:
 
 def _least_chips(served: Served, weights: float) -> int:
     usable = served.settings.memory_share * served.cluster.capacity
-    return ceil(weights * served.plan.tensor / usable) + 1
+    least = ceil(weights * served.plan.tensor / usable) + 1
+    return int(2 ** ceil(np.log2(least)))
 
 
 def check_lengths(served: Served, memory: ReplicaMemory) -> None:
@@ -334,7 +368,8 @@ def check_lengths(served: Served, memory: ReplicaMemory) -> None:
     room = (memory.blocks - spare) * memory.block
     lengths = trace.prompt + trace.output
     at = int(np.argmax(lengths))
-    if int(lengths[at]) + len(settings.chances) > room:
+    more = len(settings.chances) + (memory.block if trace.segments else 0)  # a block that is cached and made once more
+    if int(lengths[at]) + more > room:
         less = f", of which serve.watermark keeps {spare:,} free" if spare else ""
         whose = "serve.cache_tokens gives" if settings.cache_tokens else "memory leaves"
         raise LoomError(

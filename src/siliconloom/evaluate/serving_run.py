@@ -78,6 +78,7 @@ def serve(
             fleet.run(progress)
         except KeyboardInterrupt:
             complete = False
+            fleet.stop()
     if kept is not None:
         kept.append(fleet)
     asking = list(dict.fromkeys(each for _, each in costs if each is not None))
@@ -248,7 +249,7 @@ def _audit(fleet: Fleet, costs: ReplicaCosts, audits: int | None) -> list[float]
     for at in sorted({round(i * (len(samples) - 1) / max(wanted - 1, 1)) for i in range(wanted)}):
         chunks, ended, contexts = samples[at]
         mean = np.array([np.mean(contexts) if contexts else 0.0])
-        told = float(costs.kernels(chunks, ended, len(contexts), mean)[0][0])
+        told = float(costs.kernels(chunks, ended, len(contexts), mean, len(set(contexts)))[0][0])
         found.append(abs(told / costs.whole(chunks, contexts) - 1))
     return found
 
@@ -294,7 +295,10 @@ def _notes(member: FleetMember, complete: bool) -> list[str]:
     served = member.served
     machine, notes = served.cluster.machine, list[str]()
     if not complete:
-        notes.append("interrupted: figures are of the requests that had ended by then")
+        notes.append(
+            "interrupted: figures are of the requests that had ended when every replica had come so far; steps and "
+            "energy are of some steps more"
+        )
     if served.profile is not None:
         notes.append(
             f"steps are made of operators that were timed ({served.profile}), straight between their sizes; their "

@@ -22,13 +22,15 @@ class SpeculatedCosts:
     def __init__(self, target: ReplicaCosts, draft: ReplicaCosts, guesses: int) -> None:
         self.target, self.draft, self.guesses = target, draft, guesses
 
-    def steps(self, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float) -> tuple[Float, Float]:
+    def steps(
+        self, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float, lengths: int = 1
+    ) -> tuple[Float, Float]:
         """See `siliconloom.sim.service.costs.StepCosts`."""
-        seconds, joules = self.target.steps(chunks, ended, count, contexts)
-        first_s, first_j, _ = self.draft.kernels(chunks, ended, count, contexts)
+        seconds, joules = self.target.steps(chunks, ended, count, contexts, lengths)
+        first_s, first_j, _ = self.draft.kernels(chunks, ended, count, contexts, lengths)
         seconds, joules = seconds + first_s, joules + first_j
         if count and self.guesses > 1:
-            more_s, more_j, _ = self.draft.kernels((), 0, count, contexts)
+            more_s, more_j, _ = self.draft.kernels((), 0, count, contexts, lengths)
             seconds, joules = seconds + more_s * (self.guesses - 1), joules + more_j * (self.guesses - 1)
         return seconds, joules
 

@@ -162,13 +162,21 @@ class ReplicaCosts:
         terms = np.array([(*t.body, *t.head, *t.attention, t.launched) for t in self._found.values()])
         shared_memo().keep(self._key, {"kinds": kinds, "numbers": numbers, "terms": terms.reshape(-1, FIELDS)})
 
-    def steps(self, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float) -> tuple[Float, Float]:
+    def steps(
+        self, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float, lengths: int = 1
+    ) -> tuple[Float, Float]:
         """See `siliconloom.sim.service.costs.StepCosts`."""
-        seconds, joules, launched = self.kernels(chunks, ended, count, contexts)
+        seconds, joules, launched = self.kernels(chunks, ended, count, contexts, lengths)
         return self.stack.step_seconds(seconds, launched, count + len(chunks), self.plan.tensor), joules
 
-    def kernels(self, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float) -> tuple[Float, Float, float]:
-        """Seconds and joules of the steps' kernels, and how many of them one launches."""
+    def kernels(
+        self, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float, lengths: int = 1
+    ) -> tuple[Float, Float, float]:
+        """Seconds and joules of the steps' kernels, and how many of them one launches.
+
+        A program of ours has an attention for every length that requests have: as many as there are lengths, of equal
+        shares of the requests. A GPU has one kernel for all.
+        """
         seconds, joules = np.zeros(len(contexts)), np.zeros(len(contexts))
         rest_s = rest_j = launched = 0.0
         if chunks:
@@ -186,9 +194,13 @@ class ReplicaCosts:
                 s, j = self._chunk_attention(new, known)
                 rest_s, rest_j = rest_s + s, rest_j + j
         if count:
-            lengths, curve_s, curve_j = self._curve(count, float(contexts[-1]))
-            seconds += np.interp(contexts, lengths, curve_s)
-            joules += np.interp(contexts, lengths, curve_j)
+            each, more = divmod(count, 1 if self._exact else max(lengths, 1))
+            groups = ((each, max(lengths, 1) - more), (each + 1, more)) if not self._exact else ((count, 1),)
+            for size, times in groups:
+                if size and times:
+                    at, curve_s, curve_j = self._curve(size, float(contexts[-1]))
+                    seconds += np.interp(contexts, at, curve_s) * times
+                    joules += np.interp(contexts, at, curve_j) * times
             if not chunks:
                 first = self._lengths[0]
                 for part in ("body", "head"):
@@ -267,9 +279,11 @@ class ReplicaCosts:
             return self._answers[key]
 
         def at(length: int) -> tuple[float, float]:
-            if self._exact or new in COUNTS:
+            place = bisect_left(COUNTS, new)
+            beyond = place == len(COUNTS) or COUNTS[place] + length > self._lengths[-1]  # longer than any request
+            if self._exact or new in COUNTS or beyond:
                 return self._chunk(new, length).attention
-            place = bisect_left(COUNTS, new)  # per token, attention is straight between two numbers of them
+            # per token, attention is straight between two numbers of them
             low, high = COUNTS[place - 1], COUNTS[min(place, len(COUNTS) - 1)]
             a, b = (self._chunk(n, length).attention for n in (low, high))
             share = (new - low) / (high - low)
@@ -278,12 +292,15 @@ class ReplicaCosts:
 
         if self._exact and known and new > 1 and self._plain:
             found = self._predicted_chunk(new, known)
-        elif known == 0 or known in self._lengths:
-            found = at(known)
         else:
             place = bisect_left(self._lengths, known)
-            low, high = self._lengths[place - 1] if place else 0, self._lengths[min(place, len(self._lengths) - 1)]
-            a, b, share = at(low), at(high), (known - low) / (high - low)
+            low = self._lengths[place - 1] if place else 0
+            high = min(self._lengths[min(place, len(self._lengths) - 1)], self._lengths[-1] - new)
+            if known == 0 or high <= known:  # asked for itself, or no request is longer
+                low, high = known, known + 1
+            share = (known - low) / (high - low)
+            a = at(low)
+            b = at(high) if share else a
             found = a[0] + (b[0] - a[0]) * share, a[1] + (b[1] - a[1]) * share
         self._answers[key] = found
         return found

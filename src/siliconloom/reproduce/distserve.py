@@ -58,7 +58,9 @@ class SameSteps:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
-    def steps(self, chunks: Sequence[tuple[int, int]], ended: int, count: int, contexts: Float) -> tuple[Float, Float]:
+    def steps(
+        self, chunks: Sequence[tuple[int, int]], ended: int, count: int, contexts: Float, lengths: int = 1
+    ) -> tuple[Float, Float]:
         """See `siliconloom.sim.service.costs.StepCosts`."""
         return np.full(len(contexts), self._seconds), np.zeros(len(contexts))
 

@@ -126,3 +126,37 @@ def test_a_prefix_that_is_cached_is_not_computed_again():
     assert made[True][0] == [0, 64, 64]
     assert made[True][1] == pytest.approx([0.09, 0.026, 0.026])
     assert made[False][1] == pytest.approx([0.09] * 3)
+
+
+def test_a_turn_finds_the_answer_before_it():
+    """What was said and answered is cached, and goes on where another conversation made the beginning meanwhile."""
+    segments, answers, sessions, prompts, outputs = [], [], [], [], []
+    for name in range(3):  # three conversations that begin alike, at once
+        first = ((5, 64), (100 + name, 16))
+        segments += [first, (*first, (200 + name, 32), (300 + name, 16))]
+        answers += [200 + name, 400 + name]
+        sessions += [name, name]
+        prompts += [80, 128]
+        outputs += [32, 8]
+    arrival = np.array([0.0, 5.0] * 3)
+    order = np.argsort(arrival, kind="stable")
+    requests = ServedRequests(
+        arrival[order],
+        np.array(prompts)[order],
+        np.array(outputs)[order],
+        tuple(segments[i] for i in order),
+        np.array(answers)[order],
+        np.array(sessions)[order],
+    )
+    fleet = Fleet(ServeSettings(), requests, [ReplicaGroup(Linear(0.01, 0, 0, 0), 1000, 1)])
+    fleet.run()
+    assert fleet.log.cached[3:].tolist() == [96, 96, 96]  # 64 + 16 + 31 tokens, in complete blocks of 16
+
+
+def test_a_prompt_that_lies_in_the_cache_is_computed_to_its_last_token():
+    segments = (((7, 64),),) * 2
+    requests = ServedRequests(np.array([0.0, 1.0]), np.array([64, 64]), np.array([2, 2]), segments)
+    fleet = Fleet(ServeSettings(), requests, [ReplicaGroup(Linear(0.01, 1e-3, 0, 0), 100, 1)])
+    fleet.run()
+    assert fleet.log.cached.tolist() == [0, 48]
+    assert fleet.log.first[1] - 1.0 == pytest.approx(0.01 + 16e-3)

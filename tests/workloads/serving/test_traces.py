@@ -76,6 +76,16 @@ HEAD = "arrival_s,prompt_tokens,output_tokens\n"
             ":3:4: prefix_tokens: the prefix 'a' has 4 tokens above (got 5)",
         ),
         (HEAD.replace("output", "prompt"), "stands twice"),
+        (HEAD + "1e308,1,1\n1.7e308,1,1\n", ":3:1: arrival_s: is 7e+307 s after the first request"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\n2024-01-01 00:00,1,1\nnow,1,1\n", ":3:1: TIMESTAMP: must be a date"),
+        (
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-01-01 00:00+00:00,1,1\n2024-01-01 00:30+01:00,1,1\n",
+            ":3:1: TIMESTAMP: requests must stand in the order",
+        ),
+        (
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-01-01 00:00+00:00,1,1\n2024-01-01 00:30,1,1\n",
+            ":3:1: TIMESTAMP: must be a date",
+        ),
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(text, told, tmp_path):
@@ -99,6 +109,7 @@ def test_what_is_wrong_is_told_with_its_place(text, told, tmp_path):
             ":1: hash_ids: must be a list of whole numbers",
         ),
         ("\n\n", "is empty"),
+        ('{"prompt_tokens": 4, "output_tokens": 2, "hash_ids": [1.5, true]}\n', ":1: hash_ids: must be a list"),
     ],
 )
 def test_what_is_wrong_in_json_lines_is_told_with_its_line(text, told, tmp_path):
@@ -205,3 +216,9 @@ def test_limits_that_are_none_are_refused(text):
 def test_limits_are_seconds():
     level = parse_level("ttft=2s,tpot=50ms")
     assert level.asked == pytest.approx({"ttft_s": 2.0, "tpot_s": 0.05})
+
+
+def test_small_numbers_under_timestamp_are_no_dates_and_blank_lines_are_passed_over(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("\n\ntimestamp,prompt_tokens,output_tokens\n1e-3,1,1\n2000,1,1\n")
+    assert load_trace(str(path)).arrival_s[1] == pytest.approx(2.0, rel=1e-5)
