@@ -19,6 +19,7 @@ from typing import Any
 import yaml
 
 import siliconloom
+from siliconloom.arch.serving import ServeSettings
 from siliconloom.evaluate.schemas import KINDS, schema_of
 
 PACKAGE = Path(siliconloom.__file__).parent
@@ -240,6 +241,19 @@ OPERATIONS = (
     "op,m,n,k,batch,q_len,kv_len,heads,kv_heads,head_dim,causal,dtype,gpus,bytes\n"
     "gemm,64,128,256,1,,,,,,,bf16,,\nattention_prefill,,,,2,128,128,8,8,64,1,bf16,,\nall_reduce,,,,,,,,,,,bf16,8,1048576\n"
 )
+SERVED = (
+    "arrival_s,prompt_tokens,output_tokens,prefix,prefix_tokens,session,priority,client\n"
+    "0,40,5,a,16,,1,x\n0.1,33,1,a,16,s,0,y\n0.1,12,9,,,,2,x\n0.3,90,3,,,s,0,y\n7,8,8,,,,0,x\n"
+)
+FLEET = {
+    "kind": "fleet",
+    "name": "fleet",
+    "groups": [
+        {"machine": "h100", "role": "prompts", "price": 3},
+        {"machine": "dgx-a100", "role": "answers", "plan": {"tensor": 2, "data": 2}},
+    ],
+    "link": {"bandwidth": "25 GB/s", "latency": "5 us"},
+}
 REQUESTS = "cycle,op,address\n0,R,0\n5,W,0x40\n9,R,4096\n9,R,128\n400,W,1048576\n"
 SQUARE = "0,1000,20,3\n5,0,7,8\n9,10,0,12\n1,2,3,0\n"
 OPS = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_receive"]
@@ -601,6 +615,24 @@ def _rtl(c: Command) -> None:
     c.option("--reset", "async_low")
 
 
+def _serve(c: Command) -> None:
+    if c.draw.maybe(0.25):
+        machine = c.file("fleet.yaml", document(c.draw, FLEET))
+    else:
+        machine = c.draw.choice(["h100", "dgx-a100", "npu-edge-int8", "rtx-pro-6000", str(c.draw.scalar())])
+    trace = c.file("requests.csv", table(c.draw, SERVED)) if c.draw.maybe(0.7) else c.draw.choice(["64x8", "8x1"])
+    c.arguments = ["serve", machine, c.draw.choice(["gpt2", "gpt2", "llama3-8b"]), trace]
+    c.arguments += ["--set", "workload.layers=1", "--set", "serve.requests=4"]
+    keys = ServeSettings.model_fields
+    c.sets(dict.fromkeys(keys, 1), "serve.")
+    c.sets(dict.fromkeys(("tensor", "data", "expert"), 1), "plan.")
+    c.option("--slo", "ttft=1s")
+    c.option("--find", "replicas", share=0.1)
+    c.option("--stack", "none", share=0.1)
+    c.option("--profile", "measured", share=0.1)
+    c.flags("--csv r.csv", "--trace t.json", "--report r.html")
+
+
 def _others(c: Command) -> None:
     c.arguments = c.draw.choice(
         [
@@ -612,7 +644,6 @@ def _others(c: Command) -> None:
             ["measure", "-o", str(c.draw.scalar())],
             ["synth", c.file("machine.yaml", document(c.draw, PROGRAM)), "--target", str(c.draw.scalar())],
             [str(c.draw.scalar())],
-            ["serve"],
             ["sweep"],
             ["--version"],
             ["sim", *[str(c.draw.scalar()) for _ in range(c.draw.randrange(4))]],
@@ -634,6 +665,7 @@ MAKERS: list[tuple[Callable[[Command], None], int]] = [
     (_compare, 5),
     (_collective, 14),
     (_plan, 3),
+    (_serve, 5),
     (_dram, 7),
     (_rtl, 4),
     (_others, 5),
@@ -645,7 +677,17 @@ def case(seed: int) -> Case:
     draw = Draw(seed)
     c = Command(draw)
     draw.choices([m for m, _ in MAKERS], [w for _, w in MAKERS])[0](c)
-    if c.arguments[0] in ("sim", "map", "workload", "gpu", "compare", "collective", "plan", "dram") and draw.maybe(0.5):
+    if c.arguments[0] in (
+        "sim",
+        "map",
+        "workload",
+        "gpu",
+        "compare",
+        "collective",
+        "plan",
+        "serve",
+        "dram",
+    ) and draw.maybe(0.5):
         c.arguments += ["--json", "-" if draw.maybe(0.15) else "out.json"]
     if draw.maybe(0.02):
         c.arguments.insert(draw.randrange(len(c.arguments) + 1), str(draw.scalar()))

@@ -91,7 +91,7 @@ SERVED = {"serve.requests": 20, "serve.arrivals": "poisson", "serve.rate": 5.0}
     [
         ("h100", [], {}),
         ("h100", ["--slo", "ttft=50ms,tpot=20ms"], {"slo": {"ttft": "50 ms", "tpot": 0.02}}),
-        ("h100", ["--slo", "ttft=50ms", "--find", "rate"], {"slo": "ttft=50ms", "find": "rate"}),
+        ("h100", ["--slo", "ttft=2ms", "--find", "rate"], {"slo": "ttft=2ms", "find": "rate"}),
         ("h100", ["--stack", "none"], {"stack": "none"}),
         ("npu-edge", [], {}),
     ],

@@ -227,7 +227,7 @@ def test_an_interrupted_run_keeps_what_it_has(monkeypatch):
         def interrupts(share):
             nonlocal count
             count += 1
-            if count == 2:
+            if count == 20:
                 signal.raise_signal(signal.SIGINT)
 
         advance(self, replicas, arrivals, later, interrupts, handed=handed)

@@ -150,15 +150,31 @@ def test_a_step_is_no_faster_than_its_bound_and_says_what_has_no_layout(chip, re
 
 
 @settings(max_examples=20, deadline=None)
-@given(requests=st.lists(LONGER, min_size=2, max_size=4))
-def test_a_gpu_times_each_length_by_its_own_kernel(requests) -> None:
-    gpu, made = load_gpu("h100"), step("llama3-8b", requests)
+@given(contexts=st.dictionaries(st.integers(1, 3000), st.integers(1, 9), min_size=2, max_size=4))
+def test_a_gpu_has_one_kernel_for_next_tokens_of_all_lengths(contexts) -> None:
+    """It has the keys of all requests: as many requests of their mean length."""
+    gpu, made = load_gpu("h100"), step("llama3-8b", [(1, past, n) for past, n in contexts.items()])
     seconds = predict_model(gpu, made).by_operator
-    for attention in attentions(made):
-        key = attention.q_len, attention.kv_len - attention.q_len
-        count = sum(n for new, past, n in requests if (new, past) == key)
-        own = predict_model(gpu, ordinary("llama3-8b", *key, count)).by_operator
-        assert seconds[attention.name] == pytest.approx(own["layer.attention"])
+    total = sum(seconds.get(attention.name, 0.0) for attention in attentions(made))
+    count = sum(contexts.values())
+    mean = round(sum((past + 1) * n for past, n in contexts.items()) / count)
+    own = predict_model(gpu, ordinary("llama3-8b", 1, mean - 1, count)).by_operator
+    assert total == pytest.approx(own["layer.attention"])
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    prompts=st.lists(st.tuples(st.integers(2, 900), st.sampled_from([0, 7, 512])), min_size=2, max_size=3, unique=True)
+)
+def test_what_any_kernel_takes_counts_once_for_prompts_of_several_lengths(prompts) -> None:
+    gpu = load_gpu("h100")
+    made = step("llama3-8b", [(new, past, 1) for new, past in prompts])
+    seconds = predict_model(gpu, made).by_operator
+    own = [predict_model(gpu, ordinary("llama3-8b", *each, 1)).by_operator["layer.attention"] for each in prompts]
+    least = predict_model(gpu, ordinary("llama3-8b", 1, 0, 1)).by_operator["layer.attention"]
+    total = sum(seconds[attention.name] for attention in attentions(made))
+    assert total <= sum(own) * (1 + 1e-9)
+    assert total == pytest.approx(sum(own) - (len(own) - 1) * least, rel=0.02)
 
 
 def test_a_gpu_holds_the_cache_of_all_requests() -> None:
