@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-Segment = tuple[int, int]
+from siliconloom.arch.requests import Segment
 
 
 class PrefixNode(Struct, eq=False):

@@ -10,9 +10,9 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import NotSupported
+from siliconloom.arch.requests import ServedRequests
 from siliconloom.arch.serving import Order, Router, ServeSettings
 from siliconloom.sim.service.adapters import AdapterSlots
-from siliconloom.sim.service.blocks import Segment
 from siliconloom.sim.service.costs import StepCosts
 from siliconloom.sim.service.log import RequestLog
 from siliconloom.sim.service.replica import LiveRequest, Replica
@@ -23,20 +23,6 @@ SPANS = 64
 """Spans of time in which replicas that do not look at each other are taken forward."""
 TOLD_EVERY = 256
 """Requests between two reports to who follows the run."""
-
-
-class ServedRequests(Struct, frozen=True):
-    """What is served, in the order in which it comes; see `siliconloom.workloads.serving.RequestTrace`."""
-
-    arrival_s: Float
-    prompt: Int
-    output: Int
-    segments: tuple[tuple[Segment, ...], ...] = ()
-    answer: Int = np.zeros(0, np.int64)
-    session: Int = np.zeros(0, np.int64)
-    priority: Int = np.zeros(0, np.int64)
-    adapter: Int = np.zeros(0, np.int64)
-    client: Int = np.zeros(0, np.int64)
 
 
 class ReplicaGroup(Struct, frozen=True):
@@ -302,4 +288,4 @@ class Fleet:
         return min(range(len(replicas)), key=lambda i: (load[i], i))
 
 
-__all__ = ["Fleet", "ReplicaGroup", "ServedRequests"]
+__all__ = ["Fleet", "ReplicaGroup"]

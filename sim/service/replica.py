@@ -15,9 +15,10 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
+from siliconloom.arch.requests import Segment
 from siliconloom.arch.serving import Batching, Order, Preemption, ServeSettings
 from siliconloom.sim.service.adapters import AdapterSlots
-from siliconloom.sim.service.blocks import BlockPool, PrefixNode, Segment
+from siliconloom.sim.service.blocks import BlockPool, PrefixNode
 from siliconloom.sim.service.costs import Chunk, Float, StepCosts
 from siliconloom.sim.service.log import Activity, Intervals, RequestLog
 from siliconloom.sim.service.waiting import ANSWER_WEIGHT, PROMPT_WEIGHT, RequestQueue

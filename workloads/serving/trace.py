@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError, nearest_name
 from siliconloom.arch.inputs import read_table
+from siliconloom.arch.requests import Segment, ServedRequests
 from siliconloom.workloads.serving.names import LIBRARY, SUFFIXES, trace_names
 
 LONGEST_S = 3.2e9
@@ -33,47 +34,20 @@ HASHED = 512
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
-Segment = tuple[int, int]
-"""A piece of text that requests may share: its number, and its tokens."""
 
 
-class RequestTrace(Struct, frozen=True):
-    """Requests in the order in which they come.
+class RequestTrace(ServedRequests, frozen=True):
+    """Requests as a file, or a name, has them.
 
     Parameters
     ----------
-    arrival_s
-        Seconds after the first one, not decreasing; (requests,).
-    prompt, output
-        Tokens of the prompt and of the answer, both from 1; (requests,).
-    segments
-        Of each request, what its prompt begins with that other prompts may begin with, too; empty: of none.
-    answer
-        Number of the segment that each request's answer is to later turns, or -1; empty: to none.
-    session
-        Conversation that each request is a turn of, or -1; a turn waits for the answer before it. Empty: of none.
-    priority
-        Lower is first; empty: all alike.
-    client
-        Number of who asks, or -1; empty: all the same.
-    adapter
-        Number of the LoRA adapter that each request uses, or -1; empty: none.
     endless
         Whether it is one request, to be repeated.
     timed
         Whether it says when requests come.
     """
 
-    name: str
-    arrival_s: Float
-    prompt: Int
-    output: Int
-    segments: tuple[tuple[Segment, ...], ...] = ()
-    answer: Int = np.zeros(0, np.int64)
-    session: Int = np.zeros(0, np.int64)
-    priority: Int = np.zeros(0, np.int64)
-    adapter: Int = np.zeros(0, np.int64)
-    client: Int = np.zeros(0, np.int64)
+    name: str = "requests"
     endless: bool = False
     timed: bool = True
 
@@ -125,7 +99,7 @@ def load_trace(name: str) -> RequestTrace:
         if not (1 <= prompt <= MOST_TOKENS and 1 <= output <= MOST_TOKENS):
             raise LoomError(f"{name}: prompts and answers have 1 to {MOST_TOKENS:,} tokens")
         one = np.ones(1, np.int64)
-        return RequestTrace(name, np.zeros(1), one * prompt, one * output, endless=True, timed=False)
+        return RequestTrace(np.zeros(1), one * prompt, one * output, name=name, endless=True, timed=False)
     path = _find(name)
     rows = _jsonl_rows(path) if str(path).removesuffix(".gz").endswith(".jsonl") else _csv_rows(path)
     return _read(path.name.partition(".")[0], rows)
@@ -254,7 +228,6 @@ def _read(name: str, rows: _Rows) -> RequestTrace:
     else:
         segments = ()
     return RequestTrace(
-        name,
         np.zeros(len(prompt)) if arrival is None else arrival - arrival[0],
         prompt,
         output,
@@ -264,6 +237,7 @@ def _read(name: str, rows: _Rows) -> RequestTrace:
         _whole(rows, "priority", -(2**31), 2**31) if "priority" in rows.columns else np.zeros(0, np.int64),
         _numbered(rows, "adapter"),
         _numbered(rows, "client"),
+        name=name,
         timed=arrival is not None,
     )
 

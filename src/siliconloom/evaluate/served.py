@@ -235,6 +235,7 @@ def serving_timeline(fleet: Fleet, result: dict[str, Any]) -> Timeline:
     first = float(requests.arrival_s[0])
     tracks: dict[int, str] = {}
     spans: list[Span] = []
+    left_out = 0
 
     def ticks(seconds: float) -> int:
         return round((seconds - first) / TICK)
@@ -256,6 +257,7 @@ def serving_timeline(fleet: Fleet, result: dict[str, Any]) -> Timeline:
             came, left = float(log.arrival[number]), float(log.finished[number])
             lane = next((i for i, end in enumerate(free) if end <= came), len(free))
             if lane == MOST_TRACKS:
+                left_out += 1
                 continue
             if lane == len(free):
                 free.append(0.0)
@@ -275,7 +277,10 @@ def serving_timeline(fleet: Fleet, result: dict[str, Any]) -> Timeline:
                     spans.append(Span(lanes[lane], name, name, ticks(begin), ticks(end), details))
     asked = result["asked"]
     title = f"{asked['workload']} on {asked['machine']}, requests of {asked['trace']}"
-    return Timeline(title, TICK, tracks, spans, {"version": result["version"]})
+    facts = {"version": result["version"]}
+    if left_out:
+        facts["left_out"] = f"{left_out:,} requests, of more than {MOST_TRACKS} at once on a replica"
+    return Timeline(title, TICK, tracks, spans, facts)
 
 
 __all__ = [

@@ -34,7 +34,7 @@ from siliconloom.evaluate.speculation import SpeculatedCosts
 from siliconloom.evaluate.step_costs import ReplicaCosts
 from siliconloom.sim.chip.energy import standing_power
 from siliconloom.sim.service.costs import StepCosts
-from siliconloom.sim.service.fleet import Fleet, ReplicaGroup, ServedRequests
+from siliconloom.sim.service.fleet import Fleet, ReplicaGroup
 from siliconloom.workloads.serving.trace import RequestTrace
 
 Sets = Sequence[tuple[str, str]]
@@ -175,19 +175,8 @@ def _made(fleet: ServedFleet, memories: Sequence[ReplicaMemory], costs: Sequence
             adapters = settings.adapter_slots, memory.adapter / per_s, read_s
         group = ReplicaGroup(each, memory.blocks, member.count, swap_s, adapters, speed / max(speeds))
         (prompts if member.role is ReplicaRole.PROMPTS else others).append(group)
-    requests = ServedRequests(
-        trace.arrival_s,
-        trace.prompt,
-        trace.output,
-        trace.segments,
-        trace.answer,
-        trace.session,
-        trace.priority,
-        trace.adapter,
-        trace.client,
-    )
     per_token = memories[0].per_token
-    return Fleet(settings, requests, others, prompts, lambda tokens: fleet.handover(tokens * per_token))
+    return Fleet(settings, trace, others, prompts, lambda tokens: fleet.handover(tokens * per_token))
 
 
 BUSY = 32

@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from siliconloom.arch import load_system
 from siliconloom.arch.document import Document
+from siliconloom.arch.requests import ServedRequests
 from siliconloom.arch.serving import Batching, ServeSettings
 from siliconloom.evaluate.cluster import cluster_of
 from siliconloom.evaluate.step_costs import ReplicaCosts
 from siliconloom.mapper.system.plan import Plan
 from siliconloom.reproduce.card import Card, CardRow
-from siliconloom.sim.service.fleet import Fleet, ReplicaGroup, ServedRequests
+from siliconloom.sim.service.fleet import Fleet, ReplicaGroup
 from siliconloom.workloads import Graph, load_workload
 
 Float = NDArray[np.float64]

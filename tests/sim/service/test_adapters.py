@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from siliconloom.arch.requests import ServedRequests
 from siliconloom.arch.serving import ServeSettings
 from siliconloom.sim.service.adapters import AdapterSlots
-from siliconloom.sim.service.fleet import Fleet, ReplicaGroup, ServedRequests
+from siliconloom.sim.service.fleet import Fleet, ReplicaGroup
 from siliconloom.sim.service.waiting import RequestQueue
 from tests.sim.service.test_replica import Linear
 

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from siliconloom.arch.requests import ServedRequests
 from siliconloom.arch.serving import ServeSettings
 from siliconloom.sim.service.blocks import BlockPool
-from siliconloom.sim.service.fleet import Fleet, ReplicaGroup, ServedRequests
+from siliconloom.sim.service.fleet import Fleet, ReplicaGroup
 from tests.sim.service.test_replica import Linear
 
 PATHS = st.lists(st.integers(0, 3), min_size=0, max_size=5)

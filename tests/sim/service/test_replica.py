@@ -9,8 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from siliconloom.arch.errors import NotSupported
+from siliconloom.arch.requests import ServedRequests
 from siliconloom.arch.serving import ServeSettings
-from siliconloom.sim.service.fleet import Fleet, ReplicaGroup, ServedRequests
+from siliconloom.sim.service.fleet import Fleet, ReplicaGroup
 from siliconloom.sim.service.log import Intervals
 from tests.sim.service import naive
 
