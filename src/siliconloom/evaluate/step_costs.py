@@ -13,6 +13,7 @@ machine (`LENGTHS`). `ReplicaCosts.whole` asks for a true step in full, and a se
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -188,10 +189,10 @@ class ReplicaCosts:
             launched = self._decode(1, self._lengths[0]).launched
             rest_s, rest_j = body[0] + head[0], body[1] + head[1]
             if self._exact:  # one kernel for all requests, whatever their lengths: what each takes anyway counts once
-                rest_s -= (len(chunks) - 1) * self._chunk(1, 0).attention[0]
+                rest_s -= (len(set(chunks)) - 1) * self._chunk(1, 0).attention[0]
                 rest_s -= self._decode(1, 1).attention[0] * (count > 0)
-            for new, known in chunks:
-                s, j = self._chunk_attention(new, known)
+            for (new, known), many in Counter(chunks).items():
+                s, j = self._chunk_attention(new, known, many)
                 rest_s, rest_j = rest_s + s, rest_j + j
         if count:
             each, more = divmod(count, 1 if self._exact else max(lengths, 1))
@@ -272,11 +273,14 @@ class ReplicaCosts:
         curve_s, curve_j = sums
         return np.array(lengths, np.float64), curve_s, curve_j
 
-    def _chunk_attention(self, new: int, known: int) -> tuple[float, float]:
-        """Attention of new tokens behind those that lie in the cache."""
-        key = "chunk", new, known
+    def _chunk_attention(self, new: int, known: int, many: int = 1) -> tuple[float, float]:
+        """Attention of new tokens behind those that lie in the cache, of so many requests that are alike."""
+        key = "chunk", new, known, many
         if key in self._answers:
             return self._answers[key]
+        if many > 1 and not (self._exact and self._plain):
+            s, j = self._chunk_attention(new, known)
+            return s * many, j * many
 
         def at(length: int) -> tuple[float, float]:
             place = bisect_left(COUNTS, new)
@@ -290,8 +294,11 @@ class ReplicaCosts:
             s, j = ((x / low + (y / high - x / low) * share) * new for x, y in zip(a, b, strict=True))
             return s, j
 
-        if self._exact and known and new > 1 and self._plain:
-            found = self._predicted_chunk(new, known)
+        if self._exact and (known or many > 1) and new > 1 and self._plain:
+            found = self._predicted_chunk(new, known, many)
+        elif many > 1:
+            s, j = at(known)
+            found = s * many, j * many
         else:
             place = bisect_left(self._lengths, known)
             low = self._lengths[place - 1] if place else 0
@@ -314,11 +321,11 @@ class ReplicaCosts:
             return []
         return [(k.row, k.repeat) for k in kernels_of(part) if k.operator in attentions]
 
-    def _predicted_chunk(self, new: int, known: int) -> tuple[float, float]:
-        """A chunk's attention, asked of the model of kernels alone."""
+    def _predicted_chunk(self, new: int, known: int, many: int) -> tuple[float, float]:
+        """Attention of chunks that are alike, asked of the model of kernels alone."""
         machine = self.cluster.machine
         assert isinstance(machine, GpuMachine)
-        rows = [row | {"q_len": new, "kv_len": new + known} for row, _ in self._plain]
+        rows = [row | {"batch": many, "q_len": new, "kv_len": new + known} for row, _ in self._plain]
         repeats = np.array([repeat for _, repeat in self._plain])
         seconds, joules = predict_rows(machine.gpu, rows, sustained=machine.sustained)
         above = np.maximum(joules - seconds * machine.gpu.idle_power, 0.0) * self.cluster.chips
