@@ -96,8 +96,10 @@ def serve(requests, seconds, *, blocks, block=16, most=256, budget=2048, mode="c
         waiting.sort(key=key)
         while waiting and not preempted and len(running) < most and left > 0:
             r = waiting[0]
-            size = r.target if mode == "prefill_first" else min(left, r.target)
-            if mode == "prefill_first" and r.target > left and plan:
+            whole = mode != "continuous"
+            size = r.target if whole else min(left, r.target)
+            beside = decoding if mode == "unchunked" else []
+            if whole and r.target > left and (plan or beside):
                 break
             if needs(r, size) > free() - reserved:
                 break

@@ -62,7 +62,7 @@ ROWS = st.lists(
     st.sampled_from([(1, 12), (4, 30), (16, 9), (16, 60)]),
     st.integers(1, 8),
     st.sampled_from([8, 17, 64, 2048]),
-    st.sampled_from(["continuous", "prefill_first"]),
+    st.sampled_from(["continuous", "prefill_first", "unchunked"]),
     st.booleans(),
 )
 @example([(0.0, 60, 40, 0), (0.0, 60, 40, 0), (0.0, 60, 40, 0)], (16, 9), 3, 64, "continuous", False)
@@ -78,7 +78,8 @@ def test_every_request_is_as_one_that_goes_through_every_token_has_it(rows, memo
         block=block,
         max_sequences=most,
         token_budget=budget,
-        batching=mode,
+        batching="continuous" if mode == "unchunked" else mode,
+        chunked=mode != "unchunked",
         order="priority" if by_priority else "fcfs",
     )
     asked, steps = naive.serve(
@@ -350,3 +351,18 @@ def test_what_is_left_of_an_interrupted_run_is_what_had_ended_by_then(rows, coun
             assert found[known] == pytest.approx(full[known], rel=1e-9)
         if not apart:
             assert (np.isnan(fleet.log.finished) == (whole.log.finished > now)).all()
+
+
+def test_what_is_cached_again_after_a_preemption_counts_again():
+    rows = [(0.0, 40, 40, 0), (0.05, 40, 40, 0), (0.05, 40, 40, 0)]
+    arrival, prompt, output, _ = (np.array(column) for column in zip(*rows, strict=True))
+    segments = (((1, 32),),) * 3
+    fleet = Fleet(
+        ServeSettings(block=8),
+        ServedRequests(arrival.astype(float), prompt, output, segments),
+        [ReplicaGroup(Linear(0.01, 0, 0, 0), 18, 1)],
+    )
+    fleet.run()
+    assert fleet.log.preempted.sum() >= 1
+    again = fleet.log.cached[fleet.log.preempted > 0]
+    assert again.tolist() == [2 * 32]  # each time that it was taken up it found what they share
