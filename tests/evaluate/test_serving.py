@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import signal
 
 import numpy as np
 import pytest
@@ -228,7 +227,7 @@ def test_an_interrupted_run_keeps_what_it_has(monkeypatch):
             nonlocal count
             count += 1
             if count == 20:
-                signal.raise_signal(signal.SIGINT)
+                raise KeyboardInterrupt
 
         advance(self, replicas, arrivals, later, interrupts, handed=handed)
 

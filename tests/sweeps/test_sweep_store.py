@@ -139,6 +139,7 @@ def test_an_interrupt_that_a_library_says_nothing_of_ends_a_sweep_all_the_same(f
         with contextlib.suppress(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which tests of other programs may have changed
     with monkeypatch.context() as patched:
         patched.setattr(Store, "put", heard_by_nobody)
         before = signal.getsignal(signal.SIGINT)
