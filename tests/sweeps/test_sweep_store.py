@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from siliconloom.arch.errors import LoomError
+from siliconloom.sweeps import executors
 from siliconloom.sweeps.question import PointAnswer
 from siliconloom.sweeps.run import SweepInterrupted, run_sweep
 from siliconloom.sweeps.store import Store
@@ -79,7 +80,8 @@ def test_one_writes_at_a_time_and_others_may_read():
 
 
 SLOW = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
 from siliconloom.cli import main
 from siliconloom.sweeps.store import Store
 
@@ -147,3 +149,25 @@ def test_an_interrupt_that_a_library_says_nothing_of_ends_a_sweep_all_the_same(f
             run_sweep(path, "kept", workers=1)
         assert signal.getsignal(signal.SIGINT) is before
     assert run_sweep(path, "kept", workers=1).counts.reused == 1
+
+
+def test_a_point_that_was_interrupted_is_not_kept_whatever_it_says(folder, monkeypatch):
+    """A library that makes an error of its own of an interruption ends in a failed point, which it is not."""
+    path = write(folder, keys={"memory.dram.bandwidth": {"from": "1 GB/s", "to": "9 GB/s", "step": "1 GB/s"}})
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    asked, ask = 0, executors.answer
+
+    def hurt(*what):
+        nonlocal asked
+        asked += 1
+        if asked == 3:
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            return PointAnswer({}, why="SystemError: something else")
+        return ask(*what)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(executors, "answer", hurt)
+        with pytest.raises(SweepInterrupted, match="2 finished points are kept in kept"):
+            run_sweep(path, "kept", workers=1)
+    assert without_times(run_sweep(path, "kept", workers=1)) == without_times(run_sweep(path, None, workers=1))

@@ -186,13 +186,17 @@ class SweepRun:
         left = [(n, sets[n]) for n in order if keys[n] not in self._known]
         if left:
             for number, found in self._evaluator(len(left)).answers(iter(left)):
+                self._heed()  # what was under way may have made an error, or worse, of the interruption
                 self._store.put(keys[number], sets[number], found)
                 self._evaluated += 1
                 self._learn(keys[number], found)
-                if self._interrupted:
-                    raise KeyboardInterrupt
+                self._heed()
         self._tell(last=True)
         return [self._known[key] for key in keys]
+
+    def _heed(self) -> None:
+        if self._interrupted:
+            raise KeyboardInterrupt
 
     def _evaluator(self, points: int) -> Executor:
         """Where points are evaluated, begun when the first one is; few points take few processes."""

@@ -12,7 +12,7 @@ from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.requests import ServedRequests
 from siliconloom.arch.serving import ServeSettings
 from siliconloom.sim.service.fleet import Fleet, ReplicaGroup
-from siliconloom.sim.service.log import Intervals
+from siliconloom.sim.service.log import Activity, Intervals
 from tests.sim.service import naive
 
 
@@ -366,3 +366,64 @@ def test_what_is_cached_again_after_a_preemption_counts_again():
     assert fleet.log.preempted.sum() >= 1
     again = fleet.log.cached[fleet.log.preempted > 0]
     assert again.tolist() == [2 * 32]  # each time that it was taken up it found what they share
+
+
+def test_a_chunk_is_asked_with_what_lies_before_it():
+    """Of a prompt of 50 tokens in steps of 16, four chunks, each behind the others."""
+    asked = []
+
+    class Heard(Linear):
+        def steps(self, chunks, ended, count, contexts, lengths=1):
+            asked.extend((*chunk, ended) for chunk in chunks)
+            return super().steps(chunks, ended, count, contexts, lengths)
+
+    served([(0.0, 50, 1, 0)], Heard(0.01, 0, 0, 0), 100, token_budget=16, max_sequences=4)
+    assert asked == [(16, 0, 0), (16, 16, 0), (16, 32, 0), (2, 48, 1)]
+
+
+def test_time_between_replicas_is_told_and_the_first_interval_has_it():
+    fleet = served([(0.0, 10, 3, 0)], Linear(0.01, 0, 0, 0), 100, prompts=1, handover=0.05)
+    assert fleet.apart_s == pytest.approx(0.5)
+    assert fleet.replicas[1].intervals.most == pytest.approx(0.51)
+    present = sum(replica.present_s for replica in fleet.replicas)
+    assert present + fleet.apart_s == pytest.approx(fleet.log.finished[0])
+
+
+def test_a_static_batch_has_blocks_for_whole_answers():
+    rows = [(0.0, 16, 64, 0), (0.0, 16, 64, 0)]
+    log = served(rows, Linear(0.01, 0, 0, 0), 8, batching="static").log
+    assert log.scheduled[1] == log.finished[0]  # five blocks of sixteen tokens each
+
+
+def test_the_nearest_prefix_wins_where_the_load_is_the_same_and_speed_weighs_it():
+    segments = (((1, 64),), ((2, 64),), ((2, 64),), ((1, 64),))
+    requests = ServedRequests(np.array([0.0, 0.001, 5.0, 10.0]), np.full(4, 80), np.full(4, 2), segments)
+    group = ReplicaGroup(Linear(0.01, 0, 0, 0), 100, 2)
+    fleet = Fleet(ServeSettings(router="prefix"), requests, [group])
+    fleet.run()
+    assert fleet.log.replica.tolist() == [0, 1, 1, 0]
+    rows = ServedRequests(np.zeros(3), np.full(3, 80), np.full(3, 2))
+    slow, fast = (ReplicaGroup(Linear(0.01, 0, 0, 0), 100, 1, speed=speed) for speed in (0.25, 1.0))
+    fleet = Fleet(ServeSettings(router="least_loaded"), rows, [slow, fast])
+    fleet.run()
+    assert fleet.log.replica.tolist() == [0, 1, 1]
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 1), st.integers(0, 5)), min_size=1, max_size=60), st.integers(2, 8))
+def test_activity_that_is_folded_has_the_same_sums(rows, most):
+    kept, found, clock = [], Activity(), 0.0
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("siliconloom.sim.service.log.MOST_RECORDS", 2 * (most // 2))
+        for seconds, tokens in rows:
+            row = [clock, seconds, 1.0, seconds, 0.0, 0.0, float(tokens), float(tokens), 0.0, 0.0]
+            kept.append(row)
+            found.add(row)
+            clock += seconds
+    table = found.table()
+    assert len(table["start_s"]) <= 2 * (most // 2)
+    assert table["tokens"].sum() == sum(row[6] for row in kept)
+    assert table["busy_s"].sum() == pytest.approx(clock)
+    assert table["blocks"].max() == max(row[7] for row in kept)
+    ends = table["start_s"] + table["seconds"]
+    assert ends[:-1] == pytest.approx(table["start_s"][1:])
+    assert ends[-1] == pytest.approx(clock)
