@@ -19,7 +19,8 @@ from siliconloom.mapper.chip.cache_layout import CacheLayout
 from siliconloom.mapper.chip.lowering import Context, Nest, Walk
 from siliconloom.mapper.chip.tasks import Task
 from siliconloom.mapper.chip.vector_cost import VectorTiling
-from siliconloom.mapper.chip.vector_shape import VectorLayout, VectorShape
+from siliconloom.mapper.chip.vector_shape import VectorLayout, VectorShape, vector_shape
+from siliconloom.workloads import Vector
 
 
 class AppendLowering:
@@ -31,10 +32,13 @@ class AppendLowering:
         self.cached, self.nest = shape.cached, Nest(context, task.depends)
         self.layout = CacheLayout(context.tile, context.chip.nearest, shape.cached)
         cached, operator = self.cached, task.operator
+        assert isinstance(operator, Vector)
         self.row = VectorLayout(context.tile, shape).source_row
-        size = cached.sequences * cached.tokens * self.row
+        # of the same size whatever part of it a tile has
+        whole = VectorLayout(context.tile, vector_shape(context.tile, operator, task)).source_row
+        size = cached.sequences * cached.tokens * whole
         found = cached.found(context.graph)
-        self.source = context.operand(operator.name, "input", found, size, self.row)
+        self.source = context.operand(operator.name, "input", found, size, whole)
         self.target = context.memory.take(cached.owner.name, cached.role, self.layout.unit, cached.units)
 
     def emit(self) -> None:

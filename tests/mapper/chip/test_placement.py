@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siliconloom.arch import Chip, LoomError, NotSupported
+from siliconloom.arch import Chip, LoomError, NotSupported, load_chip
 from siliconloom.arch.isa import Opcode
 from siliconloom.evaluate.chip import simulate
 from siliconloom.mapper.chip.bounds import mean_bound
@@ -248,3 +248,13 @@ def test_no_other_assignment_of_whole_objects_is_simulated_faster(tmp_path, shap
         cycles = run(map_workload(machine, graph, placement=fixed).program, machine).cycles
         best = cycles if best is None else min(best, cycles)
     assert ours <= 1.01 * best
+
+
+@pytest.mark.parametrize(("tiles", "tokens"), [(2, 64), (4, 64), (4, 128)])
+def test_what_a_cache_is_filled_from_is_as_large_whatever_part_of_its_heads_a_tile_has(tiles, tokens):
+    """Keys and values of heads that have no layout were as large as a tile's share of them, so they had no place."""
+    graph = load_workload("deepseek-v3", [("layers", "1"), ("sequence", str(tokens))])
+    machine = load_chip("sn40l", [("tile_count", str(tiles))])
+    memory = simulate(machine, graph).plan.memory
+    sizes = {kind: memory.items[f"layer.attention.{kind}", "input"].size for kind in ("keys", "values")}
+    assert sizes == {kind: 2 * tokens * 128 * width for kind, width in (("keys", 192), ("values", 128))}
