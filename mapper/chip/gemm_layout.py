@@ -25,6 +25,7 @@ from siliconloom.arch.layout import (
 )
 from siliconloom.arch.packing import weight_bytes
 from siliconloom.arch.vector import Count, VectorFunction
+from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.epilogue import EpiloguePass, column_bytes, epilogue, function_bytes
 from siliconloom.mapper.chip.orientation import oriented
 
@@ -32,6 +33,9 @@ LONG_ROW = 8
 """Beats of the DMA, or parts of them of a power of two, from which on a row is filled up to whole ones."""
 SMALL = 64
 """Result tiles of rows that stay take at most this part of the accumulator, and of the scratchpad, where they may."""
+HELD = 2
+"""Their sums take at most this part of half of the accumulator, however many rows the array has: attention has a part,
+too."""
 
 
 class GemmShape(Struct, frozen=True):
@@ -244,6 +248,7 @@ class GemmLayout:
         sums = self.shape.halves * self.sums(1, half) * np.ones_like(line)
         limit = np.minimum(most // line, sums_room(self.tile) // SMALL // sums)
         limit = np.maximum(limit, self.array.rows)
+        limit = np.minimum(limit, np.maximum(sums_room(self.tile) // (SLOTS * HELD) // sums, 1))
         while np.any(again := (taken > limit) & (taken % 2 == 0) & (k >= self.shape.k)):
             taken = np.where(again, taken // 2, taken)
         return taken

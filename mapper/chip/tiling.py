@@ -122,18 +122,23 @@ def _that_stay(
     laid, found, (rows, columns, depths) = GemmLayout(tile, shape), [list[GemmTiling]() for _ in layouts], sizes
     if laid.blocks or shape.m <= READ_AGAIN:
         return found
-    most = max(layout.moving for layout in layouts)
-    rows = rows[laid.kept_needs(rows, columns[:1], depths[:1])["moving"] <= most][-MOST_STAYING:]
+    widest = _widest(layouts)
     made: dict[tuple[int, int, int, int], GemmTiling] = {}
     for some in (depths[depths == shape.k], depths[(depths < shape.k) & (depths % laid.array.rows == 0)]):
-        if not (len(rows) and len(some)):
+        # of columns of the whole depth sums of some rows have room, of those of a part sums of all that stay
+        fits_any = _fits(widest, shape, laid.kept_needs(rows, columns[:1], some[:1])) if len(some) else np.array([False])
+        if not fits_any.any():
             continue
-        axes = rows, columns, some
+        tall = rows[fits_any]
+        taken = laid.kept_needs(tall, columns[:1], some[:1])["moving"]
+        ends = {int(np.count_nonzero(taken <= layout.moving)) for layout in layouts}
+        tall = tall[sorted({place for end in ends for place in range(max(end - MOST_STAYING, 0), end)})]
+        axes = tall, columns, some
         needs = laid.kept_needs(*np.ix_(*axes))
         fits = [np.broadcast_to(fit, tuple(map(len, axes))) for fit in _fits_of(layouts, shape, needs)]
         fitting = np.logical_or.reduce(fits)
         used = [fitting.any(axis=tuple({0, 1, 2} - {axis})) for axis in range(3)]
-        axes = rows[used[0]], columns[used[1]], some[used[2]]
+        axes = tall[used[0]], columns[used[1]], some[used[2]]
         m, n, k = np.ix_(*axes)
         alike: dict[tuple[bytes, int], list[GemmTiling]] = {}
         if not fitting.any():
@@ -266,13 +271,17 @@ def _trimmed(
     tile: NpuTile, layouts: Sequence[Layout], shape: GemmShape, m: Int, n: Int, k: Int
 ) -> tuple[Int, Int, Int]:
     """The sizes without those that fit no layout even with the least of the other two."""
-    rooms = (max(getattr(layout, each) for layout in layouts) for each in Layout.__struct_fields__)
-    widest, needs = Layout(*rooms), GemmLayout(tile, shape).needs
+    widest, needs = _widest(layouts), GemmLayout(tile, shape).needs
     return (
         m[_fits(widest, shape, needs(m, n[:1], k[:1]))],
         n[_fits(widest, shape, needs(m[:1], n, k[:1]))],
         k[_fits(widest, shape, needs(m[:1], n[:1], k))],
     )
+
+
+def _widest(layouts: Sequence[Layout]) -> Layout:
+    """Of each ring the largest slot that any of the layouts has: what does not fit these fits none."""
+    return Layout(*(max(getattr(layout, each) for layout in layouts) for each in Layout.__struct_fields__))
 
 
 def _fits_of(layouts: Sequence[Layout], shape: GemmShape, needs: Mapping[str, Count]) -> list[NDArray[np.bool_]]:
