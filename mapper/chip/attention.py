@@ -35,6 +35,7 @@ from siliconloom.mapper.chip.attention_places import (
     as_one,
     is_masked,
     kept_from,
+    key_places,
     places,
     query_parts,
     sharing,
@@ -69,6 +70,38 @@ class QueryTile(NamedTuple):
         return affine(base, (self.sequence.loop, sequence), (self.head.loop, head), *terms)
 
 
+class KeyTile(NamedTuple):
+    """Which tile of keys is meant: its walk, and where it is a part of a block, that of the block."""
+
+    tile: Walk
+    block: Walk | None = None
+
+    @property
+    def size(self) -> int:
+        """Keys."""
+        return self.tile.size
+
+    @property
+    def start(self) -> int:
+        """The first one, in the first round of its loops."""
+        return self.tile.start + (self.block.start if self.block else 0)
+
+    @property
+    def first(self) -> int | None:
+        """Loop mask under which this is a query's first tile; ``None`` when it never is."""
+        return joined((self.tile.first, self.block.first if self.block else 0))
+
+    @property
+    def last(self) -> int | None:
+        """Loop mask under which this is a query's last tile; ``None`` when it never is."""
+        return joined((self.tile.last, self.block.last if self.block else 0))
+
+    def steps(self, place: Callable[[int], int], within: Callable[[int], int] | None = None) -> list[tuple[Loop, int]]:
+        """What rounds of its loops add to where so many keys bring one to, ``within`` a block elsewhere."""
+        own = self.tile.loop, (within or place)(self.size)
+        return [own] if self.block is None else [(self.block.loop, place(self.block.size)), own]
+
+
 class AttentionLowering:
     """Writes one attention operator."""
 
@@ -81,6 +114,8 @@ class AttentionLowering:
         size, memory, name = self.dtype.size, context.memory, task.operator.name
         held = task.held_by(shape)
         self.layout = layout = AttentionLayout.of(context.chip, shape, held)
+        self.cut = layout.cuts(tiling.keys) and layout.may_cut(tiling.keys)
+        """Whether tiles of keys are parts of blocks."""
         self.k_row, self.v_row = size(shape.head_dim), size(shape.v_head_dim)
         whole, repeat = task.operator, task.operator.repeat
         assert isinstance(whole, Attention)
@@ -142,9 +177,16 @@ class AttentionLowering:
         return places(self.shape, part, self.tiling.queries, self.tiling.heads)
 
     def _pipeline(
-        self, sizes: Sequence[tuple[int, int]], scores: Stage, context: Stage, ended: Callable[[], None] = lambda: None
+        self,
+        sizes: Sequence[tuple[int, int]],
+        scores: Stage,
+        context: Stage,
+        ended: Callable[[], None] = lambda: None,
+        *,
+        cut: bool = False,
     ) -> None:
-        pipeline(self.nest, sizes, scores, context, outside(sizes, self.parts, self.context.written), ended)
+        outer = outside(sizes, self.parts, self.context.written)
+        pipeline(self.nest, sizes, scores, context, outer, ended, cut=cut)
 
     @property
     def _is_long(self) -> bool:
@@ -251,7 +293,7 @@ class AttentionLowering:
             self._load_q(part, at)
             builder.barrier(Unit.MATMUL, wait=rings.queries.full_bit)
             for keys in self.nest.walk(part.keys, self.tiling.keys):
-                self._load_k(part, at, keys)
+                self._load_k(part, at, KeyTile(keys))
                 first_wait, first = when(keys.first, rings.partial.free_bit)
                 last_post, last = when(keys.last, rings.partial.full_bit)
                 panels = at.rows * line
@@ -287,7 +329,7 @@ class AttentionLowering:
             step = layout.turned_pitch(at.rows) or size(1)
             builder.barrier(Unit.MATMUL, wait=rings.probabilities.full_bit | rings.context.free_bit)
             for keys in self.nest.walk(part.keys, self.tiling.keys):
-                self._load_v(part, at, keys)
+                self._load_v(part, at, KeyTile(keys))
                 last_post, last = when(keys.last, rings.context.full_bit)
                 builder.matmul(
                     at.rows,
@@ -323,7 +365,7 @@ class AttentionLowering:
         rings.results.written()
         self._store(part, at)
 
-    def _mask(self, part: AttentionPart, at: QueryTile, keys: Walk | None = None) -> Address | None:
+    def _mask(self, part: AttentionPart, at: QueryTile, keys: KeyTile | None = None) -> Address | None:
         """The last of some keys that the first query of a tile sees: itself, and what comes before it.
 
         Where that is a key of an earlier tile the number is below zero, and wraps as addresses do.
@@ -335,7 +377,7 @@ class AttentionLowering:
         if keys is None:
             return affine(seen, (queries.loop, queries.size))
         seen = (seen - keys.start) % (1 << LOCAL_BITS)
-        return affine(seen, (queries.loop, queries.size), (keys.loop, -keys.size))
+        return affine(seen, (queries.loop, queries.size), *keys.steps(lambda size: -size))
 
     def _carried(self, part: AttentionPart) -> None:
         """Keys in several tiles, and peaks and totals of rows in the vector unit: the array runs one key tile ahead.
@@ -345,11 +387,14 @@ class AttentionLowering:
         """
         rings, builder = self.context.rings, self.context.builder
         softmax, closing = softmax_functions(self.shape)
-        begun = False
+        begun, outer = False, self._places(part)
+
+        def tile_of(walks: Sequence[Walk]) -> tuple[QueryTile, KeyTile]:
+            return QueryTile(*walks[: len(outer)]), KeyTile(*reversed(walks[len(outer) :]))
 
         def scores(walks: Sequence[Walk]) -> None:
             nonlocal begun
-            at, keys = QueryTile(*walks[:-1]), walks[-1]
+            at, keys = tile_of(walks)
             if keys.first is not None:
                 if begun:
                     rings.queries.read()
@@ -361,7 +406,7 @@ class AttentionLowering:
             self._scores(at.rows, keys.size, softmax, moving=False, mask=mask, adds=keys.first is None)
 
         def context(walks: Sequence[Walk]) -> None:
-            at, keys = QueryTile(*walks[:-1]), walks[-1]
+            at, keys = tile_of(walks)
             self._load_v(part, at, keys)
             first_wait, first = when(keys.first, rings.context.free_bit)
             last_post, last = when(keys.last, rings.context.full_bit)
@@ -396,7 +441,9 @@ class AttentionLowering:
             begun = False
             rings.queries.read()
 
-        self._pipeline([*self._places(part), (part.keys, self.tiling.keys)], scores, context, ended)
+        block = self.layout.block if self.cut else self.tiling.keys
+        sizes = [*outer, *key_places(part.keys, self.tiling.keys, block)]
+        self._pipeline(sizes, scores, context, ended, cut=self.cut)
 
     def _over_keys(self, part: AttentionPart, at: QueryTile) -> None:
         """Keys in several tiles, by a specification: the array is one key tile ahead with the scores."""
@@ -405,12 +452,12 @@ class AttentionLowering:
         builder.barrier(Unit.MATMUL, wait=rings.queries.full_bit)
 
         def scores(walks: Sequence[Walk]) -> None:
-            (keys,) = walks
+            keys = KeyTile(*walks)
             self._load_k(part, at, keys)
             self._scores(at.rows, keys.size, VectorFunction.SOFTMAX_MERGED, moving=False)
 
         def context(walks: Sequence[Walk]) -> None:
-            (keys,) = walks
+            keys = KeyTile(*walks)
             self._load_v(part, at, keys)
             self._context(at.rows, keys.size)
             first = when(keys.first, rings.results.free_bit)
@@ -430,7 +477,7 @@ class AttentionLowering:
         self._load_q(part, at)
         builder.barrier(Unit.MATMUL, wait=rings.queries.full_bit)
         for walk in self.nest.walk(part.keys, slot):
-            self._load_cache(self.k_base, self.k_row, part, at, walk)
+            self._load_cache(self.k_base, self.k_row, part, at, KeyTile(walk))
             tiles = [(start, min(keys, walk.size - start)) for start in range(0, walk.size, keys)]
             one = part.keys <= keys
             for start, size in tiles:
@@ -498,8 +545,12 @@ class AttentionLowering:
             (at.queries.loop, at.queries.size * row),
         )
 
-    def _load_k(self, part: AttentionPart, at: QueryTile, keys: Walk | None) -> None:
-        """A tile of keys: blocks of positions, of the last one perhaps a part."""
+    def _key_cols(self, keys: int) -> int:
+        """Columns that the array computes of a tile of so many keys."""
+        return keys if self.cut else self.layout.key_cols(keys)
+
+    def _load_k(self, part: AttentionPart, at: QueryTile, keys: KeyTile | None) -> None:
+        """A tile of keys: blocks of positions, of the last one perhaps a part, or parts of each."""
         layout = self.layout
         if not layout.blocks:
             return self._load_cache(self.k_base, self.k_row, part, at, keys)
@@ -507,10 +558,11 @@ class AttentionLowering:
         cols, block = layout.block, layout.key_block
         terms = [(self.context.layer, self.k_unit)]
         if keys is not None:
-            terms.append((keys.loop, keys.size // cols * block))
-        parts = layout.key_parts(count)
+            terms += keys.steps(lambda size: size // cols * block, self.dtype.size if self.cut else None)
+        parts = [layout.cut_part(count)] if self.cut else layout.key_parts(count)
+        within = self.dtype.size(start % cols // self.tiling.keys * self.tiling.keys) if self.cut else 0
         for each in parts:
-            base = self.k_base + start // cols * block + each.offset
+            base = self.k_base + start // cols * block + within + each.offset
             self.nest.load(
                 self.context.rings.weights,
                 each.rows,
@@ -524,7 +576,7 @@ class AttentionLowering:
             )
         return None
 
-    def _load_v(self, part: AttentionPart, at: QueryTile, keys: Walk | None) -> None:
+    def _load_v(self, part: AttentionPart, at: QueryTile, keys: KeyTile | None) -> None:
         """A tile of values: of each panel of columns so many positions."""
         layout = self.layout
         if not layout.blocks:
@@ -532,21 +584,22 @@ class AttentionLowering:
         count, start = (part.keys, part.key_start) if keys is None else (keys.size, part.key_start + keys.start)
         terms = [(self.context.layer, self.v_unit)]
         if keys is not None:
-            terms.append((keys.loop, layout.value_at(keys.size)))
+            terms += keys.steps(layout.value_at)
         rows, width, pitch, local = layout.value_rows(count)
-        begin = layout.value_at(start // layout.block * layout.block)
+        unit = self.tiling.keys if self.cut else layout.block
+        begin = layout.value_at(start // unit * unit)
         where = self._plane(self.v_base + begin, at, layout.value_plane, terms)
         # whole panels: positions are filled up to whole beats of a fold, as its rows are
         self.nest.load(self.values, rows, width, pitch, where, local_pitch=local)
         return None
 
-    def _load_cache(self, base: int, row: int, part: AttentionPart, at: QueryTile, keys: Walk | None) -> None:
+    def _load_cache(self, base: int, row: int, part: AttentionPart, at: QueryTile, keys: KeyTile | None) -> None:
         """A tile of the cache is contiguous: it is kept per layer, sequence and head, token by token."""
         of_keys = base == self.k_base
         count, start = (part.keys, 0) if keys is None else (keys.size, keys.start)
         terms = [(self.context.layer, self.k_unit if of_keys else self.v_unit)]
         if keys is not None:
-            terms.append((keys.loop, keys.size * row))
+            terms += keys.steps(lambda size: size * row)
         where = self._plane(base + (part.key_start + start) * row, at, self.shape.positions * row, terms)
         self.nest.load(self.context.rings.weights if of_keys else self.values, count, row, row, where)
 
@@ -574,7 +627,7 @@ class AttentionLowering:
             wait, release = wait | rings.queries.full_bit, release | rings.queries.free_bit
         builder.matmul(
             rows,
-            self.layout.key_cols(keys),
+            self._key_cols(keys),
             self.shape.head_dim,
             self.dtype,
             rings.queries,

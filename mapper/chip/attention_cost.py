@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.description import Chip, NpuTile
-from siliconloom.arch.layout import first_values, padded, row_values
+from siliconloom.arch.layout import first_values, padded, row_values, sums_room
 from siliconloom.arch.scaled import group_rows, is_scaled
 from siliconloom.arch.vector import COLUMN_LIMIT, ROW_LIMIT
 from siliconloom.mapper.chip.attention_estimate import (
@@ -53,13 +53,16 @@ def choose_attention_tilings(
         TilingSizes(queries, keys, heads, whole, resident)
         for whole in ((True, False) if by_rows else (False,))
         for keys in dict.fromkeys(
-            min(padded(k, key_unit(costs.tile, shape, whole)), most_keys) for k in _halvings(most_keys)
+            [
+                *(min(padded(k, key_unit(costs.tile, shape, whole)), most_keys) for k in _halvings(most_keys)),
+                *(() if whole else _cuts(made, most_queries)),
+            ]
         )
         if keys < most_keys or not whole
         for queries in (_between(most_queries) if whole else _halvings(most_queries))
         for heads in _halvings(most_heads(shape))
         if queries * heads <= ROW_LIMIT
-        for resident in ((False, True) if may_stay(made, queries, keys, heads) else (False,))
+        for resident in ((False, True) if not made.cuts(keys) and may_stay(made, queries, keys, heads) else (False,))
     ]
     found: list[list[AttentionTiling]] = [[] for _ in layouts]
     for apart in {layout.values > 0 for layout in layouts}:
@@ -129,6 +132,8 @@ def attention_needs(
 
 def _cached_tiles(made: AttentionLayout, keys: int, most_keys: int) -> tuple[int, int]:
     """Bytes of a slot that holds a tile of keys, and of one that holds a tile of values."""
+    if made.cuts(keys) and made.may_cut(keys):
+        return made.cut_tile(keys), made.value_tile(keys)
     if not made.shape.values_in_keys:
         return made.key_tile(keys), made.value_tile(keys)
     return made.key_tile(keys) * (SLOTS if keys < most_keys else 1), 0
@@ -183,6 +188,18 @@ def _between(total: int) -> list[int]:
     """Its halvings and sizes between them, of which room for whole rows of sums leaves few."""
     between = (part << n for part in (3, 5, 7) for n in range(total.bit_length()))
     return sorted({*_halvings(total), *(size for size in between if size < total)}, reverse=True)
+
+
+def _cuts(made: AttentionLayout, most_queries: int) -> list[int]:
+    """Keys of tiles that are parts of a block, down to those of which sums of as many rows as the array has are few.
+
+    Half of a block leaves the accumulator room for twice the rows, and a quarter for four times.
+    """
+    rows, keys, found = min(made.array.rows, most_queries), made.block, list[int]()
+    while keys % 2 == 0 and SLOTS * SLOTS * made.sums(rows, keys) > sums_room(made.tile):
+        keys //= 2
+        found += [keys] if made.may_cut(keys) else []
+    return found
 
 
 def key_unit(tile: NpuTile, shape: Attention, whole: bool) -> int:

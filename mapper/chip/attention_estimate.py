@@ -29,6 +29,7 @@ from siliconloom.mapper.chip.attention_layout import AttentionLayout, loads
 from siliconloom.mapper.chip.attention_places import (
     AttentionPart,
     are_alike,
+    key_places,
     pipelines_from,
     places,
     query_parts,
@@ -145,6 +146,7 @@ class AttentionCosts:
         self.alike = are_alike(shape, self.parts)
         """Whether all parts of the queries are in one pipeline, where all of their keys are one tile."""
         self._keys, self._values = cache(self._load_of_keys), cache(self._load_of_values)
+        self._parts = cache(self._load_of_parts)
         self._pipelines = cache(self._number_of_pipelines)
 
     def of(self, tilings: Sequence[TilingSizes], *, apart: bool) -> list[AttentionTiling]:
@@ -242,6 +244,8 @@ class AttentionCosts:
         found = []
         for count, size in _segments(self.part_keys, sizes.keys):
             keys, values = (_by_size(load, size) for load in (self._keys, self._values))
+            if (cut := self._cut(sizes)).any():
+                keys = tuple(np.where(cut, own, all_of) for own, all_of in zip(_by_size(self._parts, size), keys, strict=True))
             moved = keys[0] if self.shape.values_in_keys else keys[0] + values[0]
             found.append(_Row(count, size, moved, keys[1], values[1]))
         return found
@@ -293,6 +297,15 @@ class AttentionCosts:
         layout = self.layout
         moved = [(part.rows, part.width) for part in layout.key_parts(keys)] if layout.blocks else []
         return self._transfers(moved or [(1, layout.key_tile(keys))])
+
+    def _cut(self, sizes: _Columns) -> Flags:
+        """Which tilings' keys are parts of blocks."""
+        return (sizes.keys < min(self.layout.block, self.layout.most_keys)) & self.layout.blocks
+
+    def _load_of_parts(self, keys: int) -> tuple[int, int]:
+        """Bytes moved and port cycles of so many keys of a block."""
+        part = self.layout.cut_part(min(keys, self.layout.block))
+        return self._transfers([(part.rows, part.width)])
 
     def _load_of_values(self, keys: int) -> tuple[int, int]:
         """Bytes moved and port cycles of a tile of values."""
@@ -407,7 +420,8 @@ class AttentionCosts:
             sizes = whole_places(self.shape, some, queries, heads)
             outer = sizes[: pipelines_from(self.shape, some, sizes)]
         else:
-            sizes = [*places(self.shape, some[0], queries, heads), *([(keys[0], keys[1])] if keys else [])]
+            within = key_places(*keys, self.layout.block) if keys else []
+            sizes = [*places(self.shape, some[0], queries, heads), *within]
             outer = sizes[: outside(sizes, len(self.parts))]
         return prod(-(-total // size) for total, size in outer)
 

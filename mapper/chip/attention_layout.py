@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, cached_property
 from math import gcd, lcm, prod
 from typing import NamedTuple
 
@@ -232,6 +232,35 @@ class AttentionLayout:
         if keys > self.block:  # a transfer more
             taken += QUEUE_POP + TRANSFER_START
         return width if taken < access_cycles(chip, chip.nearest, 1, self.key_block) else 0
+
+    @cached_property
+    def most_keys(self) -> int:
+        """Keys that some part of the queries reads, at most."""
+        return max(part.keys for part in query_parts(self.shape))
+
+    def cuts(self, keys: int) -> bool:
+        """Whether tiles of so many keys are parts of a block: those of a query take several of these."""
+        return self.blocks and keys < min(self.block, self.most_keys)
+
+    def may_cut(self, keys: int) -> bool:
+        """Whether tiles may be such parts of a block: halves, quarters and so on, in whole beats of a fold of values.
+
+        Not where what is in a block counts in numbers, as keys that share exponents; nor where keys have a format of
+        their own, whose panels are whole; nor where loops over parts would be one more than there are.
+        """
+        shape, powers = self.shape, is_power(self.block) and is_power(keys) and is_power(self.tile.dma.bytes_per_cycle)
+        plain = self.packing is None and not self.tile.shares and shape.precision in TILE_FORMATS
+        loops = shape.batch > 1 and shape.kv_heads > 1 and shape.heads > shape.kv_heads
+        return self.cuts(keys) and powers and plain and not loops and keys % self.array.load_rows == 0
+
+    def cut_tile(self, keys: int) -> int:
+        """A tile of so many keys that is a part of a block."""
+        return self.shape.precision.size(product_values(self.tile, 1, keys, self.shape.head_dim, 1).b)
+
+    def cut_part(self, keys: int) -> KeyPart:
+        """The transfer of so many keys of a block, from each row of it."""
+        width = self.shape.precision.size(line_values(keys, self.block))
+        return KeyPart(0, panel_rows(self.array, self.shape.head_dim), width, self.kept_size(self.block), width)
 
     def key_line(self, keys: int) -> int:
         """From row to row of a part of a block of keys in local memory."""

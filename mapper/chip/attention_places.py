@@ -52,6 +52,11 @@ def places(shape: Attention, part: AttentionPart, queries: int, heads: int) -> l
     return [(shape.batch, 1), (shape.kv_heads, 1), (groups, heads), (part.queries, queries)]
 
 
+def key_places(keys: int, tile: int, block: int) -> list[tuple[int, int]]:
+    """Dimensions that tiles of ``keys`` are cut from: blocks of them, and parts of a block where tiles are such."""
+    return [(keys, tile)] if tile >= block else [(keys, block), (block, tile)]
+
+
 PARTS = 2
 """Where parts of the queries stand in the dimensions of `whole_places`: in sequences and key-value heads."""
 
@@ -112,6 +117,7 @@ __all__ = [
     "as_one",
     "is_masked",
     "kept_from",
+    "key_places",
     "most_heads",
     "pipelines_from",
     "places",

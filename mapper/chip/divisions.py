@@ -34,7 +34,7 @@ CONSTANT_SHARES = (32, 256)
 
 VALUES_SHARE = 16
 """A slot of values of attention takes this part of the scratchpad."""
-PARTS, MOST_STAYING = 16, 2
+PARTS, MOST_STAYING = 32, 2
 """Rows that stay are at least this part of a product's; most numbers of them for which there is a division."""
 PACED = 0.1
 """There is a ring of values where at least this part of the work waits for memory: that of a token, not of a prompt.

@@ -34,6 +34,30 @@ class Dimension:
         width = self.size if number < self.full else self.rest
         return Walk(Segment(number * self.size, 1, width, number == 0, number == self.tiles - 1), STILL)
 
+    def ends(self, *, last: bool) -> Walk:
+        """The first tile, or the last one."""
+        return self.at(self.tiles - 1 if last else 0)
+
+
+class CutDimension(Dimension):
+    """A dimension that is a tile of the one before it, which may be a shorter one."""
+
+
+def _inside(dimensions: Sequence[Dimension], outer: Sequence[Walk]) -> Sequence[Dimension]:
+    """Dimensions within tiles of the outer ones: one that cuts a tile is as long as that is."""
+    if not dimensions or not outer or not isinstance(dimensions[0], CutDimension):
+        return dimensions
+    return [CutDimension(outer[-1].size, dimensions[0].size), *dimensions[1:]]
+
+
+def _ends(dimensions: Sequence[Dimension], outer: Sequence[Walk], *, last: bool) -> list[Walk]:
+    """Tiles of the outer dimensions, and of those within them the first ones, or the last ones."""
+    walks = list(outer)
+    for number in range(len(dimensions)):
+        (here, *_) = _inside(dimensions[number:], walks)
+        walks.append(here.ends(last=last))
+    return walks
+
 
 MOST_WRITTEN = 32
 """Tiles of a task that are written out, at most, where more of its dimensions would share a pipeline."""
@@ -79,6 +103,8 @@ def pipeline(
     ended: Callable[[], None] = lambda: None,
     told: int | None = None,
     unlike: int | None = None,
+    *,
+    cut: bool = False,
 ) -> None:
     """Run two stages over the tiles of nested dimensions, ``head`` one tile ahead of ``tail``.
 
@@ -94,12 +120,17 @@ def pipeline(
         Elements of each dimension and of its tiles, the outermost dimension first.
     unlike
         Number of a dimension whose tiles are unlike one another; no loop goes over them.
+    cut
+        Whether the last dimension cuts the tiles of the one before it.
     """
-    dimensions = [Dimension(*each, unlike=number == unlike) for number, each in enumerate(sizes)][outer:]
+    dimensions = [Dimension(*each, unlike=number == unlike) for number, each in enumerate(sizes)]
+    if cut:
+        dimensions[-1] = CutDimension(*sizes[-1])
+    dimensions = dimensions[outer:]
     for walks in _walked(nest, sizes[:outer]):
-        _run(nest, head, [*walks, *(each.at(0) for each in dimensions)])
+        _run(nest, head, _ends(dimensions, walks, last=False))
         _steps(nest, dimensions, walks, head, tail, len(sizes) if told is None else told)
-        _run(nest, tail, [*walks, *(each.at(each.tiles - 1) for each in dimensions)])
+        _run(nest, tail, _ends(dimensions, walks, last=True))
         ended()
 
 
@@ -122,13 +153,13 @@ def _steps(
     """
     if not left:
         return
-    here, inner = left[0], left[1:]
+    here, *inner = _inside(left, outer)
     counts = len(outer) >= told
 
     def turn(before: Walk, after: Walk) -> None:
         _steps(nest, inner, (*outer, before), head, tail, told, not counts)
-        _run(nest, head, [*outer, after, *(each.at(0) for each in inner)])
-        _run(nest, tail, [*outer, before, *(each.at(each.tiles - 1) for each in inner)])
+        _run(nest, head, _ends(inner, (*outer, after), last=False))
+        _run(nest, tail, _ends(inner, (*outer, before), last=True))
 
     if here.unlike:
         for number in range(here.tiles - 1):
