@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.description import Chip, NpuTile
+from siliconloom.arch.layout import sums_room
 from siliconloom.mapper.chip.attention_cost import attention_needs
 from siliconloom.mapper.chip.bounds import Bound
 from siliconloom.mapper.chip.builder import SLOTS
@@ -25,7 +26,7 @@ from siliconloom.mapper.chip.layout import (
 )
 from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
-from siliconloom.mapper.chip.tiling import FINE, candidates
+from siliconloom.mapper.chip.tiling import FINE, PARTS, candidates
 from siliconloom.mapper.chip.vector_shape import VectorLayout, vector_shape
 from siliconloom.workloads import Attention, Gemm
 
@@ -34,8 +35,8 @@ CONSTANT_SHARES = (32, 256)
 
 VALUES_SHARE = 16
 """A slot of values of attention takes this part of the scratchpad."""
-PARTS, MOST_STAYING = 32, 2
-"""Rows that stay are at least this part of a product's; most numbers of them for which there is a division."""
+MOST_STAYING = 3
+"""Most numbers of rows that stay for which there is a division."""
 PACED = 0.1
 """There is a ring of values where at least this part of the work waits for memory: that of a token, not of a prompt.
 
@@ -96,7 +97,10 @@ def _staying(tasks: Sequence[Task], tile: NpuTile, chip: Chip, least: Mapping[st
         layout, most = GemmLayout(tile, shape), room_for_rows(tile, least)
         wide = shape.halves * max(chip.nearest.access_bytes * 8 // shape.dtype.bits, tile.array.cols)
         columns = SLOTS * int(layout.b_tile(wide, shape.k))
-        for room in {most, most - columns}:
+        # beside columns of a part of the depth all rows that stay have their sums at once
+        line = shape.halves * int(layout.sums(1, tile.array.cols))
+        summed = sums_room(tile) * (4 - CONTEXT_SHARES[0]) // (4 * SLOTS * line) * int(layout.a_local(shape.k))
+        for room in {most, most - columns, min(most, summed)}:
             parts = next((p for p in range(1, PARTS + 1) if -(-shape.m // p) * layout.a_local(shape.k) <= room), 0)
             if parts and not layout.blocks:
                 rows = -(-shape.m // (parts * FINE)) * FINE

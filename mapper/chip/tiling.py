@@ -35,8 +35,9 @@ PARTED = 16
 
 READ_AGAIN = 2
 """So few rows are nothing beside the columns that they meet, and need not stay."""
-MOST_STAYING = 6
-"""Numbers of rows that are tried to stay: the largest that have room."""
+PARTS, MOST_STAYING = 32, 4
+"""Rows that stay are tried down to this part of all of them; of each division of the buffers the most that have room.
+"""
 
 HALVES = 4
 """Sizes of so many grains and less may be whole ones and a half, as whole ones are of an array of half the size."""
@@ -122,6 +123,7 @@ def _that_stay(
     laid, found, (rows, columns, depths) = GemmLayout(tile, shape), [list[GemmTiling]() for _ in layouts], sizes
     if laid.blocks or shape.m <= READ_AGAIN:
         return found
+    rows = _with(rows, [-(-shape.m // (parts * FINE)) * FINE for parts in range(2, PARTS + 1)])
     widest = _widest(layouts)
     made: dict[tuple[int, int, int, int], GemmTiling] = {}
     for some in (depths[depths == shape.k], depths[(depths < shape.k) & (depths % laid.array.rows == 0)]):
