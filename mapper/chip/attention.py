@@ -185,7 +185,7 @@ class AttentionLowering:
         *,
         cut: bool = False,
     ) -> None:
-        outer = outside(sizes, self.parts, self.context.written)
+        outer = outside(sizes, self.parts, self.context.written, cut=cut)
         pipeline(self.nest, sizes, scores, context, outer, ended, cut=cut)
 
     @property

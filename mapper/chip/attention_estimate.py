@@ -422,7 +422,7 @@ class AttentionCosts:
         else:
             within = key_places(*keys, self.layout.block) if keys else []
             sizes = [*places(self.shape, some[0], queries, heads), *within]
-            outer = sizes[: outside(sizes, len(self.parts))]
+            outer = sizes[: outside(sizes, len(self.parts), cut=len(within) > 1)]
         return prod(-(-total // size) for total, size in outer)
 
 

@@ -410,7 +410,7 @@ class _Reader(Struct):
             rule = f"whole rows have at most {COLUMN_LIMIT} keys, {part.name} has {most_keys}"
             raise self.document.error(rule, (*at, "whole"), value=whole)
         unit = key_unit(self.tile, part, whole)
-        cut = not whole and not resident and AttentionLayout.of(chip, part).may_cut(keys)
+        cut = not whole and AttentionLayout.of(chip, part).may_cut(keys)
         if keys < most_keys and keys % unit and not cut:
             rule = f"tiles of keys are whole panels and folds of the array: multiples of {unit}, or {most_keys}"
             raise self.document.error(rule, (*at, "keys"), value=keys)

@@ -66,7 +66,12 @@ LONG = 16
 
 
 def outside(
-    sizes: Sequence[tuple[int, int]], parts: int = 1, most: int = MOST_WRITTEN, unlike: int | None = None
+    sizes: Sequence[tuple[int, int]],
+    parts: int = 1,
+    most: int = MOST_WRITTEN,
+    unlike: int | None = None,
+    *,
+    cut: bool = False,
 ) -> int:
     """How many of the outer dimensions are loops around pipelines, and not in one.
 
@@ -82,13 +87,15 @@ def outside(
         Tiles that are written out at most, all parts together.
     unlike
         Number of the dimension whose tiles are unlike one another, which is in the pipeline.
+    cut
+        Whether the last dimension cuts the tiles of the one before it: both are in the pipeline then.
     """
-    steps, written = 1, 0
+    steps, written, last = 1, 0, len(sizes) - 1 - cut
     for number in reversed(range(len(sizes))):
         here = Dimension(*sizes[number], unlike=number == unlike)
         more = here.nests * (written + 1) + written
         full = steps >= LONG or parts * (more + 1) > most
-        if here.tiles > 1 and full and number < len(sizes) - 1 and (unlike is None or number < unlike):
+        if here.tiles > 1 and full and number < last and (unlike is None or number < unlike):
             return number + 1
         steps, written = steps * here.tiles, more
     return 0

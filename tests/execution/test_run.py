@@ -289,6 +289,45 @@ def test_attention_in_tiles_of_any_sizes_is_the_exact_reading(
     assert run_model(mapped, RandomWeights(mapped.graph, seed), tokens).differing == 0
 
 
+@settings(max_examples=12, deadline=None)
+@given(
+    family=st.sampled_from(["gpt2", "llama", "bert"]),
+    dataflow=st.sampled_from(DATAFLOWS),
+    dtype=st.sampled_from(["int8", "int8", "bf16"]),
+    kv_heads=st.sampled_from([1, 4]),
+    batch=st.integers(1, 3),
+    length=st.integers(3, 33),
+    decode=st.booleans(),
+    queries=st.integers(1, 5),
+    cols=st.sampled_from([8, 16]),
+    part=st.sampled_from([2, 4]),
+    load_rows=st.sampled_from([1, 2]),
+    apart=st.booleans(),
+    seed=st.integers(0, 9),
+)
+def test_attention_in_tiles_of_a_part_of_a_block_of_keys_is_the_exact_reading(
+    tmp_path_factory, family, dataflow, dtype, kv_heads, batch, length, decode, queries, cols, part, load_rows, apart, seed
+):
+    """Keys of any number, of which the last block has some, in halves and quarters of a block at a time.
+
+    What was planted, and found here: parts that begin with their block's first, values that begin with the block.
+    """
+    decode = decode and family != "bert"
+    sets = [("phase", "decode"), ("context", str(length + 1))] if decode else [("sequence", str(length))]
+    sets += [("batch", str(batch)), ("precision", dtype)]
+    kv_heads = 4 if family != "llama" else kv_heads
+    graph = graph_of(tmp_path_factory.mktemp("model"), config_of(family, 4, kv_heads, 8, 2), sets)
+    chip = chip_of(4, cols, 4, 16, 1 if dataflow == "output_stationary" else load_rows, dataflow, dtype)
+    shape = next(each for each in graph.operators() if isinstance(each, Attention))
+    keys, parts = cols // part, query_parts(shape)
+    assume(AttentionLayout.of(chip, shape).may_cut(keys))
+    heads = 1 if is_masked(shape) else shape.heads // shape.kv_heads
+    sizes = min(queries, max(each.queries for each in parts)), keys, heads
+    mapped = tiled(chip, graph, *sizes, apart and dataflow != "output_stationary")
+    tokens = np.random.default_rng(seed).integers(0, VOCABULARY, lengths(mapped.graph)[:2])
+    assert run_model(mapped, RandomWeights(mapped.graph, seed), tokens).differing == 0
+
+
 def test_a_reading_that_takes_rows_for_whole_differs(tmp_path, monkeypatch):
     """The exact reading must be told of the tiles, so that their order of rounding is what the program's is."""
     family, kv_heads, sets, sizes = CARRIED[0]
