@@ -425,6 +425,27 @@ def test_rows_that_are_carried_and_keys_that_stay_agree_in_every_cycle_and_byte(
         assert case.bytes_compared > 1000
 
 
+PARTS_OF_BLOCKS = [
+    (GPT2, (("sequence", "29"),), (3, 4, 1)),
+    (LLAMA, (("phase", "decode"), ("context", "45")), (1, 2, 2)),
+    (LLAMA, (("sequence", "27"),), (2, 4, 1)),
+]
+"""As `CARRIED`, with tiles of half of a block of eight keys, and a quarter."""
+
+
+@pytest.mark.parametrize(
+    "dataflow", [pytest.param("output_stationary", marks=pytest.mark.slow), "weight_stationary"]
+)
+def test_tiles_of_a_part_of_a_block_of_keys_agree_in_every_cycle_and_byte(dataflow, tmp_path):
+    sets = {"tile.array.cols": 8, "tile.array.dataflow": dataflow, "tile.sequencer.program_words": 2048}
+    tile = tile_of(SETS | sets | ({"tile.array.load_rows": 1} if dataflow == "output_stationary" else {}))
+    for parity in check_programs(tile, carried(tile, tmp_path, PARTS_OF_BLOCKS)):
+        case = parity.case()
+        assert case.passed, case
+        assert case.difference == 0
+        assert case.bytes_compared > 1000
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("sets", [SETS, SETS | ODD], ids=["small", "odd"])
 def test_rows_that_are_carried_on_other_tiles_agree_in_every_cycle_and_byte(sets, tmp_path):
