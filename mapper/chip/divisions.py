@@ -35,7 +35,7 @@ CONSTANT_SHARES = (32, 256)
 
 VALUES_SHARE = 16
 """A slot of values of attention takes this part of the scratchpad."""
-MOST_STAYING = 3
+MOST_STAYING = 4
 """Most numbers of rows that stay for which there is a division."""
 PACED = 0.1
 """There is a ring of values where at least this part of the work waits for memory: that of a token, not of a prompt.
@@ -96,14 +96,15 @@ def _staying(tasks: Sequence[Task], tile: NpuTile, chip: Chip, least: Mapping[st
         shape = gemm_shape(task.operator, task)
         layout, most = GemmLayout(tile, shape), room_for_rows(tile, least)
         wide = shape.halves * max(chip.nearest.access_bytes * 8 // shape.dtype.bits, tile.array.cols)
-        columns = SLOTS * int(layout.b_tile(wide, shape.k))
+        columns = max(int(layout.b_tile(wide, shape.k)), least["weights"])
+        beside = room_for_rows(tile, {**least, "weights": columns})
         # beside columns of a part of the depth all rows that stay have their sums at once
         line = shape.halves * int(layout.sums(1, tile.array.cols))
         summed = sums_room(tile) * (4 - CONTEXT_SHARES[0]) // (4 * SLOTS * line) * int(layout.a_local(shape.k))
-        for room in {most, most - columns, min(most, summed)}:
-            parts = next((p for p in range(1, PARTS + 1) if -(-shape.m // p) * layout.a_local(shape.k) <= room), 0)
-            if parts and not layout.blocks:
-                rows = -(-shape.m // (parts * FINE)) * FINE
+        for room in {most, (most + beside) // 2, beside, min(most, summed)}:
+            sizes = (-(-shape.m // (parts * FINE)) * FINE for parts in range(1, PARTS + 1))
+            rows = next((rows for rows in sizes if rows * layout.a_local(shape.k) <= room), 0)
+            if rows and not layout.blocks:
                 size = -(-rows * int(layout.a_local(shape.k)) // SLOTS)
                 work[size] = work.get(size, 0) + task.operator.macs * task.operator.repeat
     return sorted(work, key=lambda size: (-work[size], size))[:MOST_STAYING]
