@@ -245,7 +245,9 @@ class AttentionCosts:
         for count, size in _segments(self.part_keys, sizes.keys):
             keys, values = (_by_size(load, size) for load in (self._keys, self._values))
             if (cut := self._cut(sizes)).any():
-                keys = tuple(np.where(cut, own, all_of) for own, all_of in zip(_by_size(self._parts, size), keys, strict=True))
+                keys = tuple(
+                    np.where(cut, own, all_of) for own, all_of in zip(_by_size(self._parts, size), keys, strict=True)
+                )
             moved = keys[0] if self.shape.values_in_keys else keys[0] + values[0]
             found.append(_Row(count, size, moved, keys[1], values[1]))
         return found

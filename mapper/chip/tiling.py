@@ -128,7 +128,9 @@ def _that_stay(
     made: dict[tuple[int, int, int, int], GemmTiling] = {}
     for some in (depths[depths == shape.k], depths[(depths < shape.k) & (depths % laid.array.rows == 0)]):
         # of columns of the whole depth sums of some rows have room, of those of a part sums of all that stay
-        fits_any = _fits(widest, shape, laid.kept_needs(rows, columns[:1], some[:1])) if len(some) else np.array([False])
+        fits_any = (
+            _fits(widest, shape, laid.kept_needs(rows, columns[:1], some[:1])) if len(some) else np.array([False])
+        )
         if not fits_any.any():
             continue
         tall = rows[fits_any]

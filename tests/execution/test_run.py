@@ -306,7 +306,20 @@ def test_attention_in_tiles_of_any_sizes_is_the_exact_reading(
     seed=st.integers(0, 9),
 )
 def test_attention_in_tiles_of_a_part_of_a_block_of_keys_is_the_exact_reading(
-    tmp_path_factory, family, dataflow, dtype, kv_heads, batch, length, decode, queries, cols, part, load_rows, apart, seed
+    tmp_path_factory,
+    family,
+    dataflow,
+    dtype,
+    kv_heads,
+    batch,
+    length,
+    decode,
+    queries,
+    cols,
+    part,
+    load_rows,
+    apart,
+    seed,
 ):
     """Keys of any number, of which the last block has some, in halves and quarters of a block at a time.
 
