@@ -245,9 +245,8 @@ class AttentionCosts:
         for count, size in _segments(self.part_keys, sizes.keys):
             keys, values = (_by_size(load, size) for load in (self._keys, self._values))
             if (cut := self._cut(sizes)).any():
-                keys = tuple(
-                    np.where(cut, own, all_of) for own, all_of in zip(_by_size(self._parts, size), keys, strict=True)
-                )
+                moved, taken = _by_size(self._parts, size)
+                keys = np.where(cut, moved, keys[0]), np.where(cut, taken, keys[1])
             moved = keys[0] if self.shape.values_in_keys else keys[0] + values[0]
             found.append(_Row(count, size, moved, keys[1], values[1]))
         return found
@@ -422,7 +421,7 @@ class AttentionCosts:
             sizes = whole_places(self.shape, some, queries, heads)
             outer = sizes[: pipelines_from(self.shape, some, sizes)]
         else:
-            within = key_places(*keys, self.layout.block) if keys else []
+            within = key_places(keys[0], keys[1], self.layout.block) if keys else []
             sizes = [*places(self.shape, some[0], queries, heads), *within]
             outer = sizes[: outside(sizes, len(self.parts), cut=len(within) > 1)]
         return prod(-(-total // size) for total, size in outer)
