@@ -317,7 +317,7 @@ BEATS = SMALL | {
 @pytest.mark.parametrize(
     ("change", "chip", "batch", "heads", "keys", "tokens", "most", "slower"),
     [
-        ("array doubled", NARROW, 1, 4, 4, 32, 72_410, 1.016),  # rows that stay gain the smaller array 3,400 cycles
+        ("array doubled", NARROW, 1, 4, 4, 32, 72_160, 1.021),  # rows that stay gain the smaller array 3,600 cycles
         ("array doubled", FULL, 4, 4, 2, 100, 113_705, TOLERANCE),
         ("dma doubled", BEATS, 1, 8, 2, 32, 606_000, TOLERANCE),
         ("scratchpad doubled", SHARED, 1, 4, 2, 256, 6_350_000, TOLERANCE),
