@@ -150,6 +150,20 @@ def test_a_product_on_a_larger_array_or_smaller_accesses_is_not_slower(change, c
     assert mapped(IMPROVEMENTS[change](chip), graph).seconds <= mapped(chip, graph).seconds
 
 
+@pytest.mark.parametrize(
+    ("sets", "most"),
+    [
+        ((("precision", "w4a16"),), 77_000_000),  # 113,177,149, and 75,384,543 with half of the array
+        ((), 158_300_000),  # 211,760,797, and 167,019,608
+    ],
+    ids=["w4a16", "bf16"],
+)
+def test_an_array_as_large_as_its_accumulator_takes_what_a_quarter_of_it_does(sets, most):
+    """Result tiles had as many rows as the array, and keys came in whole blocks: sums of either left no room."""
+    array = [(f"tile.array.{side}", "128") for side in ("rows", "cols")]
+    assert simulate(load_chip("npu-edge", array), load_workload("gpt2", sets)).run.cycles <= most
+
+
 def test_a_wider_bus_with_other_finalists_is_not_slower():
     """All three had a ring of values, two but for one task's tiles the same: 696,275 and 705,007 cycles."""
     graph = load_workload("smollm2-135m", [("sequence", "128")])
