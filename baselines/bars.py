@@ -50,7 +50,7 @@ class Bars(Struct, frozen=True, eq=False):
     kinds
         Of all others, by relation and kind of kernel: sizes of time x 2.
     runs
-        Of whole models, beside what their kernels' bars are (`siliconloom.baselines.runs`): pairs by name.
+        Of whole models, beside their kernels' bars: pairs by the name of what runs (`run_name`).
     """
 
     fields: Mapping[str, NDArray[np.float64]]
@@ -116,6 +116,21 @@ def row_bars(
     return found
 
 
+def run_name(prompts: bool, hosted: bool) -> str:
+    """What runs, of whole models: prompts or tokens, by kernels alone or with what serving software adds."""
+    return f"{'prompts' if prompts else 'tokens'}, {'with a stack' if hosted else 'kernels alone'}"
+
+
+def run_bars(bars: Bars, name: str, kernels: tuple[float, float]) -> tuple[float, float]:
+    """Bars of a whole step whose kernels have the bars ``kernels`` together, all one way.
+
+    Whole runs are farther off than their kernels: what the bars of measured runs have beyond those of their kernels is
+    independent of them, and the squares add.
+    """
+    beyond = bars.runs[name]
+    return float(np.hypot(kernels[0], beyond[0])), float(np.hypot(kernels[1], beyond[1]))
+
+
 def quantiles(errors: Float, weights: Float | None = None) -> Float:
     """The two bars of absolute logarithms, of rows that count as much as their weights say."""
     order = np.argsort(errors)
@@ -171,5 +186,7 @@ __all__ = [
     "read_bars",
     "row_bars",
     "row_kinds",
+    "run_bars",
+    "run_name",
     "write_bars",
 ]

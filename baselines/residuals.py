@@ -189,11 +189,10 @@ def corrections(fields: Fields, gpu: str, operations: Operations, software: str 
 
 def measured_kind(o: Operations) -> Bool:
     """Rows whose kernel is one that the tables have: plain products, whole prompts, one token for each sequence."""
-    plain = ~(o.packed() | o.sparse() | o.cached())
-    product = o.among(Op.GEMM) & (o.batch == 1)
-    prompt = o.among(Op.ATTENTION_PREFILL) & o.causal & (o.q_len == o.kv_len)
-    token = o.among(Op.ATTENTION_DECODE) & (o.q_len == 1)
-    found: Bool = plain & (product | prompt | token | o.among(*ELEMENTWISE))
+    product = o.among(Op.GEMM) & (o.batch == 1) & ~o.packed() & ~o.sparse()
+    prompt = o.among(Op.ATTENTION_PREFILL) & o.causal & (o.q_len == o.kv_len)  # its cache is only written
+    token = o.among(Op.ATTENTION_DECODE) & (o.q_len == 1) & ~o.cached()
+    found: Bool = product | prompt | token | o.among(*ELEMENTWISE)
     return found
 
 
