@@ -118,7 +118,9 @@ class ModelPrediction(Struct, frozen=True):
     @property
     def unmeasured(self) -> list[str]:
         """Kinds of kernels of which the GPU has no measured row near by, sorted."""
-        return sorted({str(k.row["op"]) for k, near in zip(self.kernels, self.nearby.tolist(), strict=True) if not near})
+        return sorted(
+            {str(k.row["op"]) for k, near in zip(self.kernels, self.nearby.tolist(), strict=True) if not near}
+        )
 
 
 def kernels_of(graph: Graph, groups: Mapping[str, int] | None = None) -> list[GpuKernel]:
@@ -236,8 +238,8 @@ def predict_model(
         wider = _value_widths(graph)
         seconds = seconds * np.array([wider.get(k.operator, 1.0) for k in kernels])
     chunks = {o.name for o in graph.operators() if isinstance(o, Attention) and o.follows}
-    wider = np.where([k.operator in chunks for k in kernels], UNCALIBRATED, 1.0)
-    bars = wider * found.error, wider * found.error_90
+    times = np.where([k.operator in chunks for k in kernels], UNCALIBRATED, 1.0)
+    bars = times * found.error, times * found.error_90
     return ModelPrediction(tuple(kernels), operations, seconds, joules, floor, tuple(found.bound), *bars, found.nearby)
 
 

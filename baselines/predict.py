@@ -185,7 +185,9 @@ def _relations(
         found[~usual] = Relation.BORROWED  # nobody measured a kernel like it
         others = usual & ~measured & ~o.among(*COLLECTIVES)
         formats = row_formats(o)
-        for op, format in {(OPS[c], str(f)) for c, f in zip(o.op[others].tolist(), formats[others].tolist(), strict=True)}:
+        for op, format in {
+            (OPS[c], str(f)) for c, f in zip(o.op[others].tolist(), formats[others].tolist(), strict=True)
+        }:
             rows = others & o.among(op) & (formats == format)
             found[rows] = _unmeasured(gpu, op, format, software, fields)
         found[o.among(*COLLECTIVES) & (o.gpus > gpu.link.per_node)] = Relation.LABORATORY

@@ -9,6 +9,7 @@ table (in the logarithms of its sizes), and the roofline at a constant efficienc
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from siliconloom.baselines.residuals import NO_FIELDS, Fields, coordinates, row_
 from siliconloom.baselines.tables import Table
 
 
+@cache
 def trained() -> tuple[Fields, Bars]:
     """Fields and bars that have not seen the withheld families."""
     fields, bars, _ = make_fields(training())
@@ -41,9 +43,7 @@ def withheld(fields: Fields, bars: Bars) -> Iterator[dict[str, Any]]:
                     yield judged(source, op, format, table.select(mask & seen), table.select(mask & test), fields, bars)
 
 
-def judged(
-    source: Source, op: Op, format: str, seen: Table, test: Table, fields: Fields, bars: Bars
-) -> dict[str, Any]:
+def judged(source: Source, op: Op, format: str, seen: Table, test: Table, fields: Fields, bars: Bars) -> dict[str, Any]:
     """Errors and coverage of one kernel's rows."""
     options = {"sustained": source.sustained, "graph": not source.alone}
     gpu = load_gpu(source.gpu)
@@ -53,7 +53,9 @@ def judged(
     efficiency = float(np.median(seen.time_us * 1e-6 / np.maximum(floor, 1e-9)))  # what stays in a cache has no floor
     nearest = coordinates(seen.operations, op)
     asked = coordinates(test.operations, op)
-    index = np.array([int(np.argmin(((nearest - point) ** 2).sum(axis=1))) for point in asked[:: max(len(asked) // 1000, 1)]])
+    index = np.array(
+        [int(np.argmin(((nearest - point) ** 2).sum(axis=1))) for point in asked[:: max(len(asked) // 1000, 1)]]
+    )
     every = test.time_us[:: max(len(asked) // 1000, 1)]
     return {
         "gpu": source.gpu,
@@ -76,7 +78,11 @@ def other_gpus(fields: Fields) -> Iterator[dict[str, Any]]:
     listed = unseen(fields)
     for source in SOURCES:
         like = LIKE.get(source.gpu)
-        if not source.reference or like is None or not set(source.ops) <= {Op.GEMM, Op.ATTENTION_PREFILL, Op.ATTENTION_DECODE}:
+        if (
+            not source.reference
+            or like is None
+            or not set(source.ops) <= {Op.GEMM, Op.ATTENTION_PREFILL, Op.ATTENTION_DECODE}
+        ):
             continue
         bars = Bars({}, kind_bars(s for s in listed if not s.name.startswith(source.gpu)))
         update = {"architecture": like, "name": "unseen"}
@@ -102,13 +108,19 @@ def _median(seconds: Float, time_us: Float) -> float:
 
 def print_withheld(rows: list[dict[str, Any]]) -> None:
     """A line for each kernel, and the shares over all rows and over kernels."""
-    print(f"\n{'left-out families':52s}{'rows':>6s} {'ours':>6s} {'q90':>6s} {'mech.':>6s} {'near':>6s} {'const':>6s}"
-          f" {'+-50':>6s} {'+-90':>6s}  in 50  in 90")
+    print(
+        f"\n{'left-out families':52s}{'rows':>6s} {'ours':>6s} {'q90':>6s} {'mech.':>6s} {'near':>6s} {'const':>6s}"
+        f" {'+-50':>6s} {'+-90':>6s}  in 50  in 90"
+    )
     for row in rows:
         name = f"{row['gpu']} {row['operation']} {row['format']} {row['software']}{'' if row['reference'] else ' *'}"
         errors = (row["error"], row["q90"], row["mechanism"], row["nearest_row"], row["constant_efficiency"])
         bars = (row["bar_50"], row["bar_90"])
-        print(f"{name:52s}{row['rows']:6d} " + " ".join(f"{v:6.1%}" for v in (*errors, *bars)) + f" {row['inside_50']:6.0%} {row['inside_90']:6.0%}")
+        print(
+            f"{name:52s}{row['rows']:6d} "
+            + " ".join(f"{v:6.1%}" for v in (*errors, *bars))
+            + f" {row['inside_50']:6.0%} {row['inside_90']:6.0%}"
+        )
     weights = np.array([row["rows"] for row in rows])
     for name, by in (("all rows", weights), ("kernels alike", np.ones(len(rows)))):
         inside = [float(np.average([row[key] for row in rows], weights=by)) for key in ("inside_50", "inside_90")]
@@ -117,10 +129,14 @@ def print_withheld(rows: list[dict[str, Any]]) -> None:
 
 def print_gpus(rows: list[dict[str, Any]]) -> None:
     """A line for each kernel of a GPU that was left out."""
-    print(f"\n{'GPUs left out: constants and bars of others':52s}{'rows':>6s} {'error':>6s} {'+-50':>6s} {'+-90':>6s}  in 50  in 90")
+    print(
+        f"\n{'GPUs left out: constants and bars of others':52s}{'rows':>6s} {'error':>6s} {'+-50':>6s} {'+-90':>6s}  in 50  in 90"
+    )
     for row in rows:
         name = f"{row['gpu']} {row['operation']}, constants of {row['like']}"
-        print(f"{name:52s}{row['rows']:6d} {row['error']:6.1%} {row['bar_50']:6.1%} {row['bar_90']:6.1%} {row['inside_50']:6.0%} {row['inside_90']:6.0%}")
+        print(
+            f"{name:52s}{row['rows']:6d} {row['error']:6.1%} {row['bar_50']:6.1%} {row['bar_90']:6.1%} {row['inside_50']:6.0%} {row['inside_90']:6.0%}"
+        )
 
 
 if __name__ == "__main__":

@@ -137,7 +137,12 @@ def gpu_system_result(
         "operators": [*operators, *steps.others],
         "memory": {"used_bytes": round(steps.memory_bytes), "capacity_bytes": gpu.memory.capacity},
         "simulator": {"wall_s": time.perf_counter() - began},
-        "notes": [*graph.notes, *_notes(cluster, graph, found, plan, steps.microbatches), *steps.idle, *steps.notes],
+        "notes": [
+            *graph.notes,
+            *_notes(cluster, graph, gpu, found, plan, steps.microbatches),
+            *steps.idle,
+            *steps.notes,
+        ],
         **({"overhead_s": overhead} if overhead else {}),
         **_with_measured(steps, operators),
     }
@@ -178,8 +183,7 @@ def _in_line(found: ModelPrediction, plan: Plan) -> float:
     return links if plan.overlap == "nano" or plan.attention_chips else max(kernels, links)
 
 
-def _notes(cluster: Cluster, graph: Graph, found: ModelPrediction, plan: Plan, parts: int) -> list[str]:
-    gpu = cluster.machine.gpu
+def _notes(cluster: Cluster, graph: Graph, gpu: Gpu, found: ModelPrediction, plan: Plan, parts: int) -> list[str]:
     notes = ["times are predicted by the GPU model, kernels one after the other"]
     if not load_efficiency(gpu.architecture).measured:
         notes.append(f"{gpu.name}: {load_efficiency(gpu.architecture).basis}")
