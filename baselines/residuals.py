@@ -50,7 +50,7 @@ SIZES: dict[Op, tuple[str, ...]] = {
 Key = tuple[str, Op, str]
 
 
-class Field(Struct, frozen=True, eq=False):
+class ResidualField(Struct, frozen=True, eq=False):
     """Residuals of one kernel, in one format, by one program, on one GPU.
 
     Parameters
@@ -102,13 +102,13 @@ class Fields(Struct, frozen=True, eq=False):
         What was measured and is nearer to the mechanism alone than to its neighbours.
     """
 
-    found: Mapping[tuple[str, Op, str, str], Callable[[], Field]]
+    found: Mapping[tuple[str, Op, str, str], Callable[[], ResidualField]]
     reference: Mapping[Key, str]
     relatives: Mapping[str, str] = {}
     transferred: tuple[Op, ...] = ()
     alone: frozenset[Key] = frozenset()
 
-    def of(self, gpu: str, op: Op, format: str, software: str = "") -> tuple[Field | None, bool]:
+    def of(self, gpu: str, op: Op, format: str, software: str = "") -> tuple[ResidualField | None, bool]:
         """The field of a kernel, and whether its rows are of the GPU itself."""
         names = [gpu]
         if op in self.transferred and gpu in self.relatives:
@@ -126,7 +126,7 @@ class Fields(Struct, frozen=True, eq=False):
 
 
 def collect(
-    fields: Iterable[Field],
+    fields: Iterable[ResidualField],
     relatives: Mapping[str, str] | None = None,
     transferred: tuple[Op, ...] = (),
     alone: frozenset[Key] = frozenset(),
@@ -138,7 +138,7 @@ def collect(
     return Fields(found, reference, relatives or {}, transferred, alone)
 
 
-def _same(field: Field) -> Field:
+def _same(field: ResidualField) -> ResidualField:
     return field
 
 
@@ -266,13 +266,13 @@ def make_field(
     reference: bool = False,
     scale: float,
     reach: float,
-) -> Field:
+) -> ResidualField:
     """A field of rows in any order; coordinates and residuals are rounded to what its file holds."""
     kept = np.round(points * OCTAVE) / OCTAVE
     logs = np.round(np.clip(residuals, -MOST, MOST) / STEP) * STEP
     order, axis = tree_order(kept)
     tree = kept[order].astype(np.float32), logs[order].astype(np.float32), axis
-    return Field(gpu, op, format, software, reference, *tree, scale, reach)
+    return ResidualField(gpu, op, format, software, reference, *tree, scale, reach)
 
 
 def tree_order(points: Float) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
@@ -309,14 +309,14 @@ def read_fields(folder: Path) -> Fields:
 
 
 @cache
-def _read(path: Path) -> Field:
+def _read(path: Path) -> ResidualField:
     entry = next(e for e in json.loads((path.parent / INDEX).read_text())["fields"] if e["file"] == path.name)
     with np.load(path) as file:
         points = file["points"].astype(np.float32) / np.float32(OCTAVE)
         residuals = file["residuals"].astype(np.float32) * np.float32(STEP)
         axis = file["axis"]
     names = (entry["gpu"], Op(entry["op"]), entry["format"], entry["software"], entry["reference"])
-    return Field(*names, points, residuals, axis, entry["scale"], entry["reach"])
+    return ResidualField(*names, points, residuals, axis, entry["scale"], entry["reach"])
 
 
 def write_fields(fields: Fields, folder: Path) -> None:
@@ -360,7 +360,7 @@ __all__ = [
     "Correction",
     "FIELD_OPS",
     "FOLDER",
-    "Field",
+    "ResidualField",
     "Fields",
     "NO_FIELDS",
     "collect",

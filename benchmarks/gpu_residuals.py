@@ -42,7 +42,7 @@ from siliconloom.baselines.residuals import (
     FOLDER,
     SIXTEEN_BITS,
     SIZES,
-    Field,
+    ResidualField,
     Fields,
     collect,
     coordinates,
@@ -130,7 +130,7 @@ class Rows:
         arrays = (a[mask] for a in (self.points, self.residuals, self.seconds, self.withheld))
         return Rows(self.gpu, self.op, self.format, self.software, self.reference, *arrays)
 
-    def field(self, scale: float, reach: float) -> Field:
+    def field(self, scale: float, reach: float) -> ResidualField:
         """The field of all of them."""
         names = (self.gpu, self.op, self.format, self.software)
         made = {"reference": self.reference, "scale": scale, "reach": reach}
@@ -261,7 +261,7 @@ def make_fields(rows: Iterable[Rows]) -> tuple[Fields, dict[str, Float], list[st
     return collect(fields, RELATIVES, transferred_kinds(fields), frozenset(alone)), bars, told
 
 
-def transferred_kinds(fields: Iterable[Field]) -> tuple[Op, ...]:
+def transferred_kinds(fields: Iterable[ResidualField]) -> tuple[Op, ...]:
     """Kernels whose field serves another GPU of the chip: where the H100's brings the H200's rows nearer."""
     found = []
     for field in fields:
