@@ -49,7 +49,7 @@ WRITERS = 512.0
 """Threads of a block that writes a token's keys and values."""
 PACKED_ERROR = {"mma": 0.2, "wgmma": 0.6}
 """Of products with packed or sparse weights, and of decode with a cache in fewer bits, by kernel library; no such
-kernel is among the measured tables. On Hopper the largest that the card ``marlin`` has: ours are 27 to 59 % above the
+kernel is among the measured tables. On Hopper the largest that the card ``marlin`` has: ours are 24 to 56 % above the
 speedups of six rows of one machine. On others a guess, three times the error of dense products; the two rows of the
 card are within 2 %."""
 RESULT_BYTES = 2.0
