@@ -130,12 +130,14 @@ def print_withheld(rows: list[dict[str, Any]]) -> None:
 def print_gpus(rows: list[dict[str, Any]]) -> None:
     """A line for each kernel of a GPU that was left out."""
     print(
-        f"\n{'GPUs left out: constants and bars of others':52s}{'rows':>6s} {'error':>6s} {'+-50':>6s} {'+-90':>6s}  in 50  in 90"
+        f"\n{'GPUs left out: constants and bars of others':52s}{'rows':>6s} {'error':>6s} "
+        f"{'+-50':>6s} {'+-90':>6s}  in 50  in 90"
     )
     for row in rows:
         name = f"{row['gpu']} {row['operation']}, constants of {row['like']}"
         print(
-            f"{name:52s}{row['rows']:6d} {row['error']:6.1%} {row['bar_50']:6.1%} {row['bar_90']:6.1%} {row['inside_50']:6.0%} {row['inside_90']:6.0%}"
+            f"{name:52s}{row['rows']:6d} {row['error']:6.1%} {row['bar_50']:6.1%} {row['bar_90']:6.1%} "
+            f"{row['inside_50']:6.0%} {row['inside_90']:6.0%}"
         )
 
 
