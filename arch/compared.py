@@ -44,7 +44,13 @@ class ComparedMachine(ResultSection):
     count: int = Field(description="machines of that name")
     chips: int = Field(description="chips, or GPUs, that the step runs on")
     seconds: float = Field(description="as the machine's own result has them")
-    error: float = Field(description="relative error of a predicted time; 0 where cycles are simulated")
+    error: float = Field(
+        description="relative bar of a predicted time that holds half of measured runs; 0 where cycles are simulated"
+    )
+    error_90: float = Field(default=0.0, description="the bar that holds 90 % of them")
+    measured_share: float | None = Field(
+        default=None, description="of a GPU's kernels, the share of time of those that were measured near by"
+    )
     measured_s: float | None = Field(
         description="seconds with the times of kernels that somebody measured at this very size in place of the "
         "predicted ones; none where nobody did"
@@ -74,6 +80,8 @@ class ComparedKernel(ResultSection):
     repeat: int
     seconds: float
     error: float
+    error_90: float = 0.0
+    nearby: bool | None = Field(default=None, description="whether one like it was measured at sizes near by")
     bound: str
     fused: bool = Field(description="whether another kernel takes it along")
     measured_s: float | None = None
@@ -86,6 +94,7 @@ class ComparedOperator(ResultSection):
 
     seconds: float
     error: float
+    error_90: float = 0.0
     source: Literal["simulated", "modelled"] = Field(description="how seconds were found")
     measured_s: float | None = Field(
         description="seconds with the times of its measured kernels in place of the predicted ones; none where no "

@@ -104,7 +104,13 @@ class OperatorResult(ResultSection):
     energy: dict[str, float] | None = None
     busy_cycles: dict[str, int] | None = None
     fused: list[str] | bool | None = Field(default=None, description="operators done on its results; on a GPU, whether")
-    error: float | None = Field(default=None, description="relative error of the prediction, in the median")
+    error: float | None = Field(
+        default=None, description="relative bar of a predicted time that holds half of measurements left out"
+    )
+    error_90: float | None = Field(default=None, description="the bar that holds 90 % of them")
+    nearby: bool | None = Field(
+        default=None, description="of a GPU's kernel, whether one like it was measured on that GPU at sizes near by"
+    )
     roofline_s: float | None = Field(default=None, description="of a GPU's kernel, seconds that no GPU can be under")
     measured_s: float | None = Field(
         default=None, description="of a GPU's kernel that somebody measured at this very size, the measured seconds"
@@ -258,7 +264,13 @@ class StepResult(ResultSection):
     memory: MemoryResult
     simulator: SimulatorResult
     notes: list[str]
-    error: float | None = Field(default=None, description="relative error of a predicted time")
+    error: float | None = Field(
+        default=None, description="relative bar of a predicted time that holds half of measured runs left out"
+    )
+    error_90: float | None = Field(default=None, description="the bar that holds 90 % of them")
+    measured_share: float | None = Field(
+        default=None, description="of a GPU's kernels, the share of time of those that were measured near by"
+    )
     measured_s: float | None = Field(
         default=None,
         description="on GPUs whose kernels run one after the other: seconds with measured kernels' times in place of "

@@ -82,6 +82,8 @@ class ModelPrediction(Struct, frozen=True):
     roofline: Float
     bound: tuple[str, ...]
     error: Float
+    error_90: Float
+    nearby: NDArray[np.bool_]
 
     @property
     def repeats(self) -> Float:
@@ -101,9 +103,24 @@ class ModelPrediction(Struct, frozen=True):
         return float((self.joules * self.repeats).sum())
 
     @property
-    def total_error(self) -> float:
-        """Relative error of the total if every kind of kernel is off by its own typical error, all one way."""
-        return float((self.seconds * self.repeats * self.error).sum() / max((self.seconds * self.repeats).sum(), 1e-30))
+    def kernel_bars(self) -> tuple[float, float]:
+        """Bars of 50 and 90 % of the total if every kernel is off by its own, all one way."""
+        times = self.seconds * self.repeats
+        whole = max(float(times.sum()), 1e-30)
+        return float((times * self.error).sum()) / whole, float((times * self.error_90).sum()) / whole
+
+    @property
+    def measured_share(self) -> float:
+        """Share of the time that is of kernels which were measured near by."""
+        times = self.seconds * self.repeats
+        return float(times[self.nearby].sum()) / max(float(times.sum()), 1e-30)
+
+    @property
+    def unmeasured(self) -> list[str]:
+        """Kinds of kernels of which the GPU has no measured row near by, sorted."""
+        return sorted(
+            {str(k.row["op"]) for k, near in zip(self.kernels, self.nearby.tolist(), strict=True) if not near}
+        )
 
 
 def kernels_of(graph: Graph, groups: Mapping[str, int] | None = None) -> list[GpuKernel]:
@@ -221,8 +238,9 @@ def predict_model(
         wider = _value_widths(graph)
         seconds = seconds * np.array([wider.get(k.operator, 1.0) for k in kernels])
     chunks = {o.name for o in graph.operators() if isinstance(o, Attention) and o.follows}
-    error = np.where([k.operator in chunks for k in kernels], UNCALIBRATED * found.error, found.error)
-    return ModelPrediction(tuple(kernels), operations, seconds, joules, floor, tuple(found.bound), error)
+    times = np.where([k.operator in chunks for k in kernels], UNCALIBRATED, 1.0)
+    bars = times * found.error, times * found.error_90
+    return ModelPrediction(tuple(kernels), operations, seconds, joules, floor, tuple(found.bound), *bars, found.nearby)
 
 
 def predict_rows(gpu: Gpu, rows: Sequence[Mapping[str, Any]], *, sustained: bool = False) -> tuple[Float, Float]:
@@ -230,6 +248,15 @@ def predict_rows(gpu: Gpu, rows: Sequence[Mapping[str, Any]], *, sustained: bool
     operations = make_operations(rows)
     found = predict(gpu, operations, sustained=sustained, quantized=True)
     return np.maximum(found.seconds, _floor(gpu, operations)), found.joules
+
+
+def measured_note(gpu: str, share: float, unmeasured: Sequence[str]) -> str:
+    """Which part of a time rests on measured rows near by, and which kernels on the mechanism alone."""
+    alone = ", ".join(unmeasured)
+    if share == 0.0:
+        return f"outside of what was measured: nothing like these kernels ({alone}) is in the tables of {gpu}"
+    measured = f"kernels of {share:.0%} of the time were measured near by on {gpu}"
+    return f"{measured}; by the mechanism alone: {alone}" if unmeasured else measured
 
 
 UNCALIBRATED = 3.0

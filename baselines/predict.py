@@ -1,16 +1,18 @@
-"""Predicted time and energy of operations on a GPU, row by row."""
+"""Predicted time and energy of operations on a GPU, row by row: a mechanism, and what measured rows say beside it."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from siliconloom.arch.errors import NotSupported
-from siliconloom.arch.gpu import Gpu
+from siliconloom.arch.errors import LoomError, NotSupported
+from siliconloom.arch.gpu import Gpu, load_gpu
 from siliconloom.baselines import attention, collective, gemm
+from siliconloom.baselines.bars import Bars, Relation, packaged_bars, row_bars
 from siliconloom.baselines.dequantization import expansion_cycles, unpacking_cycles
 from siliconloom.baselines.efficiency import Efficiency, load_efficiency
 from siliconloom.baselines.elementwise import elementwise_times
@@ -27,6 +29,7 @@ from siliconloom.baselines.operations import (
     Operations,
     Precision,
 )
+from siliconloom.baselines.residuals import Correction, Fields, corrections, measured_kind, packaged, row_formats
 from siliconloom.baselines.roofline import compulsory_bytes, flops, least_seconds
 
 Float = NDArray[np.float64]
@@ -46,7 +49,7 @@ WRITERS = 512.0
 """Threads of a block that writes a token's keys and values."""
 PACKED_ERROR = {"mma": 0.2, "wgmma": 0.6}
 """Of products with packed or sparse weights, and of decode with a cache in fewer bits, by kernel library; no such
-kernel is among the measured tables. On Hopper the largest that the card ``marlin`` has: ours are 27 to 59 % above the
+kernel is among the measured tables. On Hopper the largest that the card ``marlin`` has: ours are 24 to 56 % above the
 speedups of six rows of one machine. On others a guess, three times the error of dense products; the two rows of the
 card are within 2 %."""
 RESULT_BYTES = 2.0
@@ -64,8 +67,10 @@ class Prediction(Struct, frozen=True):
         Of one GPU, its idle power included.
     bound
         What limits each row: compute, l2, memory, exponentials, launch, latency, link, network.
-    error
-        Median relative error of such predictions on shapes that the fit never saw.
+    error, error_90
+        Relative bars that hold half, and 90 %, of measurements that nothing of the prediction has seen.
+    nearby
+        Rows whose kernel was measured on this GPU at sizes near by; of others the mechanism says the time alone.
     """
 
     seconds: Float
@@ -73,6 +78,8 @@ class Prediction(Struct, frozen=True):
     joules: Float
     bound: list[str]
     error: Float
+    error_90: Float
+    nearby: Bool
 
 
 def predict(
@@ -83,8 +90,11 @@ def predict(
     cache_write: bool = True,
     graph: bool = True,
     quantized: bool = False,
+    software: str = "",
+    fields: Fields | None = None,
+    bars: Bars | None = None,
 ) -> Prediction:
-    """Predict every row.
+    """Predict every row: the mechanism's time, times what rows that were measured near by are off it.
 
     Parameters
     ----------
@@ -98,12 +108,44 @@ def predict(
     quantized
         Activations of 8-bit products come scaled and rounded from the kernel before, as in serving; otherwise the
         product's time has that in it, as micro-benchmarks measure.
+    software
+        Program whose kernels run; by default the one that the constants were fitted to.
+    fields, bars
+        Residuals and bars of one's own in place of the package's; `NO_FIELDS` is the mechanism alone.
 
     Raises
     ------
     LoomError
         For a precision that the GPU has no units for, or heads larger than the kernels'.
     """
+    efficiency = load_efficiency(gpu.architecture)
+    found = mechanism(gpu, operations, sustained=sustained, cache_write=cache_write, quantized=quantized)
+    fields, bars = fields or packaged(), bars or packaged_bars()
+    known = corrections(fields, gpu.name, operations, software)
+    seconds = np.maximum(found.seconds * np.exp(known.log * found.share), found.roofline)
+    joules = _joules(gpu, efficiency, operations, seconds)
+    relation = _relations(gpu, efficiency, operations, known, software, fields)
+    wide = row_bars(bars, fields, gpu.name, operations, seconds, known.octaves, relation, software)
+    error, error_90 = _widened(efficiency, operations, wide)
+    if not graph:
+        seconds = seconds + LAUNCH_ALONE
+    nearby = known.near & (relation == Relation.MEASURED)
+    return Prediction(seconds, found.roofline, joules, found.bound, error, error_90, nearby)
+
+
+class Mechanism(Struct, frozen=True):
+    """Times by the constants alone; ``share`` of a row's time is that of the kernel that tables are about."""
+
+    seconds: Float
+    roofline: Float
+    bound: list[str]
+    share: Float
+
+
+def mechanism(
+    gpu: Gpu, operations: Operations, *, sustained: bool = False, cache_write: bool = True, quantized: bool = False
+) -> Mechanism:
+    """Predict every row by the mechanism and its constants alone; see `predict`."""
     for code in np.unique(operations.dtype[~operations.among(*COLLECTIVES, *ELEMENTWISE)]).tolist():
         gpu.rate(str(PRECISIONS[code]))
     if not operations.among(*KERNELS).all():
@@ -111,34 +153,90 @@ def predict(
         raise NotSupported(f"{OPS[operations.op[row]]} is no kernel; see `loom compare` for whole models")
     efficiency = load_efficiency(gpu.architecture)
     seconds, bound = np.zeros(len(operations)), np.full(len(operations), "", dtype=object)
-    error = np.zeros(len(operations))
-    parts: tuple[tuple[Bool, Any, bool, float], ...] = (
-        (operations.among(Op.GEMM), _gemm, not quantized, efficiency.error.gemm),
-        (operations.among(Op.ATTENTION_PREFILL), _prefill, cache_write, efficiency.error.attention_prefill),
-        (operations.among(Op.ATTENTION_DECODE), _decode, False, efficiency.error.attention_decode),
-        (operations.among(*COLLECTIVES), _collective, False, efficiency.error.collective),
-        (operations.among(*ELEMENTWISE), _elementwise, False, efficiency.error.elementwise),
+    share = np.ones(len(operations))
+    parts: tuple[tuple[Bool, Any, bool], ...] = (
+        (operations.among(Op.GEMM), _gemm, not quantized),
+        (operations.among(Op.ATTENTION_PREFILL), _prefill, cache_write),
+        (operations.among(Op.ATTENTION_DECODE), _decode, False),
+        (operations.among(*COLLECTIVES), _collective, False),
+        (operations.among(*ELEMENTWISE), _elementwise, False),
     )
-    for mask, model, more, typical in parts:
+    for mask, model, more in parts:
         if mask.any():
-            chosen = operations.select(mask)
-            seconds[mask], bound[mask] = model(gpu, efficiency, chosen, more)
-            error[mask] = typical
-    read = operations.cached() & operations.among(Op.ATTENTION_DECODE)  # a prompt's are only written otherwise
-    stored = operations.packed() | operations.sparse() | read
-    error[stored] = np.maximum(error[stored], PACKED_ERROR[efficiency.kernels])
+            seconds[mask], bound[mask] = model(gpu, efficiency, operations.select(mask), more)
+    if quantized:  # what a measured time holds beside the product is not in this one, and has no residual here
+        products = operations.among(Op.GEMM)
+        alone = seconds[products]
+        share[products] = alone / (alone + _scaling(gpu, efficiency, operations.select(products)))
     floor = least_seconds(operations, gpu)
-    seconds, joules = _limited(gpu, efficiency, operations, np.maximum(seconds, floor), sustained)
-    if not graph:
-        seconds = seconds + LAUNCH_ALONE
-    return Prediction(seconds, floor, joules, bound.tolist(), error)
+    seconds = _limited(gpu, efficiency, operations, np.maximum(seconds, floor), sustained)
+    return Mechanism(seconds, floor, bound.tolist(), share)
+
+
+def _relations(
+    gpu: Gpu, efficiency: Efficiency, o: Operations, known: Correction, software: str, fields: Fields
+) -> NDArray[np.int64]:
+    """What the prediction of every row rests on, a `Relation`."""
+    fitted = Relation.FITTED if efficiency.measured else Relation.BORROWED
+    found = np.full(len(o), fitted, np.int64)
+    usual = o.among(*COLLECTIVES) | measured_kind(o)
+    measured = np.isfinite(known.octaves)
+    if efficiency.measured:
+        found[~usual] = Relation.BORROWED  # nobody measured a kernel like it
+        others = usual & ~measured & ~o.among(*COLLECTIVES)
+        formats = row_formats(o)
+        for op, format in {
+            (OPS[c], str(f)) for c, f in zip(o.op[others].tolist(), formats[others].tolist(), strict=True)
+        }:
+            rows = others & o.among(op) & (formats == format)
+            found[rows] = _unmeasured(gpu, op, format, software, fields)
+        found[o.among(*COLLECTIVES) & (o.gpus > gpu.link.per_node)] = Relation.LABORATORY
+    found[measured] = np.where(known.own[measured], Relation.MEASURED, Relation.CHIP)
+    if _described(gpu.name) != _timed(gpu):
+        found[found < Relation.CHIP] = Relation.CHIP
+    return found
+
+
+def _unmeasured(gpu: Gpu, op: Op, format: str, software: str, fields: Fields) -> Relation:
+    """What the prediction of a kernel rests on that has no rows of this GPU by this software."""
+    if software and (gpu.name, op, format) in fields.reference:
+        return Relation.LABORATORY
+    if (gpu.name, op, format) in fields.alone:
+        return Relation.FITTED
+    theirs = (fields.relatives.get(gpu.name, ""), op, format)
+    return Relation.CHIP if theirs in fields.reference or theirs in fields.alone else Relation.BORROWED
+
+
+def _timed(gpu: Gpu) -> dict[str, Any]:
+    """Parts of a description that the times of one GPU's kernels depend on."""
+    whole = gpu.model_dump(exclude={"source", "product", "link", "memory"})
+    return whole | {"bandwidth": gpu.memory_bandwidth}
+
+
+@cache
+def _described(name: str) -> dict[str, Any] | None:
+    """The same of the library's GPU of that name."""
+    try:
+        return _timed(load_gpu(name))
+    except LoomError:
+        return None
+
+
+def _widened(efficiency: Efficiency, o: Operations, bars: Float) -> tuple[Float, Float]:
+    """Bars of 50 and 90 %; those of kernels that no table has are at least a stated guess, as wide in proportion."""
+    read = o.cached() & o.among(Op.ATTENTION_DECODE)  # a prompt's are only written otherwise
+    stored = o.packed() | o.sparse() | read
+    least = np.where(stored, PACKED_ERROR[efficiency.kernels], 0.0)
+    wider = np.maximum(1.0, least / bars[:, 0])
+    return bars[:, 0] * wider, bars[:, 1] * wider
 
 
 def predict_with(
     gpu: Gpu, efficiency: Efficiency, products: Operations, *, sustained: bool = False
 ) -> tuple[Float, Float]:
     """Seconds and joules of matrix products with constants of one's own, for fitting them."""
-    return _limited(gpu, efficiency, products, _gemm(gpu, efficiency, products, True)[0], sustained)
+    seconds = _limited(gpu, efficiency, products, _gemm(gpu, efficiency, products, True)[0], sustained)
+    return seconds, _joules(gpu, efficiency, products, seconds)
 
 
 LAUNCH_ALONE = 3e-6
@@ -190,8 +288,15 @@ def _gemm(gpu: Gpu, efficiency: Efficiency, o: Operations, rounds: bool) -> tupl
         bound,
     )
     time *= 1.0 + fitted.slow * time / (time + fitted.tau)
-    scaling = fitted.quantize + batch * m * k * (RESULT_BYTES + element) / (gpu.memory_bandwidth * fitted.stream)
-    return time + np.where(narrow & rounds, scaling, 0.0), [gemm.BOUNDS[b] for b in bound.tolist()]
+    return time + _scaling(gpu, efficiency, o) * rounds, [gemm.BOUNDS[b] for b in bound.tolist()]
+
+
+def _scaling(gpu: Gpu, efficiency: Efficiency, o: Operations) -> Float:
+    """Seconds in which activations of 8-bit products are scaled and rounded; none for wider ones."""
+    element, fitted = o.element_bytes(), efficiency.gemm
+    moved = o.batch * o.m * o.k * (RESULT_BYTES + element)
+    seconds = fitted.quantize + moved / (gpu.memory_bandwidth * fitted.stream)
+    return np.where(element < RESULT_BYTES, seconds, 0.0)
 
 
 def _block_sizes(efficiency: Efficiency, head: Float) -> tuple[Float, Float]:
@@ -296,16 +401,30 @@ def _elementwise(gpu: Gpu, efficiency: Efficiency, o: Operations, _: bool) -> tu
     return time, ["memory" if m else "launch" for m in memory.tolist()]
 
 
-def _limited(gpu: Gpu, efficiency: Efficiency, o: Operations, seconds: Float, sustained: bool) -> tuple[Float, Float]:
-    """Seconds and joules under the board's power limit: idle power, matrix work by width, DRAM traffic.
+def _limited(gpu: Gpu, efficiency: Efficiency, o: Operations, seconds: Float, sustained: bool) -> Float:
+    """Seconds under the board's power limit.
 
     Dynamic energy goes with the square of the voltage, which falls about as the clock does: at a share f of the clock
     the dynamic power is f^3 of what it was, and the time 1/f where the clock is what limits the work. A burst is over
     before the limit acts.
     """
-    widths = o.element_bytes() / RESULT_BYTES
-    dynamic = flops(o) * efficiency.power.flop * widths + compulsory_bytes(o) * efficiency.power.byte
+    if not (sustained or efficiency.limited):
+        return seconds
     room = gpu.power - gpu.idle_power
-    if sustained or efficiency.limited:
-        seconds = seconds / np.minimum(1.0, np.cbrt(room * seconds / np.maximum(dynamic, 1e-30)))
-    return seconds, gpu.idle_power * seconds + np.minimum(dynamic, room * seconds)
+    dynamic = np.maximum(_dynamic(efficiency, o), 1e-30)
+    slowed: Float = seconds / np.minimum(1.0, np.cbrt(room * seconds / dynamic))
+    return slowed
+
+
+def _joules(gpu: Gpu, efficiency: Efficiency, o: Operations, seconds: Float) -> Float:
+    """Joules of one GPU: idle power, and what the work takes, as far as the board lets it."""
+    room = gpu.power - gpu.idle_power
+    found: Float = gpu.idle_power * seconds + np.minimum(_dynamic(efficiency, o), room * seconds)
+    return found
+
+
+def _dynamic(efficiency: Efficiency, o: Operations) -> Float:
+    """Joules of matrix work by width, and of DRAM traffic, at full clock."""
+    widths = o.element_bytes() / RESULT_BYTES
+    found: Float = flops(o) * efficiency.power.flop * widths + compulsory_bytes(o) * efficiency.power.byte
+    return found

@@ -21,7 +21,7 @@ from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.gpu import Gpu
 from siliconloom.baselines.efficiency import load_efficiency
 from siliconloom.baselines.operations import make_operations
-from siliconloom.baselines.predict import predict
+from siliconloom.baselines.predict import mechanism, predict
 from siliconloom.sim.system.streams import Tasks, run_tasks
 
 PICO = 1e12
@@ -67,7 +67,7 @@ class Product(Struct, frozen=True):
 
 
 def kernel_seconds(gpu: Gpu, product: Product) -> float:
-    """Seconds of a product's kernel on ``gpu``, by the GPU model."""
+    """Seconds of a product's kernel on ``gpu``, by the mechanism alone, of which its tiles here are parts."""
     rows = -(-product.rows // product.groups)
     row = {
         "op": "gemm",
@@ -77,7 +77,7 @@ def kernel_seconds(gpu: Gpu, product: Product) -> float:
         "batch": product.groups,
         "dtype": product.dtype,
     }
-    return float(predict(gpu, make_operations([row])).seconds[0])
+    return float(mechanism(gpu, make_operations([row])).seconds[0])
 
 
 class Overlap(Struct, frozen=True):

@@ -3,9 +3,10 @@
     python -m benchmarks.gpu_accuracy
 
 prints the tables and writes ``benchmarks/results/gpu_accuracy.json``. Every figure stands for the shape families that
-the fit never saw (`siliconloom.baselines.families`) and, beside it, for all rows; then how far two laboratories are
-apart on such rows (`gpu_noise`), below which no model can be. The roofline's error on the same rows, in the same run,
-says what the model adds to a datasheet.
+neither the constants nor the residuals saw (`siliconloom.baselines.families`): those of the package are made anew from
+the other rows. Beside it stands the mechanism alone, then how far two laboratories are apart on such rows
+(`gpu_noise`), below which no model can be. The roofline's error on the same rows, in the same run, says what the model
+adds to a datasheet. Then come the bars: which part of rows, GPUs and models that were left out lies inside.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import gpu_models
+from benchmarks import gpu_models, gpu_runs
+from benchmarks.gpu_coverage import other_gpus, print_gpus, print_withheld, trained, withheld
 from benchmarks.gpu_noise import LABORATORIES, SUSTAINED
 from benchmarks.gpu_speed import speed
 from benchmarks.measure import HERE, machine
@@ -27,6 +29,7 @@ from siliconloom.baselines import tables
 from siliconloom.baselines.families import split
 from siliconloom.baselines.operations import COLLECTIVES, ELEMENTWISE, Op, Operations
 from siliconloom.baselines.predict import predict
+from siliconloom.baselines.residuals import NO_FIELDS
 from siliconloom.baselines.roofline import flops
 from siliconloom.baselines.stacks import STACKS
 from siliconloom.baselines.tables import Table
@@ -180,11 +183,9 @@ def operation_name(ops: tuple[Op, ...]) -> str:
 
 
 def judged(source: Source) -> Iterator[dict[str, Any]]:
-    """Statistics of a source, band by band."""
+    """Statistics of a source, band by band; of GPUs that nothing was fitted to, the mechanism alone on all rows."""
     table = source.rows()
-    gpu = load_gpu(source.gpu, list(source.sets))
-    found = predict(gpu, table.operations, **source.options)
-    ours, floor = found.seconds * 1e6 / table.time_us - 1.0, found.roofline * 1e6 / table.time_us - 1.0
+    ours, alone, floor = errors(source, table)
     unseen = np.ones(len(table), bool) if source.unfitted else split(table)[1]
     software = source.software or source.note or source.table.partition("-")[0]
     for name, band in source.bands:
@@ -207,10 +208,26 @@ def judged(source: Source) -> Iterator[dict[str, Any]]:
             "band": name,
             "unfitted": source.unfitted,
             "unseen": statistics(ours[mask & unseen]),
-            "all": statistics(ours[mask]),
+            "mechanism": statistics(alone[mask & unseen]),
             "roofline": statistics(floor[mask & unseen] if (mask & unseen).any() else floor[mask]),
             "laboratories": noise,
         }
+
+
+def errors(source: Source, table: Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of a source's rows: ours with what the training families say, the mechanism's, and the roofline's error."""
+    gpu = load_gpu(source.gpu, list(source.sets))
+    fields, bars = trained()
+    chosen = NO_FIELDS if source.unfitted else fields
+    found = predict(gpu, table.operations, fields=chosen, bars=bars, software=program(source), **source.options)
+    alone = predict(gpu, table.operations, fields=NO_FIELDS, bars=bars, **source.options)
+    ours, mechanism, floor = (s * 1e6 / table.time_us - 1.0 for s in (found.seconds, alone.seconds, found.roofline))
+    return ours, mechanism, floor
+
+
+def program(source: Source) -> str:
+    """Software as fields name it; that of default predictions for tables of others."""
+    return {"trtllm": "tensorrt-llm", "sglang": "sglang", "vllm": "vllm"}.get(source.software, "")
 
 
 def whole_models() -> Iterator[dict[str, Any]]:
@@ -295,10 +312,9 @@ def pooled(
     for source in filter(sources, SOURCES):
         table = source.rows()
         mask = np.ones(len(table), bool) if source.unfitted else split(table)[1]
-        table = table.select(mask & rows(table.operations))
-        found = predict(load_gpu(source.gpu, list(source.sets)), table.operations, **source.options)
-        ratios.append(found.seconds * 1e6 / table.time_us - 1.0)
-        floors.append(found.roofline * 1e6 / table.time_us - 1.0)
+        ours, _, floor = errors(source, table.select(mask & rows(table.operations)))
+        ratios.append(ours)
+        floors.append(floor)
     return statistics(np.concatenate(ratios)), statistics(np.concatenate(floors))
 
 
@@ -342,6 +358,8 @@ def main() -> int:
     rows = [row for source in SOURCES for row in judged(source)]
     models = list(whole_models())
     asked = headline(models)
+    fields, bars = trained()
+    families, gpus, runs = list(withheld(fields, bars)), list(other_gpus(fields)), gpu_runs.left_out()
     timing = speed()
     print_rows([r for r in rows if not r["unfitted"]], "GPUs that constants were fitted on")
     print_rows([r for r in rows if r["unfitted"]], "GPUs that nothing was fitted on (asked: 20 %)")
@@ -351,10 +369,14 @@ def main() -> int:
         verdict = "" if line["error"]["median"] <= line["asked"] else " MISSED"
         floor = f"{line['roofline']['median']:9.0%}" if line["roofline"] else f"{'–':>9s}"
         print(f"{line['name']:52s}{line['asked']:5.0%} {cells(line['error'])} {floor}{verdict}")
+    print_withheld(families)
+    print_gpus(gpus)
+    gpu_runs.print_runs(runs)
     print(f"\n100,000 rows as a process: {timing['process_s']:.2f} s, {timing['cpu_s']:.2f} s of processor")
     print(f"one row: {timing['one_row_s']:.2f} s; Python with NumPy and Numba alone: {timing['python_s']:.2f} s")
     path = HERE / "results" / "gpu_accuracy.json"
-    result = {"machine": machine(), "asked": asked, "rows": rows, "models": models, "speed": timing}
+    result = {"machine": machine(), "asked": asked, "rows": rows, "models": models}
+    result |= {"families": families, "gpus_left_out": gpus, "models_left_out": runs, "speed": timing}
     path.write_text(json.dumps(result, indent=1) + "\n")
     print(f"written: {path.relative_to(HERE.parent)}")
     return 0
@@ -364,7 +386,7 @@ HEAD = f"{'rows':>6s} {'bias':>6s} {'median':>6s} {'q90':>6s}"
 
 
 def print_rows(rows: list[dict[str, Any]], title: str) -> None:
-    print(f"\n{title}\n{'':35s}{'unseen families':>27s}  {'all rows':>26s} {'labs':>5s}")
+    print(f"\n{title}\n{'':35s}{'unseen families':>27s}  {'mechanism alone':>26s} {'labs':>5s}")
     print(f"{'':35s}{HEAD}  {HEAD} {'apart':>5s}")
     last = ()
     for row in rows:
@@ -373,7 +395,7 @@ def print_rows(rows: list[dict[str, Any]], title: str) -> None:
             print(f"{row['gpu']} {row['operation']}")
         label = f"  {row['software']} {row['dtype']}".rstrip()[:20]
         noise = f"{row['laboratories']:5.0%}" if row["laboratories"] else "    –"
-        print(f"{label:20s} {row['band']:14s}{cells(row['unseen'])}  {cells(row['all'])} {noise}")
+        print(f"{label:20s} {row['band']:14s}{cells(row['unseen'])}  {cells(row['mechanism'])} {noise}")
 
 
 def cells(found: dict[str, Any] | None) -> str:

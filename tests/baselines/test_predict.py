@@ -14,6 +14,7 @@ from siliconloom.baselines.dequantization import unpacking_cycles
 from siliconloom.baselines.model import kernels_of
 from siliconloom.baselines.operations import PRECISIONS, make_operations
 from siliconloom.baselines.predict import Prediction, predict
+from siliconloom.baselines.residuals import NO_FIELDS
 from siliconloom.baselines.roofline import compulsory_bytes, flops, least_seconds, link_bytes
 from siliconloom.workloads import load_workload
 
@@ -95,6 +96,7 @@ def test_no_kernel_is_faster_than_its_roofline(gpu, rows, sustained):
     assert (made.joules > 0).all()
     assert np.isfinite(made.seconds).all()
     assert (made.error > 0).all()
+    assert (made.error_90 >= made.error).all()
     assert {*made.bound} <= BOUNDS
 
 
@@ -266,8 +268,10 @@ def test_a_gpu_without_a_rate_for_unpacking_refuses_packed_weights(gpu, lacks):
 
 def test_products_with_packed_weights_carry_an_error_of_their_own():
     rows = [{"op": "gemm", "m": 16, "n": 4096, "k": 4096} | p for p in ({}, PACKED)]
-    assert found("h100", *rows).error.tolist() == [0.048, 0.6]
-    assert found("a10", *rows).error.tolist() == [0.2, 0.2]
+    dense, packed = found("h100", *rows).error.tolist()
+    assert dense < 0.1
+    assert packed == pytest.approx(0.6)
+    assert found("a10", *rows).error[1] >= 0.2
 
 
 @given(cuda, products, st.sampled_from(["fp16", "int8"]))
@@ -283,10 +287,12 @@ def test_sparse_weights_keep_half_and_take_no_less_than_their_roofline(gpu, row,
 
 def test_sparse_weights_take_up_to_half_the_time_where_arithmetic_binds():
     row = {"op": "gemm", "m": 8192, "n": 8192, "k": 8192, "dtype": "bf16"}
-    dense, sparse = found("a100", row, row | {"sparsity": "2of4"}).seconds.tolist()
+    dense, sparse = found("a100", row, row | {"sparsity": "2of4"}, fields=NO_FIELDS).seconds.tolist()
     assert 0.5 < sparse / dense < 0.7
     same = GPUS["a100"].model_copy(update={"sparse": 1})
-    assert seconds(same, row | {"sparsity": "2of4"}) == pytest.approx(dense, rel=0.1)  # its bytes are fewer
+    assert seconds(same, row | {"sparsity": "2of4"}, fields=NO_FIELDS) == pytest.approx(
+        dense, rel=0.1
+    )  # its bytes are fewer
 
 
 KEPT = {"fp8": lambda d: d, "int8": lambda d: d + 4, "int4": lambda d: d / 2 + 4}
@@ -302,7 +308,8 @@ def test_decode_reads_keys_and_values_as_they_are_kept_and_no_faster_than_memory
     read, fewer = compulsory_bytes(made).tolist()
     assert read - fewer == pytest.approx(heads * (2 * row["head_dim"] - KEPT[kept](row["head_dim"])))
     assert found(gpu, rows[1]).seconds[0] >= least_seconds(made, GPUS[gpu])[1] * (1 - 1e-12)
-    assert found(gpu, rows[1]).error[0] >= max(found(gpu, rows[0]).error[0], 0.2)  # none was measured
+    assert found(gpu, rows[1]).error[0] >= 0.2  # none was measured
+    assert not found(gpu, rows[1]).nearby[0]
 
 
 def test_a_prompt_writes_its_keys_and_values_as_they_are_kept():

@@ -39,13 +39,14 @@ def loom_json(capsys, *arguments):
 
 def test_gpu_predicts_a_row_for_each_operation(capsys, ops):
     result = loom_json(capsys, "gpu", "H100", ops)
-    assert set(result) == {"schema", "version", "gpu", "basis", "clock", "rows"}
+    assert set(result) == {"schema", "version", "gpu", "basis", "clock", "measured", "rows"}
     assert (result["schema"], result["gpu"]) == ("siliconloom.gpu/1", "h100")
     assert len(result["rows"]) == OPS.count("\n") - 1
     for row in result["rows"]:
-        assert set(row) == {"time_us", "bound", "roofline_us", "energy_j", "error"}
+        assert set(row) == {"time_us", "bound", "roofline_us", "energy_j", "error", "error_90", "nearby"}
         assert row["time_us"] >= row["roofline_us"] >= 0
         assert row["energy_j"] > 0
+        assert 0 < row["error"] <= row["error_90"]
     assert result["rows"][0]["bound"] == "compute"
     assert result["rows"][1]["bound"] in ("memory", "launch")
 
@@ -60,6 +61,32 @@ def test_gpu_answers_what_is_asked(capsys, ops):
         for flag in ("--cache-write", "--no-cache-write")
     )
     assert unwritten < written
+
+
+def test_other_software_has_other_kernels(capsys, ops):
+    def rows(*more):
+        return loom_json(capsys, "gpu", "h100", ops, *more)["rows"]
+
+    usual, sglang, other = rows(), rows("--software", "sglang"), rows("--software", "other")
+    assert sglang[3]["time_us"] != usual[3]["time_us"]
+    assert sglang[3]["nearby"]
+    assert other[3]["error_90"] > max(usual[3]["error_90"], sglang[3]["error_90"])
+    assert not other[3]["nearby"]
+    status, out, err = loom(capsys, "gpu", "h100", ops, "--software", "sglan", "--json", "-")
+    assert (status, out) == (2, "")
+    assert "did you mean 'sglang'?" in err
+
+
+def test_a_gpu_of_which_nothing_was_measured_says_so(capsys, ops):
+    found = loom_json(capsys, "gpu", "l40s", ops)
+    assert "outside of what was measured" in found["measured"]
+    assert "attention_decode" in found["measured"]
+    assert "all_to_all" in loom_json(capsys, "gpu", "h100", ops)["measured"]
+    step = loom_json(capsys, "sim", "l40s", "gpt2", *SMALL)
+    assert step["measured_share"] == 0.0
+    assert any("outside of what was measured" in note for note in step["notes"])
+    _, out, _ = loom(capsys, "sim", "l40s", "gpt2", *SMALL)
+    assert "outside of what was measured" in next(line for line in out.splitlines() if line.startswith("  time"))
 
 
 def test_gpu_alone_says_what_it_is(capsys):

@@ -30,6 +30,14 @@ def command(
     cache_write: Annotated[
         bool, typer.Option(help="Prefill's attention writes its keys and values to the cache.")
     ] = True,
+    software: Annotated[
+        str,
+        typer.Option(
+            "--software",
+            metavar="NAME",
+            help="Program whose kernels run: tensorrt-llm, sglang, vllm, ..., or other; by default the fitted ones.",
+        ),
+    ] = "",
     json_file: Json = None,
 ) -> None:
     """Predict the times of a list of operations on a GPU.
@@ -56,7 +64,7 @@ def command(
             summary_tables(described, gpu_summary(described), console())
         return
     rows = read_operations(operations)
-    result = gpu_result(described, rows, sustained=sustained, cache_write=cache_write)
+    result = gpu_result(described, rows, sustained=sustained, cache_write=cache_write, software=software)
     if json_file is not None:
         write_text(json_file, gpu_json(result))
     if json_file != "-":

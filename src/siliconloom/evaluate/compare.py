@@ -30,7 +30,10 @@ MOST_DOLLARS = 1_000_000_000
 """An hour, of any machine: more is a slip of the keyboard."""
 KIND = {"chip": "chip", "pim_tile": "chip", "gpus": "gpu", "system": "system"}
 """Of a machine in a comparison, by the kind of its result."""
-KERNEL = ("name", "kind", "repeat", "seconds", "error", "bound", "fused", "measured_s", "measured_error", "measured_in")
+KERNEL = (
+    *("name", "kind", "repeat", "seconds", "error", "error_90", "nearby", "bound", "fused"),
+    *("measured_s", "measured_error", "measured_in"),
+)
 """What a comparison takes over of a GPU's kernel, as far as the result has it."""
 
 
@@ -155,6 +158,8 @@ def _machine(name: str, result: dict[str, Any], count: int) -> dict[str, Any]:
         "chips": system["chips"] if system else 1,
         "seconds": result["seconds"],
         "error": result.get("error", 0.0),
+        "error_90": result.get("error_90", 0.0),
+        "measured_share": result.get("measured_share"),
         "measured_s": result.get("measured_s"),
         "measured_error": result.get("measured_error"),
         "overhead_s": result.get("overhead_s", 0.0),
@@ -194,7 +199,7 @@ def _row(result: dict[str, Any], operators: list[dict[str, Any]]) -> dict[str, A
     """One row of a comparison from the operators that belong to it."""
     predicted = result["kind"] == "gpus"
     seconds = sum(o["seconds"] for o in operators)
-    spread = sum(o["seconds"] * o.get("error", 0.0) for o in operators)
+    spread, spread_90 = (sum(o["seconds"] * o.get(bar, 0.0) for o in operators) for bar in ("error", "error_90"))
     known = [o for o in operators if "measured_s" in o]
     measured_s = sum(o.get("measured_s", o["seconds"]) for o in operators)
     measured_spread = sum(
@@ -207,6 +212,7 @@ def _row(result: dict[str, Any], operators: list[dict[str, Any]]) -> dict[str, A
     row = {
         "seconds": seconds,
         "error": spread / seconds if seconds else 0.0,
+        "error_90": spread_90 / seconds if seconds else 0.0,
         "source": "modelled" if predicted else "simulated",
         "measured_s": measured_s if known else None,
         "measured_error": measured_spread / measured_s if known else None,

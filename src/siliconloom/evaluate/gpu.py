@@ -10,30 +10,48 @@ from numpy.typing import NDArray
 
 from siliconloom import __version__
 from siliconloom.arch.budget import require_memory
+from siliconloom.arch.errors import LoomError, nearest_name
 from siliconloom.arch.gpu import Gpu
 from siliconloom.baselines.efficiency import load_efficiency
-from siliconloom.baselines.operations import Operations
-from siliconloom.baselines.predict import predict
+from siliconloom.baselines.model import measured_note
+from siliconloom.baselines.operations import OPS, Operations
+from siliconloom.baselines.predict import Prediction, predict
+from siliconloom.baselines.residuals import packaged
 
 SCHEMA = "siliconloom.gpu/1"
 ROW_BYTES = 800
 """That an operation takes from its prediction to its line of JSON."""
+OTHER = "other"
+"""Software that nobody measured: the default's kernels, with bars of how far programs are apart."""
 DIGITS = 7
 """Significant digits of times and energies in the JSON."""
 
 
 def gpu_result(
-    gpu: Gpu, operations: Operations, *, sustained: bool = False, cache_write: bool = True
+    gpu: Gpu, operations: Operations, *, sustained: bool = False, cache_write: bool = True, software: str = ""
 ) -> dict[str, Any]:
-    """Predicted rows under their versioned schema; times in microseconds."""
+    """Predicted rows under their versioned schema; times in microseconds.
+
+    Raises
+    ------
+    LoomError
+        For ``software`` whose kernels nobody measured, unless it is `OTHER`.
+    """
+    known = packaged().software
+    if software not in ("", OTHER, *known):
+        near = nearest_name(software, [*known, OTHER])
+        hint = f"did you mean '{near}'?" if near else f"measured are {', '.join(known)}; any else is '{OTHER}'"
+        raise LoomError(f"--software: kernels of '{software}' are in no table; {hint}")
     require_memory(f"{len(operations):,} operations", len(operations) * ROW_BYTES, "fewer of them need less")
-    found = predict(gpu, operations, sustained=sustained, cache_write=cache_write)
+    found = predict(gpu, operations, sustained=sustained, cache_write=cache_write, software=software)
     columns = zip(
         _digits(found.seconds * 1e6),
         found.bound,
         _digits(found.roofline * 1e6),
         _digits(found.joules),
         found.error.tolist(),
+        found.error_90.tolist(),
+        found.nearby.tolist(),
         strict=True,
     )
     return {
@@ -42,11 +60,27 @@ def gpu_result(
         "gpu": gpu.name,
         "basis": load_efficiency(gpu.architecture).basis,
         "clock": "sustained" if sustained else "burst",
+        **({"software": software} if software else {}),
+        "measured": measured_note(gpu.name, *_nearby(operations, found)),
         "rows": [
-            {"time_us": time, "bound": bound, "roofline_us": floor, "energy_j": joules, "error": error}
-            for time, bound, floor, joules, error in columns
+            {
+                "time_us": time,
+                "bound": bound,
+                "roofline_us": floor,
+                "energy_j": joules,
+                "error": error,
+                "error_90": error_90,
+                "nearby": nearby,
+            }
+            for time, bound, floor, joules, error, error_90, nearby in columns
         ],
     }
+
+
+def _nearby(operations: Operations, found: Prediction) -> tuple[float, list[str]]:
+    """Share of the time that is of kernels measured near by, and the kinds of the others, sorted."""
+    kinds = sorted({str(OPS[code]) for code in np.unique(operations.op[~found.nearby]).tolist()})
+    return float(found.seconds[found.nearby].sum() / found.seconds.sum()), kinds
 
 
 def gpu_json(result: dict[str, Any]) -> str:
@@ -54,7 +88,8 @@ def gpu_json(result: dict[str, Any]) -> str:
     head = json.dumps({**result, "rows": []}, indent=2, allow_nan=False)
     lines = [
         f'    {{"time_us": {row["time_us"]!r}, "bound": "{row["bound"]}", "roofline_us": {row["roofline_us"]!r}, '
-        f'"energy_j": {row["energy_j"]!r}, "error": {row["error"]!r}}}'
+        f'"energy_j": {row["energy_j"]!r}, "error": {row["error"]!r}, '
+        f'"error_90": {row["error_90"]!r}, "nearby": {"true" if row["nearby"] else "false"}}}'
         for row in result["rows"]
     ]
     return head.replace('"rows": []', '"rows": [\n' + ",\n".join(lines) + "\n  ]") + "\n"

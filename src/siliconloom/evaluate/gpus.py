@@ -15,10 +15,11 @@ from siliconloom.arch import NotSupported
 from siliconloom.arch.gpu import Gpu
 from siliconloom.arch.result import digest_of
 from siliconloom.arch.system import Policy
+from siliconloom.baselines.bars import packaged_bars, run_bars, run_name
 from siliconloom.baselines.efficiency import load_efficiency
 from siliconloom.baselines.fabric import GpuFabric
 from siliconloom.baselines.machine import GpuMachine
-from siliconloom.baselines.model import ModelPrediction, chunk_notes
+from siliconloom.baselines.model import ModelPrediction, chunk_notes, measured_note
 from siliconloom.baselines.roofline import flops as kernel_flops
 from siliconloom.baselines.stacks import NO_STACK, Stack
 from siliconloom.evaluate.measured import measured_kernels
@@ -81,7 +82,7 @@ def gpu_system_result(
     seconds = [steps.waits.get(kernel.operator, alone) for kernel, alone in predicted]  # messages take the fabric's
     times = [kernel.repeat * steps.executions(kernel.operator) for kernel in found.kernels]
     busy = sum(s * n for s, n in zip(seconds, times, strict=True))
-    kernels_s, overhead = steps.seconds, _stack_seconds(stack, steps, found, graph)
+    overhead = _stack_seconds(stack, steps, found, graph)
     steps.seconds += overhead
     work = kernel_flops(found.operations)
     shared = plan.data * plan.tensor * plan.context
@@ -92,6 +93,8 @@ def gpu_system_result(
     floor = max(flops / peak, _in_line(found, plan) * steps.microbatches / plan.pipeline)
     if steps.seconds < floor * (1 - 1e-9):
         raise AssertionError(f"a step of {steps.seconds} s is under its roofline's {floor} s: a bug")
+    name = run_name(graph.phase is not Phase.DECODE, bool(stack != NO_STACK))
+    bars = run_bars(packaged_bars(), name, found.kernel_bars)
     one_node = cluster.wiring is None and plan.chips <= gpu.link.per_node
     measured = measured_kernels(machine, graph, found, one_node=one_node)
     operators: list[dict[str, Any]] = []
@@ -107,6 +110,8 @@ def gpu_system_result(
             "roofline_s": float(found.roofline[i]) * times[i],
             "energy_j": float(found.joules[i]) * times[i] * shared,
             "error": float(found.error[i]),
+            "error_90": float(found.error_90[i]),
+            "nearby": bool(found.nearby[i]),
             "shape": kernel.row,
         }
         if known is not None:
@@ -115,7 +120,9 @@ def gpu_system_result(
         operators.append(row)
     return {
         **steps.head("gpus", cluster, graph, gpu.clock),
-        "error": found.total_error * (kernels_s / steps.seconds if overhead else 1.0),
+        "error": bars[0],
+        "error_90": bars[1],
+        "measured_share": found.measured_share,
         "energy_j": joules,
         "energy": {"boards": joules},
         "energy_excludes": list(EXCLUDED_BY_BOARDS),
@@ -130,7 +137,12 @@ def gpu_system_result(
         "operators": [*operators, *steps.others],
         "memory": {"used_bytes": round(steps.memory_bytes), "capacity_bytes": gpu.memory.capacity},
         "simulator": {"wall_s": time.perf_counter() - began},
-        "notes": [*graph.notes, *_notes(cluster, graph, gpu, plan, steps.microbatches), *steps.idle, *steps.notes],
+        "notes": [
+            *graph.notes,
+            *_notes(cluster, graph, gpu, found, plan, steps.microbatches),
+            *steps.idle,
+            *steps.notes,
+        ],
         **({"overhead_s": overhead} if overhead else {}),
         **_with_measured(steps, operators),
     }
@@ -171,11 +183,11 @@ def _in_line(found: ModelPrediction, plan: Plan) -> float:
     return links if plan.overlap == "nano" or plan.attention_chips else max(kernels, links)
 
 
-def _notes(cluster: Cluster, graph: Graph, gpu: Gpu, plan: Plan, parts: int) -> list[str]:
+def _notes(cluster: Cluster, graph: Graph, gpu: Gpu, found: ModelPrediction, plan: Plan, parts: int) -> list[str]:
     notes = ["times are predicted by the GPU model, kernels one after the other"]
     if not load_efficiency(gpu.architecture).measured:
         notes.append(f"{gpu.name}: {load_efficiency(gpu.architecture).basis}")
-    notes += chunk_notes(graph)
+    notes += [measured_note(gpu.name, found.measured_share, found.unmeasured), *chunk_notes(graph)]
     if cluster.wiring is not None and plan.chips > 1:
         kind = cluster.wiring.topology.kind
         notes.append(f"topology.kind {kind}: messages are simulated link by link, without what NCCL takes to start")

@@ -24,7 +24,7 @@ ROOM = 1 << 50
 class StepKernels(Struct, frozen=True):
     """Seconds of a step's kernels together, how many are launched, and the time below which they cannot be.
 
-    ``sequences`` and ``tensor`` are its requests, and the GPUs that share it.
+    ``sequences`` and ``tensor`` are its requests, and the GPUs that share it, ``bars`` those of its kernels together.
     """
 
     kernels_s: float
@@ -32,6 +32,7 @@ class StepKernels(Struct, frozen=True):
     roofline: float
     sequences: int = 1
     tensor: int = 1
+    bars: tuple[float, float] = (0.0, 0.0)
 
     def seconds(self, stack: Stack) -> float:
         """Time of the step under a serving stack."""
@@ -95,7 +96,9 @@ def predict_step(
     result = evaluate(machine, load_workload(model, sets)).result
     launched = sum(kernel["repeat"] for kernel in result["operators"] if not kernel["fused"])
     floor = sum(kernel["roofline_s"] for kernel in result["operators"])
-    return StepKernels(result["seconds"], launched, floor, batch, tensor)
+    whole = sum(kernel["seconds"] for kernel in result["operators"])
+    bars = [sum(k["seconds"] * k[bar] for k in result["operators"]) / whole for bar in ("error", "error_90")]
+    return StepKernels(result["seconds"], launched, floor, batch, tensor, (bars[0], bars[1]))
 
 
 def predict_run(

@@ -68,6 +68,8 @@ def total_rows(machines: list[dict[str, Any]]) -> list[Row]:
     """What is compared, and each machine's figure, as text."""
     labels: list[tuple[str, Any]] = [
         ("time", lambda m: format_si(m["seconds"], "s") + (f" ±{m['error']:.0%}" if m["error"] else "")),
+        ("90 % of runs within", lambda m: f"±{m['error_90']:.0%}" if m["error_90"] else "–"),
+        ("measured near by", lambda m: "–" if m["measured_share"] is None else f"{m['measured_share']:.0%} of kernels"),
         ("with measured kernels", _measured),
         ("tokens/s", lambda m: f"{m['tokens_per_second']:,.4g}"),
         ("energy", lambda m: format_si(m["energy_j"], "J")),
@@ -85,8 +87,8 @@ def total_rows(machines: list[dict[str, Any]]) -> list[Row]:
 
 
 ERROR_OF_KERNELS = (
-    "±: the median error of its kernels on shapes that the fit did not see. Of measured whole models most lie outside: "
-    "7 to 11 % off in the median (docs/gpu.md)"
+    "±: holds half of measurements that were left out; of a whole step, half of measured whole runs, and of those 90 % "
+    "lie within the wider one (docs/gpu.md)"
 )
 
 

@@ -11,6 +11,10 @@ from siliconloom.arch.gpu import Gpu
 from siliconloom.arch.quantity import format_bytes, format_si
 from siliconloom.render.tables import Row, bold, table
 
+ROWS = (
+    "±: bars that hold half, and 90 %, of measurements left out; by rows measured near by on this GPU, or by the "
+    "mechanism alone"
+)
 SHOWN = 40
 """Rows that the terminal shows; all are in the JSON."""
 
@@ -27,6 +31,8 @@ def gpu_tables(result: dict[str, Any], described: Callable[[int], str], out: Con
                 described(index),
                 format_si(row["time_us"] * 1e-6, "s"),
                 f"±{row['error']:.0%}",
+                f"±{row['error_90']:.0%}",
+                "rows" if row["nearby"] else "alone",
                 row["bound"],
                 f"{share:.0%}" if share else "–",
                 format_si(row["energy_j"], "J"),
@@ -35,7 +41,9 @@ def gpu_tables(result: dict[str, Any], described: Callable[[int], str], out: Con
     columns = [
         ("operation", "left"),
         ("time", "right"),
-        ("error", "right"),
+        ("half in", "right"),
+        ("90 % in", "right"),
+        ("by", "left"),
         ("bound", "left"),
         ("of roofline", "right"),
         ("energy", "right"),
@@ -44,6 +52,8 @@ def gpu_tables(result: dict[str, Any], described: Callable[[int], str], out: Con
     if (more := len(result["rows"]) - SHOWN) > 0:
         out.print(f"... and {more:,} more; --json FILE has all of them")
     total = sum(row["time_us"] for row in result["rows"]) * 1e-6
+    out.print(ROWS)
+    out.print(result["measured"])
     out.print(f"sum {format_si(total, 's')}; constants: {result['basis']}")
 
 

@@ -23,7 +23,7 @@ from siliconloom.render.page import (
 )
 from siliconloom.render.report import SHOWN, energy_bars
 from siliconloom.render.report_network import step_links, step_links_text
-from siliconloom.render.tables import asked_text, excluded_text
+from siliconloom.render.tables import asked_text, excluded_text, predicted_text
 
 WHOSE = {"gpus": "GPU", "system": "chip", "pim_tile": "tile", "chip": "chip"}
 """What one of the machines is, by the kind of the result."""
@@ -122,7 +122,7 @@ def _machine(result: dict[str, Any]) -> str:
 
 def _headline(result: dict[str, Any], rows: list[tuple[dict[str, Any], float]], whole: float) -> str:
     bound = result["bound"]
-    error = f" ±{result['error']:.0%}, predicted" if result.get("error") else ""
+    error = predicted_text(result) if result.get("error") else ""
     text = f"One step takes {format_si(result['seconds'], 's')}{error}{rates(result)}. "
     least = "its roofline" if bound["name"] == "roofline" else f"the bound of {bound['name']}"
     text += f"{bound['achieved']:.1%} of that is {least}, which nothing on this machine can beat."

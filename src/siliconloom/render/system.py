@@ -7,7 +7,16 @@ from typing import Any
 from rich.console import Console
 
 from siliconloom.arch.quantity import format_bytes, format_si
-from siliconloom.render.tables import Row, asked_text, bold, excluded_rows, print_overrides, rates_text, table
+from siliconloom.render.tables import (
+    Row,
+    asked_text,
+    bold,
+    excluded_rows,
+    predicted_text,
+    print_overrides,
+    rates_text,
+    table,
+)
 
 
 def pim_tables(result: dict[str, Any], out: Console) -> None:
@@ -63,7 +72,7 @@ def planned_tables(result: dict[str, Any], out: Console) -> None:
     for note in result["notes"]:
         out.print(f"note: {note}", style="yellow")
     lines = [
-        ("time", format_si(result["seconds"], "s") + (f" ±{result['error']:.0%}, predicted" if gpus else clock)),
+        ("time", format_si(result["seconds"], "s") + (predicted_text(result) if gpus else clock)),
         *_measured_line(result),
         (
             "roofline" if gpus else "lower bound",

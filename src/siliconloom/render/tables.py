@@ -233,6 +233,14 @@ def excluded_rows(names: Sequence[str], out: Console, label: int) -> list[tuple[
     return [("", line) for line in textwrap.wrap(excluded_text(names), max(out.width - label - 3, 16))]
 
 
+def predicted_text(result: dict[str, Any]) -> str:
+    """Bars of a predicted step, and whether it lies outside of what was measured: `` ±6% (90 % within ±24%), ...``."""
+    where = (
+        "predicted" if result["measured_share"] else "predicted by the mechanism alone, outside of what was measured"
+    )
+    return f" ±{result['error']:.0%} (90 % within ±{result['error_90']:.0%}), {where}"
+
+
 def asked_text(result: dict[str, Any]) -> str:
     """Phase, batch, new tokens of each sequence, those before a chunk or all that a next one attends to, precision.
 
