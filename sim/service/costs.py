@@ -3,14 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 Float = NDArray[np.float64]
 Chunk = tuple[int, int]
 """New tokens of a prompt, and those of it that lie in the cache."""
+
+
+class StepPassage(Struct, frozen=True):
+    """A step's way through the stages of a pipeline, in seconds.
+
+    Parameters
+    ----------
+    host
+        Of the host, before the first stage.
+    stages
+        Of each stage's chips.
+    hop
+        From one stage to the next.
+    """
+
+    host: float
+    stages: tuple[float, ...]
+    hop: float
+
+    @property
+    def seconds(self) -> float:
+        """From the first to the last, where it waits for nobody."""
+        return self.host + sum(self.stages) + self.hop * (len(self.stages) - 1)
 
 
 class StepCosts(Protocol):
@@ -40,3 +64,11 @@ class StepCosts(Protocol):
         seconds, joules
             Of each step, of all chips of the replica; (steps,).
         """
+
+
+@runtime_checkable
+class StagedCosts(StepCosts, Protocol):
+    """The same of a replica whose chips are the stages of a pipeline; `steps` are of steps that wait for nobody."""
+
+    def passage(self, chunks: Sequence[Chunk], ended: int, count: int, context: float, lengths: int = 1) -> StepPassage:
+        """One such step's way through the stages."""

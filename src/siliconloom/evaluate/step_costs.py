@@ -23,7 +23,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from siliconloom.arch import LoomError, NotSupported
+from siliconloom.arch import NotSupported
 from siliconloom.arch.memo import key_of, shared_memo
 from siliconloom.baselines.machine import GpuMachine
 from siliconloom.baselines.model import kernels_of, predict_rows
@@ -34,10 +34,10 @@ from siliconloom.evaluate.chip_part import operator_rows
 from siliconloom.evaluate.pim_machine import PimMachine
 from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.inference import Server
-from siliconloom.mapper.system.layers import extent, message_seconds
+from siliconloom.mapper.system.layers import Block, extent, message_seconds
 from siliconloom.mapper.system.plan import Plan
 from siliconloom.sim.chip.energy import standing_power
-from siliconloom.sim.service.costs import Chunk
+from siliconloom.sim.service.costs import Chunk, StepPassage
 from siliconloom.workloads import Attention, Collective, Graph, Operator, Vector
 from siliconloom.workloads.roles import Role, Section
 from siliconloom.workloads.subgraph import subgraph
@@ -75,6 +75,23 @@ class StepTerms(Struct, frozen=True):
 FIELDS = 7
 
 
+class StepParts(Struct, frozen=True):
+    """The same of steps in a row, whose attention differs."""
+
+    body: tuple[float, float]
+    head: tuple[float, float]
+    attention: tuple[Float, Float]
+    launched: float
+
+    @property
+    def seconds(self) -> Float:
+        return self.attention[0] + (self.body[0] + self.head[0])
+
+    @property
+    def joules(self) -> Float:
+        return self.attention[1] + (self.body[1] + self.head[1])
+
+
 class ReplicaCosts:
     """Costs of one replica: the chips that a plan puts one copy of a model on.
 
@@ -110,9 +127,10 @@ class ReplicaCosts:
             raise NotSupported(f"serving on {cluster.name}, whose chips differ")
         if isinstance(machine, PimMachine):
             raise NotSupported(f"serving on {cluster.name}, whose memory computes")
-        if plan.pipeline > 1 or plan.context > 1 or plan.attention_chips or plan.overlap != "none":
+        if plan.context > 1 or plan.attention_chips or plan.overlap != "none":
             raise NotSupported(
-                f"serving under {plan.text(training=False)}: replicas share a model by plan.tensor and plan.expert"
+                f"serving under {plan.text(training=False)}: replicas share a model by plan.tensor, plan.pipeline and "
+                "plan.expert"
             )
         self.cluster, self.ask, self.plan, self.stack = cluster, ask, plan, stack
         self._exact = isinstance(machine, GpuMachine)
@@ -123,6 +141,8 @@ class ReplicaCosts:
         """Of a GPU's attention for one request, kernels by length, and how often a step has each."""
         self._curves: dict[int, tuple[Float, Float, Float]] = {}
         self._asked = 0
+        self._sharing = cluster.chips // plan.pipeline
+        """Chips that do every layer together."""
         graph = ask([("phase", "decode"), ("batch", "1"), ("context", "1")])
         digest = workload_digest(graph), cluster.digest, repr(plan), str(machine), str(self._lengths[-1]), str(guesses)
         self._key = key_of("serving costs", *digest)
@@ -167,33 +187,70 @@ class ReplicaCosts:
         self, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float, lengths: int = 1
     ) -> tuple[Float, Float]:
         """See `siliconloom.sim.service.costs.StepCosts`."""
-        seconds, joules, launched = self.kernels(chunks, ended, count, contexts, lengths)
-        return self.stack.step_seconds(seconds, launched, count + len(chunks), self.plan.tensor), joules
+        parts = self._step_parts(chunks, ended, count, contexts, lengths)
+        seconds, joules, sequences = parts.seconds, parts.joules, count + len(chunks)
+        if self.plan.pipeline == 1:
+            return self.stack.step_seconds(seconds, parts.launched, sequences, self.plan.tensor), joules
+        of_stages, hop = self._stage_seconds(parts, self._tokens(chunks, count))
+        through = np.sum(of_stages, axis=0) + hop * (self.plan.pipeline - 1)
+        return through + self.stack.host(sequences, self.plan.tensor), joules
+
+    def passage(self, chunks: Sequence[Chunk], ended: int, count: int, context: float, lengths: int = 1) -> StepPassage:
+        """See `siliconloom.sim.service.costs.StagedCosts`."""
+        parts = self._step_parts(chunks, ended, count, np.array([context]), lengths)
+        of_stages, hop = self._stage_seconds(parts, self._tokens(chunks, count))
+        host = self.stack.host(count + len(chunks), self.plan.tensor)
+        return StepPassage(host, tuple(float(seconds[0]) for seconds in of_stages), hop)
 
     def kernels(
         self, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float, lengths: int = 1
     ) -> tuple[Float, Float, float]:
-        """Seconds and joules of the steps' kernels, and how many of them one launches.
+        """Seconds and joules of the steps' kernels, and how many of them one launches."""
+        parts = self._step_parts(chunks, ended, count, contexts, lengths)
+        return parts.seconds, parts.joules, parts.launched
+
+    def _tokens(self, chunks: Sequence[Chunk], count: int) -> int:
+        return count * (self._guesses + 1) + sum(new for new, _ in chunks)
+
+    def _stage_seconds(self, parts: StepParts, tokens: int) -> tuple[list[Float], float]:
+        """Of steps in a row, seconds of each stage's chips, and seconds from one to the next."""
+        layers = sum(self.dealt)
+        whole = parts.body[0] + parts.attention[0]
+        found: list[Float] = []
+        for stage, mine in enumerate(self.dealt):
+            seconds = whole * (mine / layers) + (parts.head[0] if stage == len(self.dealt) - 1 else 0.0)
+            found.append(np.maximum(seconds, parts.launched * mine / layers * self.stack.kernel))
+        return found, self._stepping.hop(self.plan, tokens)
+
+    @cached_property
+    def _stepping(self) -> Server:
+        """Steps of one token of one request, for what stages hand on."""
+        return Server(self.cluster, self.ask(self._next_tokens(1, self._lengths[0])))
+
+    @cached_property
+    def dealt(self) -> tuple[int, ...]:
+        """Layers of every stage of the pipeline."""
+        return stage_layers(self.cluster, self.ask, self.plan)
+
+    def _step_parts(self, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float, lengths: int) -> StepParts:
+        """Parts of the steps' kernels.
 
         A program of ours has an attention for every length that requests have: as many as there are lengths, of equal
         shares of the requests. A GPU has one kernel for all.
         """
         seconds, joules = np.zeros(len(contexts)), np.zeros(len(contexts))
-        rest_s = rest_j = launched = 0.0
+        body, head, launched = (0.0, 0.0), (0.0, 0.0), 0.0
         if chunks:
-            each = self._guesses + 1
-            tokens = count * each + sum(new for new, _ in chunks)
-            rows = count + -(-ended // each)
+            tokens, rows = self._tokens(chunks, count), count + -(-ended // (self._guesses + 1))
             body = self._blend(tokens, lambda n: self._body(n).body)
-            head = self._blend(rows, lambda n: self._decode(n, self._lengths[0]).head) if rows else (0.0, 0.0)
+            head = self._blend(rows, lambda n: self._decode(n, self._lengths[0]).head) if rows else head
             launched = self._decode(1, self._lengths[0]).launched
-            rest_s, rest_j = body[0] + head[0], body[1] + head[1]
             if self._exact:  # one kernel for all requests, whatever their lengths: what each takes anyway counts once
-                rest_s -= (len(set(chunks)) - 1) * self._chunk(1, 0).attention[0]
-                rest_s -= self._decode(1, 1).attention[0] * (count > 0)
+                seconds -= (len(set(chunks)) - 1) * self._chunk(1, 0).attention[0]
+                seconds -= self._decode(1, 1).attention[0] * (count > 0)
             for (new, known), many in Counter(chunks).items():
                 s, j = self._chunk_attention(new, known, many)
-                rest_s, rest_j = rest_s + s, rest_j + j
+                seconds, joules = seconds + s, joules + j
         if count:
             each, more = divmod(count, 1 if self._exact else max(lengths, 1))
             groups = ((each, max(lengths, 1) - more), (each + 1, more)) if not self._exact else ((count, 1),)
@@ -204,11 +261,10 @@ class ReplicaCosts:
                     joules += np.interp(contexts, at, curve_j) * times
             if not chunks:
                 first = self._lengths[0]
-                for part in ("body", "head"):
-                    s, j = self._blend(count, lambda n, part=part: getattr(self._decode(n, first), part))  # type: ignore[misc]
-                    rest_s, rest_j = rest_s + s, rest_j + j
+                body = self._blend(count, lambda n: self._decode(n, first).body)
+                head = self._blend(count, lambda n: self._decode(n, first).head)
                 launched = self._decode(1, first).launched
-        return seconds + rest_s, joules + rest_j, launched
+        return StepParts(body, head, (seconds, joules), launched)
 
     def whole(self, chunks: Sequence[Chunk], contexts: Sequence[int]) -> float:
         """Seconds of the kernels of a true step, asked in full: every request with its own length."""
@@ -266,7 +322,7 @@ class ReplicaCosts:
             repeats += [repeat for _, repeat in self._rows[length]]
             ends.append(len(rows))
         seconds, joules = predict_rows(machine.gpu, rows, sustained=machine.sustained)
-        above = np.maximum(joules - seconds * machine.gpu.idle_power, 0.0) * self.cluster.chips
+        above = np.maximum(joules - seconds * machine.gpu.idle_power, 0.0) * self._sharing
         total_s, total_j = (np.cumsum(each * np.array(repeats)) for each in (seconds, above))
         at = np.array(ends) - 1
         sums = (np.diff(total[at], prepend=0.0) for total in (total_s, total_j))
@@ -328,7 +384,7 @@ class ReplicaCosts:
         rows = [row | {"batch": many, "q_len": new, "kv_len": new + known} for row, _ in self._plain]
         repeats = np.array([repeat for _, repeat in self._plain])
         seconds, joules = predict_rows(machine.gpu, rows, sustained=machine.sustained)
-        above = np.maximum(joules - seconds * machine.gpu.idle_power, 0.0) * self.cluster.chips
+        above = np.maximum(joules - seconds * machine.gpu.idle_power, 0.0) * self._sharing
         return float((seconds * repeats).sum()), float((above * repeats).sum())
 
     def _decode(self, count: int, length: int) -> StepTerms:
@@ -377,7 +433,7 @@ class ReplicaCosts:
         part = self._part(graph)
         if apart:
             part = subgraph(part, [o for o in part.operators() if _kind_of(o) == "attention"])
-        machine, chips = self.cluster.machine, self.cluster.chips
+        machine, chips = self.cluster.machine, self._sharing
         seconds, joules, launched = _asked_of(machine, part, self.plan)
         sums = {"body": [0.0, 0.0], "head": [0.0, 0.0], "attention": [0.0, 0.0]}
         for operator in part.operators():
@@ -417,11 +473,27 @@ def _asked_of(machine: Any, part: Graph, plan: Plan) -> tuple[Mapping[str, float
     return machine.seconds(part), drawn, 0.0
 
 
-def one_replica(cluster: Cluster, plan: Plan) -> Cluster:
-    """The chips of one replica; raises `LoomError` where the cluster has fewer."""
-    if plan.chips > cluster.chips:
-        raise LoomError(f"plan {plan.text(training=False)}: {plan.chips} chips, {cluster.name} has {cluster.chips}")
-    return cluster.part(replace(plan, data=1).chips)
+DEALT_FOR = 32
+"""Requests in the step of next tokens in which the stages of a pipeline take as long as each other."""
 
 
-__all__ = ["Ask", "ReplicaCosts", "StepTerms", "one_replica"]
+def stage_layers(cluster: Cluster, ask: Ask, plan: Plan) -> tuple[int, ...]:
+    """Layers of every stage of one replica's pipeline, of steps of next tokens (`mapper.system.stages.deal`)."""
+    server, plan = _dealing(cluster, ask, plan)
+    return tuple(server.dealt(plan, DEALT_FOR))
+
+
+def stage_blocks(cluster: Cluster, ask: Ask, plan: Plan) -> list[list[Block]]:
+    """Blocks of a chip of every stage of such a step."""
+    server, plan = _dealing(cluster, ask, plan)
+    return [kinds[0] for kinds in server.stage_blocks(plan, DEALT_FOR, server.dealt(plan, DEALT_FOR))]
+
+
+def _dealing(cluster: Cluster, ask: Ask, plan: Plan) -> tuple[Server, Plan]:
+    server = Server(cluster, ask([("phase", "decode"), ("batch", str(DEALT_FOR)), ("context", "1")]))
+    plan = replace(plan, data=1, microbatch=DEALT_FOR)
+    server.check(plan)
+    return server, plan
+
+
+__all__ = ["Ask", "ReplicaCosts", "StepTerms", "stage_blocks", "stage_layers"]
