@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from siliconloom.arch.requests import Segment
-from siliconloom.sim.service.costs import Chunk, Float, StepPassage, StagedCosts
+from siliconloom.sim.service.costs import Chunk, Float, RequestLengths, StagedCosts, StepPassage
 from siliconloom.sim.service.replica import LiveRequest, Replica
 
 
@@ -45,7 +45,14 @@ class Stages:
         return max(self._free) <= at
 
     def taken(
-        self, begin: float, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float, lengths: int, alone: Float
+        self,
+        begin: float,
+        chunks: Sequence[Chunk],
+        ended: int,
+        count: int,
+        contexts: Float,
+        lengths: RequestLengths,
+        alone: Float,
     ) -> Float:
         """Let steps in, one after the other; returns the seconds of each, behind those that are still in the stages.
 
@@ -64,7 +71,8 @@ class Stages:
             passage = self._costs.passage(chunks, ended, count, float(contexts[:-1].mean()), lengths)
             for stage, seconds in enumerate(passage.stages):
                 self.busy_s[stage] += seconds * len(first)
-        passage = self._costs.passage(chunks, ended, count, float(contexts[-1]), lengths)
+        last = RequestLengths(lengths.offsets, lengths.step + len(first))
+        passage = self._costs.passage(chunks, ended, count, float(contexts[-1]), last)
         return np.append(first, self._enter(begin, passage) - begin)
 
     def _enter(self, at: float, passage: StepPassage) -> float:

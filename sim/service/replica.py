@@ -20,7 +20,7 @@ from siliconloom.arch.requests import Segment
 from siliconloom.arch.serving import Batching, Order, Preemption, ServeSettings
 from siliconloom.sim.service.adapters import AdapterSlots
 from siliconloom.sim.service.blocks import BlockPool, PrefixNode
-from siliconloom.sim.service.costs import Chunk, Float, StepCosts
+from siliconloom.sim.service.costs import EQUAL, Chunk, Float, RequestLengths, StepCosts
 from siliconloom.sim.service.log import Activity, Intervals, RequestLog
 from siliconloom.sim.service.waiting import ANSWER_WEIGHT, PROMPT_WEIGHT, RequestQueue
 
@@ -74,7 +74,14 @@ class Passes(Protocol):
     """Stages of a pipeline, as `siliconloom.sim.service.pipeline.Stages` has them."""
 
     def taken(
-        self, begin: float, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float, lengths: int, alone: Float
+        self,
+        begin: float,
+        chunks: Sequence[Chunk],
+        ended: int,
+        count: int,
+        contexts: Float,
+        lengths: RequestLengths,
+        alone: Float,
     ) -> Float: ...
 
 
@@ -357,7 +364,7 @@ class Replica:
             self._next_sample = self.steps + 1 + self.steps // 4
             seen = [r.base + self._step - r.began + 1 for r in self._running.values() if r.deciding] if count else []
             self.samples.append((asked, len(ended), seen))
-        lengths = len(self._offsets) if count else 0
+        lengths = RequestLengths(self._offsets, self._step) if count else EQUAL
         seconds, joules = self.costs.steps(asked, len(ended), count + self._padding, contexts, lengths)
         if self.adapters.used:
             seconds = seconds + self.adapters.step_s

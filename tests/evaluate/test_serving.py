@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from siliconloom.evaluate.serving_run import serve
 from siliconloom.evaluate.step_costs import ReplicaCosts
 from siliconloom.mapper.system.inference import Server
 from siliconloom.mapper.system.plan import Plan
+from siliconloom.sim.service.costs import RequestLengths
 from siliconloom.sim.service.fleet import Fleet
 from siliconloom.workloads import load_workload
 
@@ -34,6 +36,10 @@ def costs_of(machine, model, plan=None, sets=(), longest=4096):
     return ReplicaCosts(
         prepared.cluster.part((plan or Plan()).chips), prepared.model.ask, plan or Plan(), longest=longest
     ), described
+
+
+def alike(contexts):
+    return RequestLengths(Counter(each - 1 for each in contexts))
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +67,7 @@ def test_a_mixed_step_is_near_what_it_is_in_full(gpu_costs, chunks, contexts):
         return
     costs = gpu_costs[1]
     mean = np.array([np.mean(contexts) if contexts else 0.0])
-    told = costs.kernels(chunks, len(chunks), len(contexts), mean, len(set(contexts)))[0][0]
+    told = costs.kernels(chunks, len(chunks), len(contexts), mean, alike(contexts))[0][0]
     assert told == pytest.approx(costs.whole(chunks, contexts), rel=0.03)
 
 
@@ -72,7 +78,7 @@ def test_a_mixed_step_is_near_what_it_is_in_full(gpu_costs, chunks, contexts):
 def test_a_step_of_our_own_chip_is_near_what_it_is_in_full(chunks, contexts):
     costs = costs_of(CHIP, "gpt2", sets=SMALL, longest=512)[0]
     mean = np.array([np.mean(contexts) if contexts else 0.0])
-    told = costs.kernels(chunks, len(chunks), len(contexts), mean, len(set(contexts)))[0][0]
+    told = costs.kernels(chunks, len(chunks), len(contexts), mean, alike(contexts))[0][0]
     assert told == pytest.approx(costs.whole(chunks, contexts), rel=0.03)
 
 
@@ -312,11 +318,11 @@ def test_requests_of_different_lengths_on_our_own_chips_are_attentions_of_their_
     costs = costs_of("npu-datacenter", "smollm2-135m", sets=SMALL, longest=2048)[0]
     contexts = list(range(2, 1500, 50))
     mean = np.array([np.mean(contexts)])
-    told = costs.kernels([], 0, len(contexts), mean, len(contexts))[0][0]
-    alike = costs.kernels([], 0, len(contexts), mean, 1)[0][0]
+    told = costs.kernels([], 0, len(contexts), mean, alike(contexts))[0][0]
+    same = costs.kernels([], 0, len(contexts), mean)[0][0]
     whole = costs.whole([], contexts)
     assert told == pytest.approx(whole, rel=0.03)
-    assert alike < 0.8 * whole
+    assert same < 0.8 * whole
 
 
 @pytest.mark.parametrize(
@@ -418,3 +424,19 @@ def test_a_service_in_a_pipeline_is_between_its_bounds():
     )
     assert staged["tpot_s"]["mean"] > alone["tpot_s"]["mean"]
     assert staged["busy"] == pytest.approx(0.5, abs=0.06)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(48, 20000), min_size=1, max_size=40), st.integers(0, 1))
+def test_layers_that_see_a_window_count_each_request_at_its_own_length(windowed_costs, contexts, chunked):
+    """A step of short and of long requests is what it is in full, where layers see the last 4,096 tokens or fewer."""
+    chunks = [(300, 0)] * chunked
+    mean = np.array([np.mean(contexts)])
+    for costs in windowed_costs:
+        told = float(costs.kernels(chunks, chunked, len(contexts), mean, alike(contexts))[0][0])
+        assert told == pytest.approx(costs.whole(chunks, contexts), rel=0.01)
+
+
+@pytest.fixture(scope="module")
+def windowed_costs():
+    return [costs_of("h100", model, longest=20480)[0] for model in ("mistral-7b", "gpt-oss-20b")]

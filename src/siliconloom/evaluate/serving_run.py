@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,7 +34,7 @@ from siliconloom.evaluate.serving import (
 from siliconloom.evaluate.speculation import SpeculatedCosts
 from siliconloom.evaluate.step_costs import ReplicaCosts
 from siliconloom.sim.chip.energy import standing_power
-from siliconloom.sim.service.costs import StepCosts
+from siliconloom.sim.service.costs import RequestLengths, StepCosts
 from siliconloom.sim.service.fleet import Fleet, ReplicaGroup
 from siliconloom.workloads.serving.trace import RequestTrace
 
@@ -241,7 +242,8 @@ def _audit(fleet: Fleet, costs: ReplicaCosts, audits: int | None) -> list[float]
     for at in sorted({round(i * (len(samples) - 1) / max(wanted - 1, 1)) for i in range(wanted)}):
         chunks, ended, contexts = samples[at]
         mean = np.array([np.mean(contexts) if contexts else 0.0])
-        told = float(costs.kernels(chunks, ended, len(contexts), mean, len(set(contexts)))[0][0])
+        lengths = RequestLengths(Counter(each - 1 for each in contexts))
+        told = float(costs.kernels(chunks, ended, len(contexts), mean, lengths)[0][0])
         found.append(abs(told / costs.whole(chunks, contexts) - 1))
     return found
 

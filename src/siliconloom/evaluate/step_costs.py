@@ -37,7 +37,7 @@ from siliconloom.mapper.system.inference import Server
 from siliconloom.mapper.system.layers import Block, extent, message_seconds
 from siliconloom.mapper.system.plan import Plan
 from siliconloom.sim.chip.energy import standing_power
-from siliconloom.sim.service.costs import Chunk, StepPassage
+from siliconloom.sim.service.costs import EQUAL, Chunk, RequestLengths, StepPassage
 from siliconloom.workloads import Attention, Collective, Graph, Operator, Vector
 from siliconloom.workloads.roles import Role, Section
 from siliconloom.workloads.subgraph import subgraph
@@ -137,9 +137,9 @@ class ReplicaCosts:
         self._lengths = [*(n for n in (LENGTHS if self._exact else STRAIGHT) if n < longest), longest]
         self._found: dict[tuple[str, int, int], StepTerms] = {}
         self._answers: dict[tuple[Any, ...], tuple[float, float]] = {}
-        self._rows: dict[int, list[tuple[dict[str, Any], int]]] = {}
-        """Of a GPU's attention for one request, kernels by length, and how often a step has each."""
-        self._curves: dict[int, tuple[Float, Float, Float]] = {}
+        self._rows: dict[int, list[tuple[dict[str, Any], int, int | None]]] = {}
+        """Of a GPU's attention for one request, kernels by length, how often a step has each, and their window."""
+        self._curves: dict[tuple[int, int | None], tuple[Float, Float, Float]] = {}
         self._asked = 0
         self._sharing = cluster.chips // plan.pipeline
         """Chips that do every layer together."""
@@ -184,7 +184,7 @@ class ReplicaCosts:
         shared_memo().keep(self._key, {"kinds": kinds, "numbers": numbers, "terms": terms.reshape(-1, FIELDS)})
 
     def steps(
-        self, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float, lengths: int = 1
+        self, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float, lengths: RequestLengths = EQUAL
     ) -> tuple[Float, Float]:
         """See `siliconloom.sim.service.costs.StepCosts`."""
         parts = self._step_parts(chunks, ended, count, contexts, lengths)
@@ -195,7 +195,9 @@ class ReplicaCosts:
         through = np.sum(of_stages, axis=0) + hop * (self.plan.pipeline - 1)
         return through + self.stack.host(sequences, self.plan.tensor), joules
 
-    def passage(self, chunks: Sequence[Chunk], ended: int, count: int, context: float, lengths: int = 1) -> StepPassage:
+    def passage(
+        self, chunks: Sequence[Chunk], ended: int, count: int, context: float, lengths: RequestLengths = EQUAL
+    ) -> StepPassage:
         """See `siliconloom.sim.service.costs.StagedCosts`."""
         parts = self._step_parts(chunks, ended, count, np.array([context]), lengths)
         of_stages, hop = self._stage_seconds(parts, self._tokens(chunks, count))
@@ -203,7 +205,7 @@ class ReplicaCosts:
         return StepPassage(host, tuple(float(seconds[0]) for seconds in of_stages), hop)
 
     def kernels(
-        self, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float, lengths: int = 1
+        self, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float, lengths: RequestLengths = EQUAL
     ) -> tuple[Float, Float, float]:
         """Seconds and joules of the steps' kernels, and how many of them one launches."""
         parts = self._step_parts(chunks, ended, count, contexts, lengths)
@@ -232,12 +234,10 @@ class ReplicaCosts:
         """Layers of every stage of the pipeline."""
         return stage_layers(self.cluster, self.ask, self.plan)
 
-    def _step_parts(self, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float, lengths: int) -> StepParts:
-        """Parts of the steps' kernels.
-
-        A program of ours has an attention for every length that requests have: as many as there are lengths, of equal
-        shares of the requests. A GPU has one kernel for all.
-        """
+    def _step_parts(
+        self, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float, lengths: RequestLengths
+    ) -> StepParts:
+        """Parts of the steps' kernels."""
         seconds, joules = np.zeros(len(contexts)), np.zeros(len(contexts))
         body, head, launched = (0.0, 0.0), (0.0, 0.0), 0.0
         if chunks:
@@ -249,22 +249,39 @@ class ReplicaCosts:
                 seconds -= (len(set(chunks)) - 1) * self._chunk(1, 0).attention[0]
                 seconds -= self._decode(1, 1).attention[0] * (count > 0)
             for (new, known), many in Counter(chunks).items():
-                s, j = self._chunk_attention(new, known, many)
-                seconds, joules = seconds + s, joules + j
+                chunk_s, chunk_j = self._chunk_attention(new, known, many)
+                seconds, joules = seconds + chunk_s, joules + chunk_j
         if count:
-            each, more = divmod(count, 1 if self._exact else max(lengths, 1))
-            groups = ((each, max(lengths, 1) - more), (each + 1, more)) if not self._exact else ((count, 1),)
-            for size, times in groups:
-                if size and times:
-                    at, curve_s, curve_j = self._curve(size, float(contexts[-1]))
-                    seconds += np.interp(contexts, at, curve_s) * times
-                    joules += np.interp(contexts, at, curve_j) * times
+            token_s, token_j = self._token_attention(count, contexts, lengths)
+            seconds, joules = seconds + token_s, joules + token_j
             if not chunks:
                 first = self._lengths[0]
                 body = self._blend(count, lambda n: self._decode(n, first).body)
                 head = self._blend(count, lambda n: self._decode(n, first).head)
                 launched = self._decode(1, first).launched
         return StepParts(body, head, (seconds, joules), launched)
+
+    def _token_attention(self, count: int, contexts: Float, lengths: RequestLengths) -> tuple[Float, Float]:
+        """Attention of next tokens in steps in a row.
+
+        A program of ours has one for every length that requests have: as many as there are lengths, of equal shares of
+        the requests. A GPU has one kernel for all, at each window that layers see.
+        """
+        seconds, joules = np.zeros(len(contexts)), np.zeros(len(contexts))
+        if self._exact:
+            for window in self._windows:
+                seen = contexts if window is None else lengths.within(window, contexts)
+                at, curve_s, curve_j = self._predicted_curve(count, window, float(seen[-1]))
+                seconds += np.interp(seen, at, curve_s)
+                joules += np.interp(seen, at, curve_j)
+            return seconds, joules
+        each, more = divmod(count, lengths.distinct)
+        for size, times in ((each, lengths.distinct - more), (each + 1, more)):
+            if size and times:
+                at, curve_s, curve_j = self._curve(size, float(contexts[-1]))
+                seconds += np.interp(contexts, at, curve_s) * times
+                joules += np.interp(contexts, at, curve_j) * times
+        return seconds, joules
 
     def whole(self, chunks: Sequence[Chunk], contexts: Sequence[int]) -> float:
         """Seconds of the kernels of a true step, asked in full: every request with its own length."""
@@ -289,45 +306,61 @@ class ReplicaCosts:
         return a[0] + (b[0] - a[0]) * share, a[1] + (b[1] - a[1]) * share
 
     def _curve(self, count: int, longest: float) -> tuple[Float, Float, Float]:
-        """Attention of ``count`` next tokens by their mean length, up to ``longest``."""
-        known = self._curves.get(count)
+        """Attention of ``count`` next tokens on a simulated machine by their mean length, up to ``longest``."""
+        known = self._curves.get((count, None))
         if known is not None and known[0][-1] >= longest:
             return known
-        upto = min(bisect_left(self._lengths, longest) + 1, len(self._lengths))
-        lengths = self._lengths[:upto]
-        if self._exact:
-            made = self._predicted_curve(count, lengths)
-            self._curves[count] = made
-            return made
+        lengths = self._upto(longest)
         found = [self._blend(count, lambda n, c=c: self._decode(n, c).attention) for c in lengths]  # type: ignore[misc]
         made = (np.array(lengths, np.float64), np.array([s for s, _ in found]), np.array([j for _, j in found]))
-        self._curves[count] = made
+        self._curves[count, None] = made
         return made
 
-    def _predicted_curve(self, count: int, lengths: Sequence[int]) -> tuple[Float, Float, Float]:
-        """The same on a GPU: its kernels at all lengths are one question to the model of kernels."""
+    def _upto(self, longest: float) -> list[int]:
+        """Lengths that are asked for up to one."""
+        return self._lengths[: min(bisect_left(self._lengths, longest) + 1, len(self._lengths))]
+
+    @cached_property
+    def _windows(self) -> tuple[int | None, ...]:
+        """Tokens that layers see of those before, where some see not all."""
+        part = self._part(self.ask(self._next_tokens(1, self._lengths[-1])))
+        seen = {o.window for o in part.operators() if isinstance(o, Attention)}
+        return tuple(sorted(seen, key=lambda window: (window is None, window or 0)))
+
+    def _predicted_curve(self, count: int, window: int | None, longest: float) -> tuple[Float, Float, Float]:
+        """Attention on a GPU, of layers that see a window, by the tokens that each request attends to, in the mean.
+
+        Its kernels at all lengths are one question to the model of kernels.
+        """
+        known = self._curves.get((count, window))
+        if known is not None and known[0][-1] >= longest:
+            return known
         machine = self.cluster.machine
         assert isinstance(machine, GpuMachine)
+        lengths = self._upto(longest)
+        if window is not None:
+            lengths = [*(n for n in lengths if n < window), window]
         rows: list[dict[str, Any]] = []
         repeats: list[int] = []
         ends: list[int] = []
         for length in lengths:
             if length not in self._rows:
                 part = self._part(self.ask(self._next_tokens(1, length)))
-                names = {o.name for o in part.operators() if isinstance(o, Attention)}
-                kernels = [k for k in kernels_of(part) if k.operator in names]
-                self._rows[length] = [(k.row, k.repeat) for k in kernels]
+                reaches = {o.name: o.window for o in part.operators() if isinstance(o, Attention)}
+                kernels = [k for k in kernels_of(part) if k.operator in reaches]
+                self._rows[length] = [(k.row, k.repeat, reaches[k.operator]) for k in kernels]
                 self._asked += 1
-            rows += [row | {"batch": count * row["batch"]} for row, _ in self._rows[length]]
-            repeats += [repeat for _, repeat in self._rows[length]]
+            mine = [(row, repeat) for row, repeat, reach in self._rows[length] if reach == window]
+            rows += [row | {"batch": count * row["batch"]} for row, _ in mine]
+            repeats += [repeat for _, repeat in mine]
             ends.append(len(rows))
         seconds, joules = predict_rows(machine.gpu, rows, sustained=machine.sustained)
         above = np.maximum(joules - seconds * machine.gpu.idle_power, 0.0) * self._sharing
         total_s, total_j = (np.cumsum(each * np.array(repeats)) for each in (seconds, above))
         at = np.array(ends) - 1
-        sums = (np.diff(total[at], prepend=0.0) for total in (total_s, total_j))
-        curve_s, curve_j = sums
-        return np.array(lengths, np.float64), curve_s, curve_j
+        curve_s, curve_j = (np.diff(total[at], prepend=0.0) for total in (total_s, total_j))
+        self._curves[count, window] = np.array(lengths, np.float64), curve_s, curve_j
+        return self._curves[count, window]
 
     def _chunk_attention(self, new: int, known: int, many: int = 1) -> tuple[float, float]:
         """Attention of new tokens behind those that lie in the cache, of so many requests that are alike."""

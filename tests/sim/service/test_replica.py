@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.requests import ServedRequests
 from siliconloom.arch.serving import ServeSettings
-from siliconloom.sim.service.costs import StepPassage
+from siliconloom.sim.service.costs import EQUAL, RequestLengths, StepPassage
 from siliconloom.sim.service.fleet import Fleet, ReplicaGroup
 from siliconloom.sim.service.log import Activity, Intervals
 from tests.sim.service import naive
@@ -25,7 +25,7 @@ class Linear:
         self.seconds = naive.linear(*self.numbers)
         self.asked = 0
 
-    def steps(self, chunks, ended, count, contexts, lengths=1):
+    def steps(self, chunks, ended, count, contexts, lengths=EQUAL):
         base, per_token, per_request, per_context = self.numbers
         self.asked += 1
         first = base + per_token * sum(n for n, _ in chunks) + per_request * count
@@ -39,11 +39,11 @@ class Staged(Linear):
         super().__init__(*numbers)
         self.shares, self.host, self.hop = shares, host, hop
 
-    def passage(self, chunks, ended, count, context, lengths=1):
+    def passage(self, chunks, ended, count, context, lengths=EQUAL):
         seconds = float(super().steps(chunks, ended, count, np.array([context]))[0][0])
         return StepPassage(self.host, tuple(share * seconds for share in self.shares), self.hop)
 
-    def steps(self, chunks, ended, count, contexts, lengths=1):
+    def steps(self, chunks, ended, count, contexts, lengths=EQUAL):
         seconds, joules = super().steps(chunks, ended, count, contexts)
         return self.host + seconds * sum(self.shares) + self.hop * (len(self.shares) - 1), joules
 
@@ -432,7 +432,7 @@ def test_a_chunk_is_asked_with_what_lies_before_it():
     asked = []
 
     class Heard(Linear):
-        def steps(self, chunks, ended, count, contexts, lengths=1):
+        def steps(self, chunks, ended, count, contexts, lengths=EQUAL):
             asked.extend((*chunk, ended) for chunk in chunks)
             return super().steps(chunks, ended, count, contexts, lengths)
 
@@ -486,3 +486,16 @@ def test_activity_that_is_folded_has_the_same_sums(rows, most):
     ends = table["start_s"] + table["seconds"]
     assert ends[:-1] == pytest.approx(table["start_s"][1:])
     assert ends[-1] == pytest.approx(clock)
+
+
+@given(
+    st.dictionaries(st.integers(0, 60), st.integers(1, 5), min_size=1, max_size=8),
+    st.integers(0, 20),
+    st.integers(1, 90),
+    st.integers(1, 70),
+)
+def test_tokens_within_a_window_are_those_of_each_request(offsets, step, window, steps):
+    lengths = [offset + step + 1 for offset, many in offsets.items() for _ in range(many)]
+    contexts = np.mean(lengths) + np.arange(steps)
+    expected = [np.mean([min(length + t, window) for length in lengths]) for t in range(steps)]
+    assert RequestLengths(offsets, step).within(window, contexts) == pytest.approx(expected)
