@@ -434,7 +434,7 @@ def test_layers_that_see_a_window_count_each_request_at_its_own_length(windowed_
     mean = np.array([np.mean(contexts)])
     for costs in windowed_costs:
         told = float(costs.kernels(chunks, chunked, len(contexts), mean, alike(contexts))[0][0])
-        assert told == pytest.approx(costs.whole(chunks, contexts), rel=0.01)
+        assert told == pytest.approx(costs.whole(chunks, contexts), rel=0.03)
 
 
 @pytest.fixture(scope="module")

@@ -26,12 +26,12 @@ from numpy.typing import NDArray
 from siliconloom.arch import NotSupported
 from siliconloom.arch.memo import key_of, shared_memo
 from siliconloom.baselines.machine import GpuMachine
-from siliconloom.baselines.model import kernels_of, predict_rows
 from siliconloom.baselines.stacks import NO_STACK, Stack
 from siliconloom.evaluate.asked import workload_digest
 from siliconloom.evaluate.chip_machine import ChipMachine
 from siliconloom.evaluate.chip_part import operator_rows
 from siliconloom.evaluate.pim_machine import PimMachine
+from siliconloom.evaluate.predicted_attention import PredictedAttention, next_tokens
 from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.inference import Server
 from siliconloom.mapper.system.layers import Block, extent, message_seconds
@@ -137,12 +137,15 @@ class ReplicaCosts:
         self._lengths = [*(n for n in (LENGTHS if self._exact else STRAIGHT) if n < longest), longest]
         self._found: dict[tuple[str, int, int], StepTerms] = {}
         self._answers: dict[tuple[Any, ...], tuple[float, float]] = {}
-        self._rows: dict[int, list[tuple[dict[str, Any], int, int | None]]] = {}
-        """Of a GPU's attention for one request, kernels by length, how often a step has each, and their window."""
-        self._curves: dict[tuple[int, int | None], tuple[Float, Float, Float]] = {}
+        self._predicted: PredictedAttention | None = None
+        self._curves: dict[int, tuple[Float, Float, Float]] = {}
         self._asked = 0
         self._sharing = cluster.chips // plan.pipeline
         """Chips that do every layer together."""
+        if isinstance(machine, GpuMachine):
+            self._predicted = PredictedAttention(
+                machine, lambda sets: self._part(ask(sets)), self._lengths, guesses, self._sharing
+            )
         graph = ask([("phase", "decode"), ("batch", "1"), ("context", "1")])
         digest = workload_digest(graph), cluster.digest, repr(plan), str(machine), str(self._lengths[-1]), str(guesses)
         self._key = key_of("serving costs", *digest)
@@ -172,7 +175,7 @@ class ReplicaCosts:
     @property
     def asked(self) -> int:
         """How often the evaluator was asked."""
-        return self._asked
+        return self._asked + (0 if self._predicted is None else self._predicted.asked)
 
     def keep(self) -> None:
         """Keep what the evaluator said for other processes."""
@@ -227,7 +230,7 @@ class ReplicaCosts:
     @cached_property
     def _stepping(self) -> Server:
         """Steps of one token of one request, for what stages hand on."""
-        return Server(self.cluster, self.ask(self._next_tokens(1, self._lengths[0])))
+        return Server(self.cluster, self.ask(next_tokens(1, self._lengths[0], self._guesses)))
 
     @cached_property
     def dealt(self) -> tuple[int, ...]:
@@ -265,16 +268,11 @@ class ReplicaCosts:
         """Attention of next tokens in steps in a row.
 
         A program of ours has one for every length that requests have: as many as there are lengths, of equal shares of
-        the requests. A GPU has one kernel for all, at each window that layers see.
+        the requests. A GPU has one kernel for all.
         """
+        if self._predicted is not None:
+            return self._predicted.tokens(count, contexts, lengths)
         seconds, joules = np.zeros(len(contexts)), np.zeros(len(contexts))
-        if self._exact:
-            for window in self._windows:
-                seen = contexts if window is None else lengths.within(window, contexts)
-                at, curve_s, curve_j = self._predicted_curve(count, window, float(seen[-1]))
-                seconds += np.interp(seen, at, curve_s)
-                joules += np.interp(seen, at, curve_j)
-            return seconds, joules
         each, more = divmod(count, lengths.distinct)
         for size, times in ((each, lengths.distinct - more), (each + 1, more)):
             if size and times:
@@ -307,67 +305,28 @@ class ReplicaCosts:
 
     def _curve(self, count: int, longest: float) -> tuple[Float, Float, Float]:
         """Attention of ``count`` next tokens on a simulated machine by their mean length, up to ``longest``."""
-        known = self._curves.get((count, None))
+        known = self._curves.get(count)
         if known is not None and known[0][-1] >= longest:
             return known
         lengths = self._upto(longest)
         found = [self._blend(count, lambda n, c=c: self._decode(n, c).attention) for c in lengths]  # type: ignore[misc]
         made = (np.array(lengths, np.float64), np.array([s for s, _ in found]), np.array([j for _, j in found]))
-        self._curves[count, None] = made
+        self._curves[count] = made
         return made
 
     def _upto(self, longest: float) -> list[int]:
         """Lengths that are asked for up to one."""
         return self._lengths[: min(bisect_left(self._lengths, longest) + 1, len(self._lengths))]
 
-    @cached_property
-    def _windows(self) -> tuple[int | None, ...]:
-        """Tokens that layers see of those before, where some see not all."""
-        part = self._part(self.ask(self._next_tokens(1, self._lengths[-1])))
-        seen = {o.window for o in part.operators() if isinstance(o, Attention)}
-        return tuple(sorted(seen, key=lambda window: (window is None, window or 0)))
-
-    def _predicted_curve(self, count: int, window: int | None, longest: float) -> tuple[Float, Float, Float]:
-        """Attention on a GPU, of layers that see a window, by the tokens that each request attends to, in the mean.
-
-        Its kernels at all lengths are one question to the model of kernels.
-        """
-        known = self._curves.get((count, window))
-        if known is not None and known[0][-1] >= longest:
-            return known
-        machine = self.cluster.machine
-        assert isinstance(machine, GpuMachine)
-        lengths = self._upto(longest)
-        if window is not None:
-            lengths = [*(n for n in lengths if n < window), window]
-        rows: list[dict[str, Any]] = []
-        repeats: list[int] = []
-        ends: list[int] = []
-        for length in lengths:
-            if length not in self._rows:
-                part = self._part(self.ask(self._next_tokens(1, length)))
-                reaches = {o.name: o.window for o in part.operators() if isinstance(o, Attention)}
-                kernels = [k for k in kernels_of(part) if k.operator in reaches]
-                self._rows[length] = [(k.row, k.repeat, reaches[k.operator]) for k in kernels]
-                self._asked += 1
-            mine = [(row, repeat) for row, repeat, reach in self._rows[length] if reach == window]
-            rows += [row | {"batch": count * row["batch"]} for row, _ in mine]
-            repeats += [repeat for _, repeat in mine]
-            ends.append(len(rows))
-        seconds, joules = predict_rows(machine.gpu, rows, sustained=machine.sustained)
-        above = np.maximum(joules - seconds * machine.gpu.idle_power, 0.0) * self._sharing
-        total_s, total_j = (np.cumsum(each * np.array(repeats)) for each in (seconds, above))
-        at = np.array(ends) - 1
-        curve_s, curve_j = (np.diff(total[at], prepend=0.0) for total in (total_s, total_j))
-        self._curves[count, window] = np.array(lengths, np.float64), curve_s, curve_j
-        return self._curves[count, window]
-
     def _chunk_attention(self, new: int, known: int, many: int = 1) -> tuple[float, float]:
         """Attention of new tokens behind those that lie in the cache, of so many requests that are alike."""
         key = "chunk", new, known, many
         if key in self._answers:
             return self._answers[key]
-        if many > 1 and not (self._exact and self._plain):
+        if self._predicted is not None and (known or many > 1) and new > 1:
+            self._answers[key] = self._predicted.chunks(new, known, many)
+            return self._answers[key]
+        if many > 1:
             s, j = self._chunk_attention(new, known)
             return s * many, j * many
 
@@ -383,50 +342,20 @@ class ReplicaCosts:
             s, j = ((x / low + (y / high - x / low) * share) * new for x, y in zip(a, b, strict=True))
             return s, j
 
-        if self._exact and (known or many > 1) and new > 1 and self._plain:
-            found = self._predicted_chunk(new, known, many)
-        elif many > 1:
-            s, j = at(known)
-            found = s * many, j * many
-        else:
-            place = bisect_left(self._lengths, known)
-            low = self._lengths[place - 1] if place else 0
-            high = min(self._lengths[min(place, len(self._lengths) - 1)], self._lengths[-1] - new)
-            if known == 0 or high <= known:  # asked for itself, or no request is longer
-                low, high = known, known + 1
-            share = (known - low) / (high - low)
-            a = at(low)
-            b = at(high) if share else a
-            found = a[0] + (b[0] - a[0]) * share, a[1] + (b[1] - a[1]) * share
+        place = bisect_left(self._lengths, known)
+        low = self._lengths[place - 1] if place else 0
+        high = min(self._lengths[min(place, len(self._lengths) - 1)], self._lengths[-1] - new)
+        if known == 0 or high <= known:  # asked for itself, or no request is longer
+            low, high = known, known + 1
+        share = (known - low) / (high - low)
+        a = at(low)
+        b = at(high) if share else a
+        found = a[0] + (b[0] - a[0]) * share, a[1] + (b[1] - a[1]) * share
         self._answers[key] = found
         return found
 
-    @cached_property
-    def _plain(self) -> list[tuple[dict[str, Any], int]]:
-        """A GPU's kernels of a chunk's attention where every token attends to all before it; else none."""
-        part = self._part(self.ask([("requests", "[{new: 2, context: 2}]")]))
-        attentions = {o.name: o for o in part.operators() if isinstance(o, Attention)}
-        if any(o.window is not None or o.cached is not None for o in attentions.values()):
-            return []
-        return [(k.row, k.repeat) for k in kernels_of(part) if k.operator in attentions]
-
-    def _predicted_chunk(self, new: int, known: int, many: int) -> tuple[float, float]:
-        """Attention of chunks that are alike, asked of the model of kernels alone."""
-        machine = self.cluster.machine
-        assert isinstance(machine, GpuMachine)
-        rows = [row | {"batch": many, "q_len": new, "kv_len": new + known} for row, _ in self._plain]
-        repeats = np.array([repeat for _, repeat in self._plain])
-        seconds, joules = predict_rows(machine.gpu, rows, sustained=machine.sustained)
-        above = np.maximum(joules - seconds * machine.gpu.idle_power, 0.0) * self._sharing
-        return float((seconds * repeats).sum()), float((above * repeats).sum())
-
     def _decode(self, count: int, length: int) -> StepTerms:
-        return self._term("decode", count, length, self._next_tokens(count, length))
-
-    def _next_tokens(self, count: int, length: int) -> list[tuple[str, str]]:
-        """A step of the next tokens of requests whose first new token attends to ``length``."""
-        sets = [("phase", "decode"), ("batch", str(count)), ("context", str(length + self._guesses))]
-        return [*sets, ("sequence", str(self._guesses + 1))] if self._guesses else sets
+        return self._term("decode", count, length, next_tokens(count, length, self._guesses))
 
     def _body(self, tokens: int) -> StepTerms:
         """Terms of so many new tokens, in prompts that are no longer than requests are: of these the body is meant."""
