@@ -158,10 +158,12 @@ def kernels_of(graph: Graph, groups: Mapping[str, int] | None = None) -> list[Gp
             block = [o for o in operators if o.block == operator.block and not isinstance(o, Collective)]
             fused = block[-1] is operator and operator.repeat > 1 and _is(block[0], NORMS)
         found.append(GpuKernel(operator.name, row, operator.repeat, fused))
-    return _varlen(found, {o.name: o.block for o in operators}) if graph.requests else found
+    if not graph.requests:
+        return found
+    return _varlen(found, {o.name: (o.block, o.place.layer, o.place.role) for o in operators})
 
 
-def _varlen(kernels: list[GpuKernel], blocks: Mapping[str, str]) -> list[GpuKernel]:
+def _varlen(kernels: list[GpuKernel], layers: Mapping[str, tuple[str, int, Role]]) -> list[GpuKernel]:
     """One kernel for all requests of a layer, whatever their lengths, as serving stacks launch it.
 
     Next tokens have their requests' keys in all: as many requests of their mean length, which cut their work into equal
@@ -171,22 +173,22 @@ def _varlen(kernels: list[GpuKernel], blocks: Mapping[str, str]) -> list[GpuKern
     found: list[GpuKernel] = []
     places: dict[tuple[Any, ...], int] = {}
     keys: dict[int, int] = {}
-    launched: set[str] = set()
+    launched: set[tuple[str, int, Role]] = set()
     for kernel in kernels:
         row = kernel.row
         if row["op"] not in ATTENTION_KERNELS:
             found.append(kernel)
             continue
-        block = blocks[kernel.operator]
+        layer = layers[kernel.operator]
         if row["op"] == "attention_prefill":
-            found.append(replace(kernel, fused=block in launched))
-            launched.add(block)
+            found.append(replace(kernel, fused=layer in launched))
+            launched.add(layer)
             continue
         rest = tuple((name, value) for name, value in row.items() if name not in ("batch", "kv_len"))
-        at = places.setdefault((block, kernel.repeat, rest), len(found))
+        at = places.setdefault((layer, kernel.repeat, rest), len(found))
         if at == len(found):
-            found.append(replace(kernel, fused=block in launched))
-            launched.add(block)
+            found.append(replace(kernel, fused=layer in launched))
+            launched.add(layer)
             keys[at] = row["batch"] * row["kv_len"]
             continue
         keys[at] += row["batch"] * row["kv_len"]

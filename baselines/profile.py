@@ -158,7 +158,7 @@ class ProfileCosts:
         return min(int(self._decode.contexts[-1]), before)
 
     def steps(
-        self, chunks: Sequence[tuple[int, int]], ended: int, count: int, contexts: Float, lengths: int = 1
+        self, chunks: Sequence[tuple[int, int]], ended: int, count: int, contexts: Float, lengths: object = None
     ) -> tuple[Float, Float]:
         """See `siliconloom.sim.service.costs.StepCosts`; no joules, as none were measured."""
         tokens = captured_size(count + sum(new for new, _ in chunks), self._most)

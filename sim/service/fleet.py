@@ -13,8 +13,9 @@ from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.requests import ServedRequests
 from siliconloom.arch.serving import Order, Router, ServeSettings
 from siliconloom.sim.service.adapters import AdapterSlots
-from siliconloom.sim.service.costs import StepCosts
+from siliconloom.sim.service.costs import StagedCosts, StepCosts
 from siliconloom.sim.service.log import RequestLog
+from siliconloom.sim.service.pipeline import PipelinedReplica, Stages
 from siliconloom.sim.service.replica import LiveRequest, Replica
 
 Float = NDArray[np.float64]
@@ -23,6 +24,9 @@ SPANS = 64
 """Spans of time in which replicas that do not look at each other are taken forward."""
 TOLD_EVERY = 256
 """Requests between two reports to who follows the run."""
+
+
+AnyReplica = Replica | PipelinedReplica
 
 
 class ReplicaGroup(Struct, frozen=True):
@@ -38,6 +42,8 @@ class ReplicaGroup(Struct, frozen=True):
         Slots for LoRA adapters of one, and seconds to load one and to read one in a step; no slots: there are none.
     speed
         Of one, relative to the fastest: how soon it has done what is due.
+    stages
+        Of its chips' pipeline, with a scheduler for each, among which the blocks are dealt; 1 where there is none.
     """
 
     costs: StepCosts
@@ -46,6 +52,7 @@ class ReplicaGroup(Struct, frozen=True):
     swap_s: float = 0.0
     adapters: tuple[int, float, float] = (0, 0.0, 0.0)
     speed: float = 1.0
+    stages: int = 1
 
 
 class Fleet:
@@ -71,9 +78,9 @@ class Fleet:
     ) -> None:
         self.settings, self.requests, self.handover = settings, requests, handover
         self.log = RequestLog(requests.arrival_s)
-        self.first: list[Replica] = []
+        self.first: list[AnyReplica] = []
         """Replicas that prompts come to."""
-        self.second: list[Replica] = []
+        self.second: list[AnyReplica] = []
         """Replicas that make the answers to them, where these are others."""
         if prompts:
             self.first = self._made(prompts, 0, hands_over=True)
@@ -89,15 +96,15 @@ class Fleet:
         self.apart_s = 0.0
         """Seconds that requests spent between replicas, all together."""
 
-    def _made(self, groups: Sequence[ReplicaGroup], index: int, *, hands_over: bool = False) -> list[Replica]:
-        found: list[Replica] = []
+    def _made(self, groups: Sequence[ReplicaGroup], index: int, *, hands_over: bool = False) -> list[AnyReplica]:
+        found: list[AnyReplica] = []
         for group in groups:
             for _ in range(group.count):
-                found.append(
+                engines = [
                     Replica(
                         self.settings,
                         group.costs,
-                        group.blocks,
+                        group.blocks // group.stages,
                         self.log,
                         index + len(found),
                         swap_s=group.swap_s,
@@ -105,12 +112,23 @@ class Fleet:
                         speed=group.speed,
                         hands_over=hands_over,
                     )
-                )
+                    for _ in range(group.stages)
+                ]
+                if group.stages == 1:
+                    found += engines
+                    continue
+                assert isinstance(group.costs, StagedCosts)
+                found.append(PipelinedReplica(engines, Stages(group.costs, group.stages)))
         return found
 
     @property
-    def replicas(self) -> list[Replica]:
+    def replicas(self) -> list[AnyReplica]:
         return [*self.first, *self.second]
+
+    @property
+    def engines(self) -> list[Replica]:
+        """The schedulers of all replicas, of a pipeline's several."""
+        return [engine for replica in self.replicas for engine in replica.engines]
 
     def run(self, told: Callable[[float], None] = lambda _: None) -> None:
         """Serve everything; ``told`` hears the share of the requests that have come."""
@@ -168,7 +186,7 @@ class Fleet:
 
     def _serve(
         self,
-        replicas: list[Replica],
+        replicas: list[AnyReplica],
         arrivals: list[tuple[float, int]],
         later: dict[int, int],
         told: Callable[[float], None],
@@ -198,6 +216,9 @@ class Fleet:
                 if not queued[chosen]:
                     queued[chosen] = True
                     heapq.heappush(clocks, (replicas[chosen].clock, chosen))
+                elif len(replicas[chosen].engines) > 1:  # one that had nothing to do may begin before the others
+                    clocks = [(replicas[chosen].clock if w == chosen else c, w) for c, w in clocks]
+                    heapq.heapify(clocks)
                 seen += 1
                 if seen % TOLD_EVERY == 0:
                     told(min(seen / total, 1.0))
@@ -223,7 +244,12 @@ class Fleet:
             replica.ended.clear()
 
     def _each(
-        self, replicas: list[Replica], arrivals: list[tuple[float, int]], told: Callable[[float], None], *, handed: bool
+        self,
+        replicas: list[AnyReplica],
+        arrivals: list[tuple[float, int]],
+        told: Callable[[float], None],
+        *,
+        handed: bool,
     ) -> None:
         """Requests dealt in turns, each replica by itself; in spans of time, so that none is far ahead of another."""
         count = len(replicas)
@@ -274,7 +300,7 @@ class Fleet:
             live.told_s = float(self.log.first[number])
         return live
 
-    def _chosen(self, replicas: list[Replica], number: int) -> int:
+    def _chosen(self, replicas: list[AnyReplica], number: int) -> int:
         """The replica for a request, by the router's rule."""
         if len(replicas) == 1:
             return 0
@@ -288,4 +314,4 @@ class Fleet:
         return min(range(len(replicas)), key=lambda i: (load[i], i))
 
 
-__all__ = ["Fleet", "ReplicaGroup"]
+__all__ = ["AnyReplica", "Fleet", "ReplicaGroup"]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 from msgspec import Struct
@@ -19,7 +20,7 @@ from siliconloom.arch.requests import Segment
 from siliconloom.arch.serving import Batching, Order, Preemption, ServeSettings
 from siliconloom.sim.service.adapters import AdapterSlots
 from siliconloom.sim.service.blocks import BlockPool, PrefixNode
-from siliconloom.sim.service.costs import Chunk, Float, StepCosts
+from siliconloom.sim.service.costs import EQUAL, Chunk, Float, RequestLengths, StepCosts
 from siliconloom.sim.service.log import Activity, Intervals, RequestLog
 from siliconloom.sim.service.waiting import ANSWER_WEIGHT, PROMPT_WEIGHT, RequestQueue
 
@@ -69,6 +70,21 @@ class LiveRequest(Struct, eq=False):
     handed: bool = False
 
 
+class Passes(Protocol):
+    """Stages of a pipeline, as `siliconloom.sim.service.pipeline.Stages` has them."""
+
+    def taken(
+        self,
+        begin: float,
+        chunks: Sequence[Chunk],
+        ended: int,
+        count: int,
+        contexts: Float,
+        lengths: RequestLengths,
+        alone: Float,
+    ) -> Float: ...
+
+
 class Replica:
     """One replica.
 
@@ -112,8 +128,8 @@ class Replica:
         self.activity, self.intervals = Activity(), Intervals()
         self.ended: list[tuple[int, float]] = []
         """Requests that have left since somebody looked, and when."""
-        self.left = 0
-        """Requests that have left."""
+        self.left = self._left_before = 0
+        """Requests that have left, and those that had before the last step."""
         self.samples: list[tuple[list[Chunk], int, list[int]]] = []
         """Some of the steps: chunks, prompts that ended, and tokens that each other request attended to."""
         self._next_sample = 1
@@ -121,6 +137,8 @@ class Replica:
         self.adapters = AdapterSlots(0, 0.0, 0.0) if adapters is None else adapters
         self._chances = np.array(settings.chances)
         self._random = np.random.default_rng((settings.seed, index))
+        self.stages: Passes | None = None
+        """Those of a pipeline, which other schedulers' steps pass, too."""
         self.guessed = self.accepted = 0
         """Tokens that were guessed for requests that could take them all, and those that were right."""
         self._fair = settings.order is Order.FAIR
@@ -145,6 +163,11 @@ class Replica:
         self._preempted = False
 
     @property
+    def engines(self) -> list[Replica]:
+        """Its schedulers: itself."""
+        return [self]
+
+    @property
     def busy(self) -> bool:
         """Whether any request waits or runs."""
         return bool(self._waiting or self._running)
@@ -156,6 +179,10 @@ class Replica:
     @property
     def running(self) -> int:
         return len(self._running)
+
+    def present(self, at: float) -> int:
+        """Requests that wait or run at a time, those that leave with the step that is under way then among them."""
+        return len(self._waiting) + len(self._running) + (self.left - self._left_before if at < self.clock else 0)
 
     @property
     def load(self) -> int:
@@ -181,8 +208,8 @@ class Replica:
         """Tokens of a prompt that begins so that lie in the cache."""
         return self.pool.match(path)[1] if self._caches and path else 0
 
-    def advance(self, until: float) -> None:
-        """Take the steps that are next: one, or several that begin before ``until``."""
+    def advance(self, until: float, *, alone: bool = True) -> None:
+        """Take the steps that are next: one, or several that begin before ``until`` where nobody is beside them."""
         settings = self.settings
         extra_s = 0.0
         self._preempted = False
@@ -192,20 +219,20 @@ class Replica:
             while self._needed() > self.pool.available:
                 extra_s += self._preempt()
         chunks: list[tuple[LiveRequest, int]] = []
-        alone = False
+        prompts_only = False
         if settings.batching is Batching.CONTINUOUS:
             chunks, more_s = self._fill(settings.token_budget - self._count)
             extra_s += more_s
         elif settings.batching is Batching.PREFILL_FIRST:
             chunks, more_s = self._fill(settings.token_budget)
             extra_s += more_s
-            alone = bool(chunks)
+            prompts_only = bool(chunks)
         else:
             chunks = [(each, each.target) for each in self._prompts.values()]
-            alone = bool(chunks)
-        if self._preempted:  # whoever went back to the queue may come again in the next step
+            prompts_only = bool(chunks)
+        if self._preempted or not alone:  # whoever went back to the queue may come again in the next step
             until = self.clock
-        self._take(chunks, extra_s, until, alone=alone)
+        self._take(chunks, extra_s, until, prompts_only=prompts_only, alone=alone)
 
     def _needed(self) -> int:
         """Blocks that the next token of each request begins; with guesses, those that they take if all are right."""
@@ -320,13 +347,16 @@ class Replica:
             self._prompts[each.number] = each
         return loading_s
 
-    def _take(self, chunks: list[tuple[LiveRequest, int]], extra_s: float, until: float, *, alone: bool) -> None:
-        """Take steps, with ``chunks`` in the first, and with next tokens of all that answer unless ``alone``."""
-        count = 0 if alone else self._count
+    def _take(
+        self, chunks: list[tuple[LiveRequest, int]], extra_s: float, until: float, *, prompts_only: bool, alone: bool
+    ) -> None:
+        """Take steps, with ``chunks`` in the first, and with next tokens of all that answer unless ``prompts_only``."""
+        self._left_before = self.left
+        count = 0 if prompts_only else self._count
         ended = [each for each, size in chunks if each.done + size == each.target]
         asked: list[Chunk] = [(size, each.done) for each, size in chunks]
         guessing = [r for r in self._running.values() if r.deciding] if len(self._chances) and count else []
-        number = 1 if chunks or not count or guessing else self._run_length(until)
+        number = 1 if chunks or not count or guessing or not alone else self._run_length(until)
         assert chunks or count, "a replica has requests and nothing to do: a bug"
         first = (self._base + self._count * self._step) / self._count + 1 if count else 0.0
         contexts = first + np.arange(number, dtype=np.float64) if number > 1 else np.array([first])
@@ -334,7 +364,7 @@ class Replica:
             self._next_sample = self.steps + 1 + self.steps // 4
             seen = [r.base + self._step - r.began + 1 for r in self._running.values() if r.deciding] if count else []
             self.samples.append((asked, len(ended), seen))
-        lengths = len(self._offsets) if count else 0
+        lengths = RequestLengths(self._offsets, self._step) if count else EQUAL
         seconds, joules = self.costs.steps(asked, len(ended), count + self._padding, contexts, lengths)
         if self.adapters.used:
             seconds = seconds + self.adapters.step_s
@@ -342,6 +372,10 @@ class Replica:
         if number > 1 and self.clock + extra_s + ends[-2] >= until:
             number = int(np.searchsorted(self.clock + extra_s + ends, until)) + 1
             seconds, joules, ends = seconds[:number], joules[:number], ends[:number]
+        if self.stages is not None:
+            begin, contexts = self.clock + extra_s, contexts[:number]
+            seconds = self.stages.taken(begin, asked, len(ended), count + self._padding, contexts, lengths, seconds)
+            ends = np.cumsum(seconds)
         start, total = self.clock, float(ends[-1]) + extra_s
         end = start + total
         self._pace_s = float(seconds[-1])

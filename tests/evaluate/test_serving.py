@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -19,7 +20,9 @@ from siliconloom.evaluate.machine import evaluate, read_machine
 from siliconloom.evaluate.serving import memory_of
 from siliconloom.evaluate.serving_run import serve
 from siliconloom.evaluate.step_costs import ReplicaCosts
+from siliconloom.mapper.system.inference import Server
 from siliconloom.mapper.system.plan import Plan
+from siliconloom.sim.service.costs import RequestLengths
 from siliconloom.sim.service.fleet import Fleet
 from siliconloom.workloads import load_workload
 
@@ -33,6 +36,10 @@ def costs_of(machine, model, plan=None, sets=(), longest=4096):
     return ReplicaCosts(
         prepared.cluster.part((plan or Plan()).chips), prepared.model.ask, plan or Plan(), longest=longest
     ), described
+
+
+def alike(contexts):
+    return RequestLengths(Counter(each - 1 for each in contexts))
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +67,7 @@ def test_a_mixed_step_is_near_what_it_is_in_full(gpu_costs, chunks, contexts):
         return
     costs = gpu_costs[1]
     mean = np.array([np.mean(contexts) if contexts else 0.0])
-    told = costs.kernels(chunks, len(chunks), len(contexts), mean, len(set(contexts)))[0][0]
+    told = costs.kernels(chunks, len(chunks), len(contexts), mean, alike(contexts))[0][0]
     assert told == pytest.approx(costs.whole(chunks, contexts), rel=0.03)
 
 
@@ -71,7 +78,7 @@ def test_a_mixed_step_is_near_what_it_is_in_full(gpu_costs, chunks, contexts):
 def test_a_step_of_our_own_chip_is_near_what_it_is_in_full(chunks, contexts):
     costs = costs_of(CHIP, "gpt2", sets=SMALL, longest=512)[0]
     mean = np.array([np.mean(contexts) if contexts else 0.0])
-    told = costs.kernels(chunks, len(chunks), len(contexts), mean, len(set(contexts)))[0][0]
+    told = costs.kernels(chunks, len(chunks), len(contexts), mean, alike(contexts))[0][0]
     assert told == pytest.approx(costs.whole(chunks, contexts), rel=0.03)
 
 
@@ -160,7 +167,10 @@ def test_memory_is_what_the_chips_have_and_the_model_leaves():
         ([("plan.tensor", "1")], LoomError, "leaves no room for keys and values"),
         ([("plan.tensor", "16")], LoomError, "has 8 chips"),
         ([("plan.data", "9")], LoomError, "plan.data 9"),
-        ([("plan.pipeline", "2")], NotSupported, "plan.pipeline"),
+        ([("plan.context", "2")], NotSupported, "plan.context"),
+        ([("plan.pipeline", "16")], LoomError, "plan.pipeline 16"),
+        ([("plan.pipeline", "2"), ("serve.speculate", "2"), ("serve.acceptance", "0.5")], NotSupported, "speculate"),
+        ([("plan.pipeline", "2"), ("plan.tensor", "2"), ("serve.cache_tokens", "16")], LoomError, "2 schedulers"),
         ([("serve.prefill_replicas", "2")], LoomError, "one at least must make the answers"),
         ([("workload.phase", "decode")], LoomError, "the requests say this"),
         ([("serve.max_sequences", "4096")], LoomError, "serve.token_budget 2048"),
@@ -308,11 +318,11 @@ def test_requests_of_different_lengths_on_our_own_chips_are_attentions_of_their_
     costs = costs_of("npu-datacenter", "smollm2-135m", sets=SMALL, longest=2048)[0]
     contexts = list(range(2, 1500, 50))
     mean = np.array([np.mean(contexts)])
-    told = costs.kernels([], 0, len(contexts), mean, len(contexts))[0][0]
-    alike = costs.kernels([], 0, len(contexts), mean, 1)[0][0]
+    told = costs.kernels([], 0, len(contexts), mean, alike(contexts))[0][0]
+    same = costs.kernels([], 0, len(contexts), mean)[0][0]
     whole = costs.whole([], contexts)
     assert told == pytest.approx(whole, rel=0.03)
-    assert alike < 0.8 * whole
+    assert same < 0.8 * whole
 
 
 @pytest.mark.parametrize(
@@ -367,3 +377,66 @@ def test_prompts_that_are_alike_are_one_attention(gpu_costs, count):
     chunks = [(64, 0)] * count
     told = gpu_costs[1].kernels(chunks, count, 0, np.zeros(1))[0][0]
     assert told == pytest.approx(gpu_costs[1].whole(chunks, []), rel=0.002)
+
+
+@pytest.mark.parametrize(("machine", "model"), [("dgx-h100", "llama3-8b"), ("dgx-h100", "mixtral-8x7b")])
+@pytest.mark.parametrize("stages", [2, 3])
+def test_stages_of_a_pipeline_take_what_a_plan_of_it_says(machine, model, stages):
+    """Steady next tokens under ``loom sim``'s plan: as many parts as stages, one after the other in the slowest."""
+    count, context = 24, 700
+    described = read_machine(machine, [("plan.tensor", "2"), ("plan.pipeline", str(stages))])
+    cluster = described.cluster.part(2 * stages)
+    plan = Plan(tensor=2, pipeline=stages)
+    costs = ReplicaCosts(cluster, lambda step: load_workload(model, list(step)), plan, longest=4096)
+    graph = load_workload(model, [("phase", "decode"), ("batch", str(count * stages)), ("context", str(context))])
+    said = Server(cluster, graph).step(Plan(tensor=2, pipeline=stages, microbatch=count))
+    passage = costs.passage([], 0, count, float(context))
+    period = max(sum(passage.stages) + stages * passage.hop, stages * max(passage.stages))
+    assert period == pytest.approx(said.seconds, rel=0.01)
+    assert costs.steps([], 0, count, np.array([float(context)]))[0][0] == pytest.approx(passage.seconds)
+
+
+def test_a_pipeline_has_the_memory_of_its_fullest_stage_and_a_part_of_it_for_each_scheduler():
+    keys = [("serve.requests", "4"), ("plan.tensor", "2"), ("plan.pipeline", "2")]
+    served = prepare_named("dgx-a100", "llama2-70b", "512x64", keys)
+    memory = memory_of(served)
+    assert served.replicas == 2
+    assert memory.weights == pytest.approx(2 * 69e9, rel=0.01)
+    assert memory.per_token == 2 * 80 * 8 * 128 * 2
+    flat = memory_of(prepare_named("dgx-a100", "llama2-70b", "512x64", [("serve.requests", "4"), ("plan.tensor", "4")]))
+    assert memory.blocks == pytest.approx(flat.blocks, rel=0.02)
+    with pytest.raises(LoomError, match=r"has room for 3,200.*the 2 schedulers of plan.pipeline"):
+        serve(prepare_named("dgx-a100", "llama2-70b", "3300x1", [*keys, ("serve.cache_tokens", "6400")]))
+
+
+def test_a_service_in_a_pipeline_is_between_its_bounds():
+    """Twice the chips in stages answer at most twice as much, and a lone request waits for all of them."""
+    keys = [("serve.requests", "200"), ("serve.arrivals", "at_once"), ("plan.data", "1"), ("plan.tensor", "2")]
+    one = serve(prepare_named("dgx-h100", "llama3-8b", "256x64", keys))
+    two = serve(prepare_named("dgx-h100", "llama3-8b", "256x64", [*keys, ("plan.pipeline", "2")]))
+    assert one["duration_s"] / 2 < two["duration_s"] < one["duration_s"]
+    assert two["asked"]["plan"] == {"tensor": 2, "pipeline": 2, "expert": 1, "data": 1}
+    assert 0.5 < two["busy"] <= 1
+    lone = [("serve.requests", "1"), *keys[2:]]
+    alone, staged = (
+        serve(prepare_named("dgx-h100", "llama3-8b", "256x64", [*lone, *more]))
+        for more in ((), (("plan.pipeline", "2"),))
+    )
+    assert staged["tpot_s"]["mean"] > alone["tpot_s"]["mean"]
+    assert staged["busy"] == pytest.approx(0.5, abs=0.06)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(48, 20000), min_size=1, max_size=40), st.integers(0, 1))
+def test_layers_that_see_a_window_count_each_request_at_its_own_length(windowed_costs, contexts, chunked):
+    """A step of short and of long requests is what it is in full, where layers see the last 4,096 tokens or fewer."""
+    chunks = [(300, 0)] * chunked
+    mean = np.array([np.mean(contexts)])
+    for costs in windowed_costs:
+        told = float(costs.kernels(chunks, chunked, len(contexts), mean, alike(contexts))[0][0])
+        assert told == pytest.approx(costs.whole(chunks, contexts), rel=0.03)
+
+
+@pytest.fixture(scope="module")
+def windowed_costs():
+    return [costs_of("h100", model, longest=20480)[0] for model in ("mistral-7b", "gpt-oss-20b")]

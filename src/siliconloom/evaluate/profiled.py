@@ -45,6 +45,8 @@ def profiled(served: Served, name: str) -> Served:
         raise NotSupported("--profile with serve.batching static, whose steps are larger than any profile's")
     if served.settings.speculate is not None:
         raise NotSupported("--profile with serve.speculate: profiles have one token of each request")
+    if served.plan.pipeline > 1:
+        raise NotSupported(f"--profile with plan.pipeline {served.plan.pipeline}: profiles have all layers on each GPU")
     if served.plan.sequence_parallel:
         raise NotSupported("--profile with plan.sequence_parallel: profiles have norms of all tokens")
     part = _part(served, [("phase", "decode"), ("batch", "1"), ("context", "1")])

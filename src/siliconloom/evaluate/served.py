@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.serving import ServeSettings, ServiceLevel
 from siliconloom.arch.timeline import Span, Timeline
-from siliconloom.sim.service.fleet import Fleet
+from siliconloom.sim.service.fleet import AnyReplica, Fleet
 from siliconloom.sim.service.log import Intervals
 from siliconloom.sim.service.replica import Replica
 from siliconloom.workloads.serving.trace import RequestTrace
@@ -71,11 +72,12 @@ def run_result(fleet: Fleet, trace: RequestTrace, settings: ServeSettings, objec
     output = int(requests.output[done].sum())
     prompt = int(requests.prompt[done].sum())
     intervals = Intervals()
-    for replica in fleet.replicas:
-        intervals.merge(replica.intervals)
+    engines = fleet.engines
+    for engine in engines:
+        intervals.merge(engine.intervals)
     busy = [replica.busy_s / duration if duration else 0.0 for replica in fleet.replicas]
-    steps = sum(replica.steps for replica in fleet.replicas)
-    computed = sum(replica.prompt_tokens for replica in fleet.replicas)
+    steps = sum(engine.steps for engine in engines)
+    computed = sum(engine.prompt_tokens for engine in engines)
     tpot = columns["tpot_s"][done]
     per_s = 1 / duration if duration else 0.0
     return {
@@ -98,14 +100,14 @@ def run_result(fleet: Fleet, trace: RequestTrace, settings: ServeSettings, objec
         "requests_per_s": float(done.sum()) * per_s,
         "tokens_per_s": output * per_s,
         "prompt_tokens_per_s": prompt * per_s,
-        "step_joules": sum(replica.joules for replica in fleet.replicas),
+        "step_joules": sum(engine.joules for engine in engines),
         "busy": float(np.mean(busy)),
-        "batch": sum(_decoded(replica) for replica in fleet.replicas) / max(steps, 1),
+        "batch": sum(_decoded(engine) for engine in engines) / max(steps, 1),
         "preempted": int(log.preempted.sum()),
         **_accepted(fleet),
         "cached_share": float(log.cached[done].sum()) / max(int(log.cached[done].sum()) + computed, 1),
         "replicas": [
-            _replica(replica, share, handing=bool(fleet.second), fleet=fleet)
+            _replica(replica, share, handing=bool(fleet.second))
             for replica, share in zip(fleet.replicas, busy, strict=True)
         ],
         "timeline": _timeline(fleet, duration),
@@ -113,15 +115,15 @@ def run_result(fleet: Fleet, trace: RequestTrace, settings: ServeSettings, objec
 
 
 def _accepted(fleet: Fleet) -> dict[str, float]:
-    guessed = sum(replica.guessed for replica in fleet.replicas)
-    return {"accepted": sum(replica.accepted for replica in fleet.replicas) / guessed} if guessed else {}
+    guessed = sum(engine.guessed for engine in fleet.engines)
+    return {"accepted": sum(engine.accepted for engine in fleet.engines) / guessed} if guessed else {}
 
 
 def check_little(fleet: Fleet) -> None:
     """Little's law: requests present, over time, are all requests' times in the system; raises `AssertionError`."""
     if not fleet.log.complete:
         return
-    present = sum(replica.present_s for replica in fleet.replicas)
+    present = sum(engine.present_s for engine in fleet.engines)
     apart = float(fleet.apart_s)
     times = float((fleet.log.finished - fleet.log.arrival).sum())
     if abs(present + apart - times) > LITTLE * max(times, 1e-12):
@@ -140,19 +142,21 @@ def _decoded(replica: Replica) -> float:
     return float(replica.activity.table()["decoding"].sum())
 
 
-def _replica(replica: Replica, busy: float, *, handing: bool, fleet: Fleet) -> dict[str, Any]:
-    kind = "whole" if not handing else "prompts" if replica.hands_over else "answers"
-    table = replica.activity.table()
+def _replica(replica: AnyReplica, busy: float, *, handing: bool) -> dict[str, Any]:
+    engines = replica.engines
+    kind = "whole" if not handing else "prompts" if engines[0].hands_over else "answers"
+    steps = sum(engine.steps for engine in engines)
+    used = [float(engine.activity.table()["blocks"].max(initial=0.0)) for engine in engines]
     return {
         "kind": kind,
-        "requests": replica.left,
-        "steps": replica.steps,
-        "prompt_tokens": replica.prompt_tokens,
-        "output_tokens": replica.tokens,
+        "requests": sum(engine.left for engine in engines),
+        "steps": steps,
+        "prompt_tokens": sum(engine.prompt_tokens for engine in engines),
+        "output_tokens": sum(engine.tokens for engine in engines),
         "busy": busy,
-        "batch": _decoded(replica) / max(replica.steps, 1),
-        "adapter_loads": replica.adapters.loads,
-        "cache_used": float(table["blocks"].max(initial=0.0)) / replica.pool.blocks,
+        "batch": sum(_decoded(engine) for engine in engines) / max(steps, 1),
+        "adapter_loads": sum(engine.adapters.loads for engine in engines),
+        "cache_used": max(each / engine.pool.blocks for each, engine in zip(used, engines, strict=True)),
     }
 
 
@@ -163,7 +167,7 @@ def _timeline(fleet: Fleet, duration: float) -> dict[str, list[float]]:
     first = float(fleet.requests.arrival_s[0])
     found = {name: np.zeros(len(edges) - 1) for name in ("prompt_tokens_per_s", "tokens_per_s", "joules_per_s")}
     used = np.zeros(len(edges) - 1)
-    for replica in fleet.replicas:
+    for replica in fleet.engines:
         table = replica.activity.table()
         begins, ends = table["start_s"] - first, table["start_s"] + table["seconds"] - first
         columns = (("prompt_tokens", "prompt_tokens_per_s"), ("tokens", "tokens_per_s"), ("joules", "joules_per_s"))
@@ -177,7 +181,7 @@ def _timeline(fleet: Fleet, duration: float) -> dict[str, list[float]]:
         for row in np.flatnonzero(highs > lows + 1):  # records of a replica follow each other: few are so long
             inner = slice(lows[row] + 1, highs[row])
             peak[inner] = np.maximum(peak[inner], table["blocks"][row])
-        used += peak / replica.pool.blocks / len(fleet.replicas)
+        used += peak / replica.pool.blocks / len(fleet.engines)
     log = fleet.log
     middles = (edges[:-1] + edges[1:]) / 2 + first
     came = np.searchsorted(np.sort(log.arrival), middles, side="right")
@@ -224,6 +228,19 @@ def requests_csv(fleet: Fleet) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _step_spans(track: int, engine: Replica, ticks: Callable[[float], int]) -> list[Span]:
+    """A scheduler's steps, or as many of them together as its activity has in a row."""
+    names = ("steps", "decoding", "prompt_tokens", "blocks", "waiting")
+    table = engine.activity.table()
+    found = []
+    for row in range(len(table["start_s"])):
+        begin = float(table["start_s"][row])
+        details = {name: round(float(table[name][row])) for name in names}
+        kind = "prompts" if details["prompt_tokens"] else "next tokens"
+        found.append(Span(track, kind, "steps", ticks(begin), ticks(begin + float(table["seconds"][row])), details))
+    return found
+
+
 MOST_TRACKS = 256
 """Requests of one replica that a trace shows side by side."""
 TICK = 1e-9
@@ -241,15 +258,11 @@ def serving_timeline(fleet: Fleet, result: dict[str, Any]) -> Timeline:
         return round((seconds - first) / TICK)
 
     for index, replica in enumerate(fleet.replicas):
-        steps = len(tracks)
-        tracks[steps] = f"replica {index}: steps"
-        names = ("steps", "decoding", "prompt_tokens", "blocks", "waiting")
-        table = replica.activity.table()
-        for row in range(len(table["start_s"])):
-            begin = float(table["start_s"][row])
-            details = {name: round(float(table[name][row])) for name in names}
-            kind = "prompts" if details["prompt_tokens"] else "next tokens"
-            spans.append(Span(steps, kind, "steps", ticks(begin), ticks(begin + float(table["seconds"][row])), details))
+        for place, engine in enumerate(replica.engines):
+            steps = len(tracks)
+            which = f", scheduler {place + 1}" if len(replica.engines) > 1 else ""
+            tracks[steps] = f"replica {index}{which}: steps"
+            spans += _step_spans(steps, engine, ticks)
         free: list[float] = []
         lanes: list[int] = []
         members = np.flatnonzero((log.replica == index) & ~np.isnan(log.finished))

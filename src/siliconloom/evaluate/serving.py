@@ -18,7 +18,7 @@ from siliconloom.arch.serving import Batching, Order, Router, ServeSettings
 from siliconloom.baselines.stacks import NO_STACK, Stack
 from siliconloom.evaluate.cluster import chip_alone
 from siliconloom.evaluate.machine import DescribedMachine
-from siliconloom.evaluate.step_costs import Ask
+from siliconloom.evaluate.step_costs import Ask, stage_blocks
 from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.inference import Server
 from siliconloom.mapper.system.parallel import EXPERTS
@@ -164,18 +164,25 @@ def prepare(
     cluster = machine.cluster or chip_alone(_chip_of(machine))
     given = dict(machine.plan)
     for key in given:
-        if key not in ("tensor", "data", "expert", "expert_load", "expert_tensor", "sequence_parallel"):
-            raise NotSupported(f"plan.{key} of a service: replicas share a model by plan.tensor and plan.expert")
+        if key not in ("tensor", "data", "pipeline", "expert", "expert_load", "expert_tensor", "sequence_parallel"):
+            raise NotSupported(
+                f"plan.{key} of a service: replicas share a model by plan.tensor, plan.pipeline and plan.expert"
+            )
     data = given.pop("data", None)
+    stages = given.get("pipeline", 1)
     if "tensor" not in given:
-        given["tensor"] = _degree(
-            cluster, model, settings, most=cluster.chips if data is None else cluster.chips // data
-        )
+        most = (cluster.chips if data is None else cluster.chips // data) // stages
+        given["tensor"] = _degree(cluster, model, settings, most=most, stages=stages)
     if "expert" in given and "expert_tensor" not in given:  # experts that are shared by as few chips as they can be
         given["expert_tensor"] = max(given["tensor"] // given["expert"], 1)
     plan = Plan(**given)
     if plan.chips > cluster.chips:
-        raise LoomError(f"plan.tensor {plan.tensor}: {cluster.name} has {cluster.chips} chips")
+        stages_too = f", plan.pipeline {stages}" if stages > 1 else ""
+        raise LoomError(f"plan.tensor {plan.tensor}{stages_too}: {cluster.name} has {cluster.chips} chips")
+    if stages > 1:
+        for key, asked in (("speculate", settings.speculate), ("adapter_rank", settings.adapter_rank)):
+            if asked is not None:
+                raise NotSupported(f"serve.{key} with plan.pipeline {stages}")
     replicas = cluster.chips // plan.chips if data is None else data
     if replicas * plan.chips > cluster.chips:
         raise LoomError(
@@ -239,8 +246,8 @@ def _chip_of(machine: DescribedMachine) -> Any:
     return machine.chip
 
 
-def _degree(cluster: Cluster, model: ServedModel, settings: ServeSettings, *, most: int) -> int:
-    """Chips of a replica: the fewest, by powers of two, whose weights leave half of the usable memory."""
+def _degree(cluster: Cluster, model: ServedModel, settings: ServeSettings, *, most: int, stages: int) -> int:
+    """Chips of a replica's stage: the fewest, by powers of two, whose weights leave half of the usable memory."""
     fits = 1
     degree = 1
     while degree <= most:
@@ -249,7 +256,7 @@ def _degree(cluster: Cluster, model: ServedModel, settings: ServeSettings, *, mo
         except LoomError:
             break
         fits = degree
-        if weights <= ROOMY * settings.memory_share * cluster.capacity:
+        if weights / stages <= ROOMY * settings.memory_share * cluster.capacity:
             break
         degree *= 2
     return fits
@@ -304,15 +311,16 @@ def memory_of(served: Served) -> ReplicaMemory:
         largest = _part(served.cluster, served.model, plan, sets)
         here = max(o.input_bytes + o.output_bytes for o in largest.operators())
         working = max(working, here * most / budget if sets is steps[0] else here)
-    weights, per_token = float(part.weight_bytes), float(part.kv_bytes_per_token)
+    stages = stage_memory(served, part)
     if served.draft is not None:  # of the chip that has it all, where it does not divide
         small = _part(served.cluster, served.draft, draft_plan(served))
-        weights, per_token = weights + small.weight_bytes, per_token + small.kv_bytes_per_token
+        stages = [(w + small.weight_bytes, t + small.kv_bytes_per_token) for w, t in stages]
     usable = settings.memory_share * capacity
     adapters = 0.0
     if settings.adapter_rank is not None:
         adapters = settings.adapter_slots * adapter_bytes(part, settings.adapter_rank)
-    left = usable - weights - working - adapters
+    rooms = [(usable - w - working - adapters, w, t) for w, t in stages]
+    left, weights, per_token = min(rooms, key=lambda room: room[0] / room[2])
     blocks = int(left // (per_token * settings.block)) if left > 0 else 0
     if settings.cache_tokens is not None:
         if settings.cache_tokens < settings.block:
@@ -320,31 +328,49 @@ def memory_of(served: Served) -> ReplicaMemory:
                 f"serve.cache_tokens {settings.cache_tokens}: is less than a block (serve.block {settings.block})"
             )
         blocks = settings.cache_tokens // settings.block
+        if blocks < plan.pipeline:
+            raise LoomError(
+                f"serve.cache_tokens {settings.cache_tokens}: is less than a block for each of the {plan.pipeline} "
+                "schedulers of plan.pipeline"
+            )
         if blocks * per_token * settings.block > left:
             taken = format_bytes(settings.cache_tokens * per_token)
             raise LoomError(
                 f"serve.cache_tokens {settings.cache_tokens:,}: take {taken} of a chip, weights leave "
                 f"{format_bytes(max(left, 0))}"
             )
-    if blocks < 1:
+    if blocks < plan.pipeline:
         least = _least_chips(served, weights)
         raise LoomError(
             f"{served.model.name} leaves no room for keys and values: of the {format_bytes(usable)} that may be used "
             f"of a chip (serve.memory_share {settings.memory_share:g}) weights take {format_bytes(weights)}, "
             f"activations {format_bytes(working)}"
             + (f", adapters {format_bytes(adapters)}" if adapters else "")
-            + (f"; plan.tensor={least} leaves room" if least <= served.cluster.chips else "")
+            + (f"; plan.tensor={least} leaves room" if least * plan.pipeline <= served.cluster.chips else "")
         )
+    together = chips // plan.pipeline
     return ReplicaMemory(
         capacity * chips,
         usable * chips,
-        weights * chips,
+        sum(w for w, _ in stages) * together,
         working * chips,
-        per_token * chips,
+        sum(t for _, t in stages) * together,
         adapters / settings.adapter_slots * chips,
         settings.block,
-        blocks,
+        blocks // plan.pipeline * plan.pipeline,
     )
+
+
+def stage_memory(served: Served, part: Graph) -> list[tuple[float, float]]:
+    """Bytes of weights, and of keys and values of a token, on a chip of each stage; ``part`` is one of all layers."""
+    weights, per_token = float(part.weight_bytes), float(part.kv_bytes_per_token)
+    plan = served.plan
+    if plan.pipeline == 1:
+        return [(weights, per_token)]
+    blocks = stage_blocks(served.replica, served.model.ask, plan)
+    caches = [sum(b.cache_bytes for b in stage) for stage in blocks]
+    shares = [cache / sum(caches) for cache in caches]
+    return [(sum(b.weight_bytes for b in stage), per_token * s) for stage, s in zip(blocks, shares, strict=True)]
 
 
 def adapter_bytes(part: Graph, rank: int) -> float:
@@ -356,6 +382,7 @@ def adapter_bytes(part: Graph, rank: int) -> float:
 
 
 def _least_chips(served: Served, weights: float) -> int:
+    """Chips of a stage whose memory would hold its weights and more."""
     usable = served.settings.memory_share * served.cluster.capacity
     least = ceil(weights * served.plan.tensor / usable) + 1
     return int(2 ** ceil(np.log2(least)))
@@ -364,17 +391,19 @@ def _least_chips(served: Served, weights: float) -> int:
 def check_lengths(served: Served, memory: ReplicaMemory) -> None:
     """Refuse requests that no replica could ever answer; raises `LoomError`."""
     trace, settings = served.trace, served.settings
-    spare = int(settings.watermark * memory.blocks)
-    room = (memory.blocks - spare) * memory.block
+    spare = int(settings.watermark * (memory.blocks // served.plan.pipeline))
+    room = (memory.blocks // served.plan.pipeline - spare) * memory.block
     lengths = trace.prompt + trace.output
     at = int(np.argmax(lengths))
     more = len(settings.chances) + (memory.block if trace.segments else 0)  # a block that is cached and made once more
     if int(lengths[at]) + more > room:
         less = f", of which serve.watermark keeps {spare:,} free" if spare else ""
+        stages = served.plan.pipeline
+        dealt = f", which the {stages} schedulers of plan.pipeline share" if stages > 1 else ""
         whose = "serve.cache_tokens gives" if settings.cache_tokens else "memory leaves"
         raise LoomError(
             f"{trace.name}: request {at + 1} has {int(lengths[at]):,} tokens, a replica has room for {room:,}: {whose} "
-            f"{memory.blocks:,} blocks of {memory.block}{less}"
+            f"{memory.blocks:,} blocks of {memory.block}{less}{dealt}"
         )
     try:
         served.model.ask([("phase", "decode"), ("batch", "1"), ("context", str(int(lengths[at])))])

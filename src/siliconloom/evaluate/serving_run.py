@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,7 +34,7 @@ from siliconloom.evaluate.serving import (
 from siliconloom.evaluate.speculation import SpeculatedCosts
 from siliconloom.evaluate.step_costs import ReplicaCosts
 from siliconloom.sim.chip.energy import standing_power
-from siliconloom.sim.service.costs import StepCosts
+from siliconloom.sim.service.costs import RequestLengths, StepCosts
 from siliconloom.sim.service.fleet import Fleet, ReplicaGroup
 from siliconloom.workloads.serving.trace import RequestTrace
 
@@ -107,11 +108,7 @@ def serve(
             "workload_digest": workload_digest(first.model.token),
             "trace": trace.name,
             "trace_digest": _trace_digest(trace),
-            "plan": {
-                "tensor": first.plan.tensor,
-                "expert": first.plan.expert,
-                "data": sum(member.count for member in members),
-            },
+            "plan": {**_plan(first), "data": sum(member.count for member in members)},
             "settings": settings.model_dump(mode="json"),
             "stack": first.stack.name,
             "profile": first.profile,
@@ -173,7 +170,8 @@ def _made(fleet: ServedFleet, memories: Sequence[ReplicaMemory], costs: Sequence
         if settings.adapter_rank is not None and per_s:
             read_s = memory.adapter / member.served.plan.chips / member.served.cluster.machine.bandwidth
             adapters = settings.adapter_slots, memory.adapter / per_s, read_s
-        group = ReplicaGroup(each, memory.blocks, member.count, swap_s, adapters, speed / max(speeds))
+        stages = member.served.plan.pipeline
+        group = ReplicaGroup(each, memory.blocks, member.count, swap_s, adapters, speed / max(speeds), stages)
         (prompts if member.role is ReplicaRole.PROMPTS else others).append(group)
     per_token = memories[0].per_token
     return Fleet(settings, trace, others, prompts, lambda tokens: fleet.handover(tokens * per_token))
@@ -184,14 +182,14 @@ BUSY = 32
 
 
 def _speed(served: Served, costs: StepCosts) -> float:
-    """Requests of the trace's mean lengths that a replica answers in a second, 32 of them at once."""
+    """Requests of the trace's mean lengths that a replica answers in a second, 32 of them at once in each stage."""
     trace = served.trace
     prompt, output = float(trace.prompt.mean()), float(trace.output.mean())
     budget = min(int(trace.prompt.max()), served.settings.token_budget, max(round(prompt), 1))
     chunk = float(costs.steps([(budget, 0)], 1, 0, np.zeros(1))[0][0]) * prompt / budget
     count = min(BUSY, served.settings.max_sequences)
     token = float(costs.steps([], 0, count, np.array([prompt + output / 2]))[0][0]) / count
-    return 1 / (chunk + output * token)
+    return served.plan.pipeline / (chunk + output * token)
 
 
 def _standing(served: Served) -> float:
@@ -203,6 +201,12 @@ def _standing(served: Served) -> float:
     return sum(standing_power(machine.chip).values()) * served.plan.chips
 
 
+def _plan(served: Served) -> dict[str, int]:
+    """How the chips of one replica share the model."""
+    plan = served.plan
+    return {"tensor": plan.tensor, "pipeline": plan.pipeline, "expert": plan.expert}
+
+
 def _group(member: FleetMember, memory: ReplicaMemory) -> dict[str, Any]:
     served = member.served
     return {
@@ -210,7 +214,7 @@ def _group(member: FleetMember, memory: ReplicaMemory) -> dict[str, Any]:
         "role": member.role.value,
         "replicas": member.count,
         "chips": served.plan.chips,
-        "plan": {"tensor": served.plan.tensor, "expert": served.plan.expert},
+        "plan": _plan(served),
         "stack": served.stack.name,
         "price": member.price,
         "memory": {
@@ -231,14 +235,15 @@ def _audit(fleet: Fleet, costs: ReplicaCosts, audits: int | None) -> list[float]
     """Relative differences of steps' kernels from what the evaluator says of them in full."""
     wanted = (8 if costs.predicted else 4) if audits is None else audits
     found: list[float] = []
-    of_these = (costs, *(r.costs for r in fleet.replicas if getattr(r.costs, "target", None) is costs))
-    samples = [sample for replica in fleet.replicas if replica.costs in of_these for sample in replica.samples]
+    of_these = (costs, *(r.costs for r in fleet.engines if getattr(r.costs, "target", None) is costs))
+    samples = [sample for engine in fleet.engines if engine.costs in of_these for sample in engine.samples]
     if not wanted or not samples:
         return found
     for at in sorted({round(i * (len(samples) - 1) / max(wanted - 1, 1)) for i in range(wanted)}):
         chunks, ended, contexts = samples[at]
         mean = np.array([np.mean(contexts) if contexts else 0.0])
-        told = float(costs.kernels(chunks, ended, len(contexts), mean, len(set(contexts)))[0][0])
+        lengths = RequestLengths(Counter(each - 1 for each in contexts))
+        told = float(costs.kernels(chunks, ended, len(contexts), mean, lengths)[0][0])
         found.append(abs(told / costs.whole(chunks, contexts) - 1))
     return found
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.evaluate.step_costs import ReplicaCosts
-from siliconloom.sim.service.costs import Chunk
+from siliconloom.sim.service.costs import EQUAL, Chunk, RequestLengths
 
 Float = NDArray[np.float64]
 
@@ -23,7 +23,7 @@ class SpeculatedCosts:
         self.target, self.draft, self.guesses = target, draft, guesses
 
     def steps(
-        self, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float, lengths: int = 1
+        self, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float, lengths: RequestLengths = EQUAL
     ) -> tuple[Float, Float]:
         """See `siliconloom.sim.service.costs.StepCosts`."""
         seconds, joules = self.target.steps(chunks, ended, count, contexts, lengths)

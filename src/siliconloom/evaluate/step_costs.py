@@ -23,21 +23,21 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from siliconloom.arch import LoomError, NotSupported
+from siliconloom.arch import NotSupported
 from siliconloom.arch.memo import key_of, shared_memo
 from siliconloom.baselines.machine import GpuMachine
-from siliconloom.baselines.model import kernels_of, predict_rows
 from siliconloom.baselines.stacks import NO_STACK, Stack
 from siliconloom.evaluate.asked import workload_digest
 from siliconloom.evaluate.chip_machine import ChipMachine
 from siliconloom.evaluate.chip_part import operator_rows
 from siliconloom.evaluate.pim_machine import PimMachine
+from siliconloom.evaluate.predicted_attention import PredictedAttention, next_tokens
 from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.inference import Server
-from siliconloom.mapper.system.layers import extent, message_seconds
+from siliconloom.mapper.system.layers import Block, extent, message_seconds
 from siliconloom.mapper.system.plan import Plan
 from siliconloom.sim.chip.energy import standing_power
-from siliconloom.sim.service.costs import Chunk
+from siliconloom.sim.service.costs import EQUAL, Chunk, RequestLengths, StepPassage
 from siliconloom.workloads import Attention, Collective, Graph, Operator, Vector
 from siliconloom.workloads.roles import Role, Section
 from siliconloom.workloads.subgraph import subgraph
@@ -75,6 +75,23 @@ class StepTerms(Struct, frozen=True):
 FIELDS = 7
 
 
+class StepParts(Struct, frozen=True):
+    """The same of steps in a row, whose attention differs."""
+
+    body: tuple[float, float]
+    head: tuple[float, float]
+    attention: tuple[Float, Float]
+    launched: float
+
+    @property
+    def seconds(self) -> Float:
+        return self.attention[0] + (self.body[0] + self.head[0])
+
+    @property
+    def joules(self) -> Float:
+        return self.attention[1] + (self.body[1] + self.head[1])
+
+
 class ReplicaCosts:
     """Costs of one replica: the chips that a plan puts one copy of a model on.
 
@@ -110,19 +127,25 @@ class ReplicaCosts:
             raise NotSupported(f"serving on {cluster.name}, whose chips differ")
         if isinstance(machine, PimMachine):
             raise NotSupported(f"serving on {cluster.name}, whose memory computes")
-        if plan.pipeline > 1 or plan.context > 1 or plan.attention_chips or plan.overlap != "none":
+        if plan.context > 1 or plan.attention_chips or plan.overlap != "none":
             raise NotSupported(
-                f"serving under {plan.text(training=False)}: replicas share a model by plan.tensor and plan.expert"
+                f"serving under {plan.text(training=False)}: replicas share a model by plan.tensor, plan.pipeline and "
+                "plan.expert"
             )
         self.cluster, self.ask, self.plan, self.stack = cluster, ask, plan, stack
         self._exact = isinstance(machine, GpuMachine)
         self._lengths = [*(n for n in (LENGTHS if self._exact else STRAIGHT) if n < longest), longest]
         self._found: dict[tuple[str, int, int], StepTerms] = {}
         self._answers: dict[tuple[Any, ...], tuple[float, float]] = {}
-        self._rows: dict[int, list[tuple[dict[str, Any], int]]] = {}
-        """Of a GPU's attention for one request, kernels by length, and how often a step has each."""
+        self._predicted: PredictedAttention | None = None
         self._curves: dict[int, tuple[Float, Float, Float]] = {}
         self._asked = 0
+        self._sharing = cluster.chips // plan.pipeline
+        """Chips that do every layer together."""
+        if isinstance(machine, GpuMachine):
+            self._predicted = PredictedAttention(
+                machine, lambda sets: self._part(ask(sets)), self._lengths, guesses, self._sharing
+            )
         graph = ask([("phase", "decode"), ("batch", "1"), ("context", "1")])
         digest = workload_digest(graph), cluster.digest, repr(plan), str(machine), str(self._lengths[-1]), str(guesses)
         self._key = key_of("serving costs", *digest)
@@ -152,7 +175,7 @@ class ReplicaCosts:
     @property
     def asked(self) -> int:
         """How often the evaluator was asked."""
-        return self._asked
+        return self._asked + (0 if self._predicted is None else self._predicted.asked)
 
     def keep(self) -> None:
         """Keep what the evaluator said for other processes."""
@@ -164,51 +187,99 @@ class ReplicaCosts:
         shared_memo().keep(self._key, {"kinds": kinds, "numbers": numbers, "terms": terms.reshape(-1, FIELDS)})
 
     def steps(
-        self, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float, lengths: int = 1
+        self, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float, lengths: RequestLengths = EQUAL
     ) -> tuple[Float, Float]:
         """See `siliconloom.sim.service.costs.StepCosts`."""
-        seconds, joules, launched = self.kernels(chunks, ended, count, contexts, lengths)
-        return self.stack.step_seconds(seconds, launched, count + len(chunks), self.plan.tensor), joules
+        parts = self._step_parts(chunks, ended, count, contexts, lengths)
+        seconds, joules, sequences = parts.seconds, parts.joules, count + len(chunks)
+        if self.plan.pipeline == 1:
+            return self.stack.step_seconds(seconds, parts.launched, sequences, self.plan.tensor), joules
+        of_stages, hop = self._stage_seconds(parts, self._tokens(chunks, count))
+        through = np.sum(of_stages, axis=0) + hop * (self.plan.pipeline - 1)
+        return through + self.stack.host(sequences, self.plan.tensor), joules
+
+    def passage(
+        self, chunks: Sequence[Chunk], ended: int, count: int, context: float, lengths: RequestLengths = EQUAL
+    ) -> StepPassage:
+        """See `siliconloom.sim.service.costs.StagedCosts`."""
+        parts = self._step_parts(chunks, ended, count, np.array([context]), lengths)
+        of_stages, hop = self._stage_seconds(parts, self._tokens(chunks, count))
+        host = self.stack.host(count + len(chunks), self.plan.tensor)
+        return StepPassage(host, tuple(float(seconds[0]) for seconds in of_stages), hop)
 
     def kernels(
-        self, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float, lengths: int = 1
+        self, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float, lengths: RequestLengths = EQUAL
     ) -> tuple[Float, Float, float]:
-        """Seconds and joules of the steps' kernels, and how many of them one launches.
+        """Seconds and joules of the steps' kernels, and how many of them one launches."""
+        parts = self._step_parts(chunks, ended, count, contexts, lengths)
+        return parts.seconds, parts.joules, parts.launched
 
-        A program of ours has an attention for every length that requests have: as many as there are lengths, of equal
-        shares of the requests. A GPU has one kernel for all.
-        """
+    def _tokens(self, chunks: Sequence[Chunk], count: int) -> int:
+        return count * (self._guesses + 1) + sum(new for new, _ in chunks)
+
+    def _stage_seconds(self, parts: StepParts, tokens: int) -> tuple[list[Float], float]:
+        """Of steps in a row, seconds of each stage's chips, and seconds from one to the next."""
+        layers = sum(self.dealt)
+        whole = parts.body[0] + parts.attention[0]
+        found: list[Float] = []
+        for stage, mine in enumerate(self.dealt):
+            seconds = whole * (mine / layers) + (parts.head[0] if stage == len(self.dealt) - 1 else 0.0)
+            found.append(np.maximum(seconds, parts.launched * mine / layers * self.stack.kernel))
+        return found, self._stepping.hop(self.plan, tokens)
+
+    @cached_property
+    def _stepping(self) -> Server:
+        """Steps of one token of one request, for what stages hand on."""
+        return Server(self.cluster, self.ask(next_tokens(1, self._lengths[0], self._guesses)))
+
+    @cached_property
+    def dealt(self) -> tuple[int, ...]:
+        """Layers of every stage of the pipeline."""
+        return stage_layers(self.cluster, self.ask, self.plan)
+
+    def _step_parts(
+        self, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float, lengths: RequestLengths
+    ) -> StepParts:
+        """Parts of the steps' kernels."""
         seconds, joules = np.zeros(len(contexts)), np.zeros(len(contexts))
-        rest_s = rest_j = launched = 0.0
+        body, head, launched = (0.0, 0.0), (0.0, 0.0), 0.0
         if chunks:
-            each = self._guesses + 1
-            tokens = count * each + sum(new for new, _ in chunks)
-            rows = count + -(-ended // each)
+            tokens, rows = self._tokens(chunks, count), count + -(-ended // (self._guesses + 1))
             body = self._blend(tokens, lambda n: self._body(n).body)
-            head = self._blend(rows, lambda n: self._decode(n, self._lengths[0]).head) if rows else (0.0, 0.0)
+            head = self._blend(rows, lambda n: self._decode(n, self._lengths[0]).head) if rows else head
             launched = self._decode(1, self._lengths[0]).launched
-            rest_s, rest_j = body[0] + head[0], body[1] + head[1]
             if self._exact:  # one kernel for all requests, whatever their lengths: what each takes anyway counts once
-                rest_s -= (len(set(chunks)) - 1) * self._chunk(1, 0).attention[0]
-                rest_s -= self._decode(1, 1).attention[0] * (count > 0)
+                seconds -= (len(set(chunks)) - 1) * self._chunk(1, 0).attention[0]
+                seconds -= self._decode(1, 1).attention[0] * (count > 0)
             for (new, known), many in Counter(chunks).items():
-                s, j = self._chunk_attention(new, known, many)
-                rest_s, rest_j = rest_s + s, rest_j + j
+                chunk_s, chunk_j = self._chunk_attention(new, known, many)
+                seconds, joules = seconds + chunk_s, joules + chunk_j
         if count:
-            each, more = divmod(count, 1 if self._exact else max(lengths, 1))
-            groups = ((each, max(lengths, 1) - more), (each + 1, more)) if not self._exact else ((count, 1),)
-            for size, times in groups:
-                if size and times:
-                    at, curve_s, curve_j = self._curve(size, float(contexts[-1]))
-                    seconds += np.interp(contexts, at, curve_s) * times
-                    joules += np.interp(contexts, at, curve_j) * times
+            token_s, token_j = self._token_attention(count, contexts, lengths)
+            seconds, joules = seconds + token_s, joules + token_j
             if not chunks:
                 first = self._lengths[0]
-                for part in ("body", "head"):
-                    s, j = self._blend(count, lambda n, part=part: getattr(self._decode(n, first), part))  # type: ignore[misc]
-                    rest_s, rest_j = rest_s + s, rest_j + j
+                body = self._blend(count, lambda n: self._decode(n, first).body)
+                head = self._blend(count, lambda n: self._decode(n, first).head)
                 launched = self._decode(1, first).launched
-        return seconds + rest_s, joules + rest_j, launched
+        return StepParts(body, head, (seconds, joules), launched)
+
+    def _token_attention(self, count: int, contexts: Float, lengths: RequestLengths) -> tuple[Float, Float]:
+        """Attention of next tokens in steps in a row.
+
+        A program of ours has one for every length that requests have: as many as there are lengths, of equal shares of
+        the requests. A GPU has one kernel for all.
+        """
+        if self._predicted is not None:
+            return self._predicted.tokens(count, contexts, lengths)
+        seconds, joules = np.zeros(len(contexts)), np.zeros(len(contexts))
+        each, more = divmod(count, lengths.distinct)
+        for size, times in ((each, lengths.distinct - more), (each + 1, more)):
+            if size and times:
+                at, curve_s, curve_j = self._curve(size, float(contexts[-1]))
+                seconds += np.interp(contexts, at, curve_s) * times
+                joules += np.interp(contexts, at, curve_j) * times
+        return seconds, joules
 
     def whole(self, chunks: Sequence[Chunk], contexts: Sequence[int]) -> float:
         """Seconds of the kernels of a true step, asked in full: every request with its own length."""
@@ -233,52 +304,29 @@ class ReplicaCosts:
         return a[0] + (b[0] - a[0]) * share, a[1] + (b[1] - a[1]) * share
 
     def _curve(self, count: int, longest: float) -> tuple[Float, Float, Float]:
-        """Attention of ``count`` next tokens by their mean length, up to ``longest``."""
+        """Attention of ``count`` next tokens on a simulated machine by their mean length, up to ``longest``."""
         known = self._curves.get(count)
         if known is not None and known[0][-1] >= longest:
             return known
-        upto = min(bisect_left(self._lengths, longest) + 1, len(self._lengths))
-        lengths = self._lengths[:upto]
-        if self._exact:
-            made = self._predicted_curve(count, lengths)
-            self._curves[count] = made
-            return made
+        lengths = self._upto(longest)
         found = [self._blend(count, lambda n, c=c: self._decode(n, c).attention) for c in lengths]  # type: ignore[misc]
         made = (np.array(lengths, np.float64), np.array([s for s, _ in found]), np.array([j for _, j in found]))
         self._curves[count] = made
         return made
 
-    def _predicted_curve(self, count: int, lengths: Sequence[int]) -> tuple[Float, Float, Float]:
-        """The same on a GPU: its kernels at all lengths are one question to the model of kernels."""
-        machine = self.cluster.machine
-        assert isinstance(machine, GpuMachine)
-        rows: list[dict[str, Any]] = []
-        repeats: list[int] = []
-        ends: list[int] = []
-        for length in lengths:
-            if length not in self._rows:
-                part = self._part(self.ask(self._next_tokens(1, length)))
-                names = {o.name for o in part.operators() if isinstance(o, Attention)}
-                kernels = [k for k in kernels_of(part) if k.operator in names]
-                self._rows[length] = [(k.row, k.repeat) for k in kernels]
-                self._asked += 1
-            rows += [row | {"batch": count * row["batch"]} for row, _ in self._rows[length]]
-            repeats += [repeat for _, repeat in self._rows[length]]
-            ends.append(len(rows))
-        seconds, joules = predict_rows(machine.gpu, rows, sustained=machine.sustained)
-        above = np.maximum(joules - seconds * machine.gpu.idle_power, 0.0) * self.cluster.chips
-        total_s, total_j = (np.cumsum(each * np.array(repeats)) for each in (seconds, above))
-        at = np.array(ends) - 1
-        sums = (np.diff(total[at], prepend=0.0) for total in (total_s, total_j))
-        curve_s, curve_j = sums
-        return np.array(lengths, np.float64), curve_s, curve_j
+    def _upto(self, longest: float) -> list[int]:
+        """Lengths that are asked for up to one."""
+        return self._lengths[: min(bisect_left(self._lengths, longest) + 1, len(self._lengths))]
 
     def _chunk_attention(self, new: int, known: int, many: int = 1) -> tuple[float, float]:
         """Attention of new tokens behind those that lie in the cache, of so many requests that are alike."""
         key = "chunk", new, known, many
         if key in self._answers:
             return self._answers[key]
-        if many > 1 and not (self._exact and self._plain):
+        if self._predicted is not None and (known or many > 1) and new > 1:
+            self._answers[key] = self._predicted.chunks(new, known, many)
+            return self._answers[key]
+        if many > 1:
             s, j = self._chunk_attention(new, known)
             return s * many, j * many
 
@@ -294,50 +342,20 @@ class ReplicaCosts:
             s, j = ((x / low + (y / high - x / low) * share) * new for x, y in zip(a, b, strict=True))
             return s, j
 
-        if self._exact and (known or many > 1) and new > 1 and self._plain:
-            found = self._predicted_chunk(new, known, many)
-        elif many > 1:
-            s, j = at(known)
-            found = s * many, j * many
-        else:
-            place = bisect_left(self._lengths, known)
-            low = self._lengths[place - 1] if place else 0
-            high = min(self._lengths[min(place, len(self._lengths) - 1)], self._lengths[-1] - new)
-            if known == 0 or high <= known:  # asked for itself, or no request is longer
-                low, high = known, known + 1
-            share = (known - low) / (high - low)
-            a = at(low)
-            b = at(high) if share else a
-            found = a[0] + (b[0] - a[0]) * share, a[1] + (b[1] - a[1]) * share
+        place = bisect_left(self._lengths, known)
+        low = self._lengths[place - 1] if place else 0
+        high = min(self._lengths[min(place, len(self._lengths) - 1)], self._lengths[-1] - new)
+        if known == 0 or high <= known:  # asked for itself, or no request is longer
+            low, high = known, known + 1
+        share = (known - low) / (high - low)
+        a = at(low)
+        b = at(high) if share else a
+        found = a[0] + (b[0] - a[0]) * share, a[1] + (b[1] - a[1]) * share
         self._answers[key] = found
         return found
 
-    @cached_property
-    def _plain(self) -> list[tuple[dict[str, Any], int]]:
-        """A GPU's kernels of a chunk's attention where every token attends to all before it; else none."""
-        part = self._part(self.ask([("requests", "[{new: 2, context: 2}]")]))
-        attentions = {o.name: o for o in part.operators() if isinstance(o, Attention)}
-        if any(o.window is not None or o.cached is not None for o in attentions.values()):
-            return []
-        return [(k.row, k.repeat) for k in kernels_of(part) if k.operator in attentions]
-
-    def _predicted_chunk(self, new: int, known: int, many: int) -> tuple[float, float]:
-        """Attention of chunks that are alike, asked of the model of kernels alone."""
-        machine = self.cluster.machine
-        assert isinstance(machine, GpuMachine)
-        rows = [row | {"batch": many, "q_len": new, "kv_len": new + known} for row, _ in self._plain]
-        repeats = np.array([repeat for _, repeat in self._plain])
-        seconds, joules = predict_rows(machine.gpu, rows, sustained=machine.sustained)
-        above = np.maximum(joules - seconds * machine.gpu.idle_power, 0.0) * self.cluster.chips
-        return float((seconds * repeats).sum()), float((above * repeats).sum())
-
     def _decode(self, count: int, length: int) -> StepTerms:
-        return self._term("decode", count, length, self._next_tokens(count, length))
-
-    def _next_tokens(self, count: int, length: int) -> list[tuple[str, str]]:
-        """A step of the next tokens of requests whose first new token attends to ``length``."""
-        sets = [("phase", "decode"), ("batch", str(count)), ("context", str(length + self._guesses))]
-        return [*sets, ("sequence", str(self._guesses + 1))] if self._guesses else sets
+        return self._term("decode", count, length, next_tokens(count, length, self._guesses))
 
     def _body(self, tokens: int) -> StepTerms:
         """Terms of so many new tokens, in prompts that are no longer than requests are: of these the body is meant."""
@@ -377,7 +395,7 @@ class ReplicaCosts:
         part = self._part(graph)
         if apart:
             part = subgraph(part, [o for o in part.operators() if _kind_of(o) == "attention"])
-        machine, chips = self.cluster.machine, self.cluster.chips
+        machine, chips = self.cluster.machine, self._sharing
         seconds, joules, launched = _asked_of(machine, part, self.plan)
         sums = {"body": [0.0, 0.0], "head": [0.0, 0.0], "attention": [0.0, 0.0]}
         for operator in part.operators():
@@ -417,11 +435,27 @@ def _asked_of(machine: Any, part: Graph, plan: Plan) -> tuple[Mapping[str, float
     return machine.seconds(part), drawn, 0.0
 
 
-def one_replica(cluster: Cluster, plan: Plan) -> Cluster:
-    """The chips of one replica; raises `LoomError` where the cluster has fewer."""
-    if plan.chips > cluster.chips:
-        raise LoomError(f"plan {plan.text(training=False)}: {plan.chips} chips, {cluster.name} has {cluster.chips}")
-    return cluster.part(replace(plan, data=1).chips)
+DEALT_FOR = 32
+"""Requests in the step of next tokens in which the stages of a pipeline take as long as each other."""
 
 
-__all__ = ["Ask", "ReplicaCosts", "StepTerms", "one_replica"]
+def stage_layers(cluster: Cluster, ask: Ask, plan: Plan) -> tuple[int, ...]:
+    """Layers of every stage of one replica's pipeline, of steps of next tokens (`mapper.system.stages.deal`)."""
+    server, plan = _dealing(cluster, ask, plan)
+    return tuple(server.dealt(plan, DEALT_FOR))
+
+
+def stage_blocks(cluster: Cluster, ask: Ask, plan: Plan) -> list[list[Block]]:
+    """Blocks of a chip of every stage of such a step."""
+    server, plan = _dealing(cluster, ask, plan)
+    return [kinds[0] for kinds in server.stage_blocks(plan, DEALT_FOR, server.dealt(plan, DEALT_FOR))]
+
+
+def _dealing(cluster: Cluster, ask: Ask, plan: Plan) -> tuple[Server, Plan]:
+    server = Server(cluster, ask([("phase", "decode"), ("batch", str(DEALT_FOR)), ("context", "1")]))
+    plan = replace(plan, data=1, microbatch=DEALT_FOR)
+    server.check(plan)
+    return server, plan
+
+
+__all__ = ["Ask", "ReplicaCosts", "StepTerms", "stage_blocks", "stage_layers"]

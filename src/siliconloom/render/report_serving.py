@@ -131,9 +131,11 @@ def _asked(result: dict[str, Any]) -> str:
     asked, requests = result["asked"], result["requests"]
     plan = asked["plan"]
     come = "all at once" if requests["rate"] is None else f"{requests['rate']:.4g} a second"
+    chips = plan["tensor"] * plan["pipeline"]
+    stages = f" in {plan['pipeline']} stages" if plan["pipeline"] > 1 else ""
     software = "no software of the host" if asked["stack"] == "none" else f"software {asked['stack']}"
     return (
-        f"{plan['data']} replica{'s' * (plan['data'] > 1)} of {plan['tensor']} chip{'s' * (plan['tensor'] > 1)}; "
+        f"{plan['data']} replica{'s' * (plan['data'] > 1)} of {chips} chip{'s' * (chips > 1)}{stages}; "
         f"{requests['count']:,} requests, {come}, with {requests['prompt_tokens']:,} tokens of prompts and "
         f"{requests['output_tokens']:,} of answers; {asked['settings']['batching']} batching; {software}"
     )

@@ -111,7 +111,8 @@ def _energy(result: dict[str, Any]) -> str:
 
 def _group(group: dict[str, Any]) -> str:
     """A group of replicas in words."""
-    each = f"{group['replicas']} of {group['chips']} chip{'s' * (group['chips'] > 1)}"
+    stages = f" in {group['plan']['pipeline']} stages" if group["plan"]["pipeline"] > 1 else ""
+    each = f"{group['replicas']} of {group['chips']} chip{'s' * (group['chips'] > 1)}{stages}"
     does = "" if group["role"] == "whole" else f" for {group['role']}"
     return f"{each} on {group['machine']}{does}, software {group['stack']}"
 

@@ -21,6 +21,7 @@ from siliconloom.evaluate.cluster import cluster_of
 from siliconloom.evaluate.step_costs import ReplicaCosts
 from siliconloom.mapper.system.plan import Plan
 from siliconloom.reproduce.card import Card, CardRow
+from siliconloom.sim.service.costs import EQUAL, RequestLengths
 from siliconloom.sim.service.fleet import Fleet, ReplicaGroup
 from siliconloom.workloads import Graph, load_workload
 
@@ -60,7 +61,12 @@ class SameSteps:
         self._seconds = seconds
 
     def steps(
-        self, chunks: Sequence[tuple[int, int]], ended: int, count: int, contexts: Float, lengths: int = 1
+        self,
+        chunks: Sequence[tuple[int, int]],
+        ended: int,
+        count: int,
+        contexts: Float,
+        lengths: RequestLengths = EQUAL,
     ) -> tuple[Float, Float]:
         """See `siliconloom.sim.service.costs.StepCosts`."""
         return np.full(len(contexts), self._seconds), np.zeros(len(contexts))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.requests import ServedRequests
 from siliconloom.arch.serving import ServeSettings
+from siliconloom.sim.service.costs import EQUAL, RequestLengths, StepPassage
 from siliconloom.sim.service.fleet import Fleet, ReplicaGroup
 from siliconloom.sim.service.log import Activity, Intervals
 from tests.sim.service import naive
@@ -24,18 +25,38 @@ class Linear:
         self.seconds = naive.linear(*self.numbers)
         self.asked = 0
 
-    def steps(self, chunks, ended, count, contexts, lengths=1):
+    def steps(self, chunks, ended, count, contexts, lengths=EQUAL):
         base, per_token, per_request, per_context = self.numbers
         self.asked += 1
         first = base + per_token * sum(n for n, _ in chunks) + per_request * count
         return first + per_context * count * contexts, np.ones(len(contexts))
 
 
-def served(rows, costs, blocks, *, count=1, prompts=0, handover=0.0, **keys):
+class Staged(Linear):
+    """The same dealt to stages, behind a host, with a way from one to the next."""
+
+    def __init__(self, numbers, shares, host, hop):
+        super().__init__(*numbers)
+        self.shares, self.host, self.hop = shares, host, hop
+
+    def passage(self, chunks, ended, count, context, lengths=EQUAL):
+        seconds = float(super().steps(chunks, ended, count, np.array([context]))[0][0])
+        return StepPassage(self.host, tuple(share * seconds for share in self.shares), self.hop)
+
+    def steps(self, chunks, ended, count, contexts, lengths=EQUAL):
+        seconds, joules = super().steps(chunks, ended, count, contexts)
+        return self.host + seconds * sum(self.shares) + self.hop * (len(self.shares) - 1), joules
+
+    def written_out(self, chunks, contexts):
+        seconds = self.seconds(chunks, contexts)
+        return self.host, tuple(share * seconds for share in self.shares), self.hop
+
+
+def served(rows, costs, blocks, *, count=1, prompts=0, handover=0.0, stages=1, **keys):
     """A fleet that has served (arrival, prompt, output, priority) rows."""
     arrival, prompt, output, priority = (np.array(column) for column in zip(*rows, strict=True))
     requests = ServedRequests(arrival.astype(float), prompt, output, priority=priority)
-    group = ReplicaGroup(costs, blocks, count)
+    group = ReplicaGroup(costs, blocks, count, stages=stages)
     first = [ReplicaGroup(costs, blocks, prompts)] if prompts else []
     fleet = Fleet(ServeSettings(**keys), requests, [group], first, lambda tokens: handover * tokens)
     fleet.run()
@@ -98,6 +119,44 @@ def test_every_request_is_as_one_that_goes_through_every_token_has_it(rows, memo
     assert replica.intervals.most == pytest.approx(max(gaps, default=0.0), rel=1e-9)
     assert replica.tokens == sum(o for _, _, o, _ in rows)
     assert replica.present_s == pytest.approx(float((log.finished - log.arrival).sum()), rel=1e-9)
+
+
+@settings(max_examples=150)
+@given(
+    ROWS,
+    st.sampled_from([(1, 12), (4, 30), (16, 9), (16, 60)]),
+    st.sampled_from([8, 17, 64, 2048]),
+    st.sampled_from([(0.5, 0.5), (0.7, 0.3), (0.2, 0.5, 0.3), (0.25, 0.25, 0.25, 0.25), (0.1, 0.9)]),
+    st.sampled_from([(0.0, 0.0), (0.004, 0.0), (0.0, 0.003), (0.001, 0.0005)]),
+)
+def test_schedulers_of_a_pipeline_are_as_one_that_looks_who_is_in_which_stage(rows, memory, budget, shares, ways):
+    block, spare = memory
+    stages = len(shares)
+    blocks = (math.ceil(max(p + o for _, p, o, _ in rows) / block) + spare) * stages
+    costs = Staged((0.01, 1e-4, 2e-3, 1e-5), shares, *ways)
+    most = min(8, budget)
+    fleet = served(
+        rows, costs, blocks, stages=stages, block=block, max_sequences=most, token_budget=budget, prefix_cache=False
+    )
+    expected, steps = naive.pipelined(
+        rows, costs.written_out, stages, blocks=blocks, block=block, most=most, budget=budget
+    )
+    log = fleet.log
+    for column, name in ((log.scheduled, "scheduled"), (log.first, "first"), (log.finished, "finished")):
+        np.testing.assert_allclose(column, [getattr(r, name) for r in expected], rtol=1e-9, err_msg=name)
+    assert log.preempted.tolist() == [r.preempted for r in expected]
+    assert sum(engine.steps for engine in fleet.engines) == steps
+    present = sum(engine.present_s for engine in fleet.engines)
+    assert present == pytest.approx(float((log.finished - log.arrival).sum()))
+
+
+def test_a_pipeline_with_one_request_takes_its_whole_way_and_with_many_its_slowest_stage():
+    costs = Staged((0.01, 0.0, 0.0, 0.0), (0.3, 0.5, 0.2), 0.001, 0.002)
+    alone = served([(0.0, 1, 101, 0)], costs, 999, stages=3)
+    assert alone.log.finished[0] == pytest.approx(101 * (0.001 + 0.01 + 2 * 0.002))
+    assert alone.replicas[0].busy_s == pytest.approx(101 * 0.01 / 3)
+    many = served([(0.0, 1, 101, 0)] * 30, Staged((0.1, 0.0, 0.0, 0.0), (0.3, 0.5, 0.2), 0.001, 0.002), 999, stages=3)
+    assert many.log.finished.max() == pytest.approx(101 * 3 * 0.05, rel=0.01)
 
 
 @pytest.mark.parametrize("load", [0.3, 0.7, 0.9])
@@ -373,7 +432,7 @@ def test_a_chunk_is_asked_with_what_lies_before_it():
     asked = []
 
     class Heard(Linear):
-        def steps(self, chunks, ended, count, contexts, lengths=1):
+        def steps(self, chunks, ended, count, contexts, lengths=EQUAL):
             asked.extend((*chunk, ended) for chunk in chunks)
             return super().steps(chunks, ended, count, contexts, lengths)
 
@@ -427,3 +486,16 @@ def test_activity_that_is_folded_has_the_same_sums(rows, most):
     ends = table["start_s"] + table["seconds"]
     assert ends[:-1] == pytest.approx(table["start_s"][1:])
     assert ends[-1] == pytest.approx(clock)
+
+
+@given(
+    st.dictionaries(st.integers(0, 60), st.integers(1, 5), min_size=1, max_size=8),
+    st.integers(0, 20),
+    st.integers(1, 90),
+    st.integers(1, 70),
+)
+def test_tokens_within_a_window_are_those_of_each_request(offsets, step, window, steps):
+    lengths = [offset + step + 1 for offset, many in offsets.items() for _ in range(many)]
+    contexts = np.mean(lengths) + np.arange(steps)
+    expected = [np.mean([min(length + t, window) for length in lengths]) for t in range(steps)]
+    assert RequestLengths(offsets, step).within(window, contexts) == pytest.approx(expected)
