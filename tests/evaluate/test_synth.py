@@ -14,6 +14,7 @@ from siliconloom.rtl.emit import build_rtl
 from siliconloom.rtl.synthesis.area import fpga_netlist
 from siliconloom.rtl.synthesis.part import module_ports, part_of
 from siliconloom.rtl.synthesis.place import CAPACITY, excess, frequencies, nextpnr_command
+from tests.in_turn import in_turn
 
 LIBERTY = Path(__file__).parent / "tiny.lib"
 SMALL = ["systolic-ws-8", "--set", "tile.array.rows=2", "--set", "tile.array.cols=2"]
@@ -80,7 +81,7 @@ def test_every_part_has_its_ports(name):
 
 
 @pytest.mark.usefixtures("yosys")
-@pytest.mark.parametrize("part", ["semaphore_12", "delay_32x1"])
+@pytest.mark.parametrize("part", in_turn(["semaphore_12", "delay_32x1"], 2))
 def test_ports_with_any_name_and_of_any_author_are_joined(part, tmp_path):
     bundle = part_of(build_rtl(load_chip("npu-edge-int8")), part)
     cells = fpga_netlist(bundle, tmp_path)

@@ -37,7 +37,7 @@ def mapped_to(chip, graph):
     return map_workload(chip, graph, lambda program: duration(program, chip))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     family=st.sampled_from(["gpt2", "llama", "qwen2", "opt", "mixtral", "falcon", "gpt_neox"]),
     shape=st.sampled_from(SHAPES),
@@ -146,7 +146,7 @@ def test_angles_are_read_where_they_lie_when_rows_are_cut_within_a_head(
     assert {row.name: row.differing for row in made.rows if row.differing} == {}
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     shape=st.sampled_from(SHAPES),
     dataflow=st.sampled_from(DATAFLOWS),

@@ -88,6 +88,7 @@ def test_random_tiles_agree_in_every_cycle_and_byte(number, seed):
         assert parity.passed, "\n".join([f"{chip.name}, {parity.name}", *parity.errors])
 
 
+@pytest.mark.slow
 def test_mapped_models_agree_in_every_cycle_and_byte(tmp_path):
     """A prompt, and tokens after others whose last block of keys is full in part: bf16, and eight bits of two kinds."""
     needs("icarus")
@@ -238,12 +239,9 @@ def test_faults_of_what_is_kept_are_among_those_of_a_tile():
     assert "results kept in fp16" in names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("module", "old", "new"),
-    [
-        ("cached_fp8_e4m3_bf16", "code[0]", "code[1]"),
-        pytest.param("lane", "= kept[0] ?", "= kept[1] ?", marks=pytest.mark.slow),
-    ],
+    ("module", "old", "new"), [("cached_fp8_e4m3_bf16", "code[0]", "code[1]"), ("lane", "= kept[0] ?", "= kept[1] ?")]
 )
 def test_a_planted_fault_is_found(module, old, new, monkeypatch):
     needs("icarus")

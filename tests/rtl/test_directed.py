@@ -246,6 +246,7 @@ def test_a_reset_in_the_middle_of_a_run_leaves_nothing_behind(tile):
         assert compare(f"reset at {cycle}", chip, made, outcome).passed, cycle
 
 
+@pytest.mark.slow
 @pytest.mark.rtl
 def test_bits_that_no_tile_reads_change_nothing(tile):
     """Reserved bits and fields of other instructions: the assembler refuses flags among them, circuits have no use."""

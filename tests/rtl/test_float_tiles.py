@@ -39,6 +39,7 @@ from siliconloom.verification.programs import RESULTS, product_sizes, random_ima
 from siliconloom.verification.workload import filled
 from siliconloom.workloads import load_workload
 from tests.arch.test_functions import registered
+from tests.in_turn import in_turn
 from tests.rtl.test_mapped import PRODUCTS, SETS
 
 PROGRAMS = 6
@@ -126,11 +127,14 @@ def test_random_programs_use_every_function_and_make_numbers_of_every_kind():
 
 @pytest.mark.parametrize(
     ("module", "old", "new"),
-    [
-        ("lane", "first_significand[47] ?", "1'h0 ?"),
-        ("adder", "add ? ", "1'h0 ? "),
-        ("lane", "plane[0] ? plane_data", "plane[1] ? plane_data"),
-    ],
+    in_turn(
+        [
+            ("lane", "first_significand[47] ?", "1'h0 ?"),
+            ("adder", "add ? ", "1'h0 ? "),
+            ("lane", "plane[0] ? plane_data", "plane[1] ? plane_data"),
+        ],
+        3,
+    ),
 )
 def test_a_planted_fault_is_found(module, old, new, monkeypatch):
     """In a lane's product, in the sums of the accumulator, in the parameters of a column: one program after the other.

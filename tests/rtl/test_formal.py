@@ -46,6 +46,7 @@ def test_the_register_slice_keeps_its_contract_in_every_cycle(width):
     assert prove(monitor(RegisterSlice, width), depth=8, induction=3, distinct=True).induction == 3
 
 
+@pytest.mark.slow
 def test_older_sums_are_rescaled_exactly_in_every_cycle():
     """For all sums and shifts, against the rounding that the lanes of the vector unit are written with."""
     assert prove(monitor(AdderLane), depth=3, induction=2).induction == 2

@@ -59,6 +59,7 @@ def test_what_was_compiled_is_compiled_no_more(tmp_path, builds):
     assert builds() == 1
 
 
+@pytest.mark.slow
 def test_another_circuit_is_compiled_and_its_bug_is_found(tmp_path, builds):
     """A product that adds one more than it should, in a file of the same name."""
     chip = load_chip("systolic-ws-8")
@@ -97,6 +98,7 @@ def test_programs_that_need_about_as_much_memory_share_a_bench(tmp_path, builds)
     assert builds() == 1
 
 
+@pytest.mark.slow
 def test_a_tile_with_a_unit_from_elsewhere_is_generated_each_time(monkeypatch):
     chip, made = load_chip("systolic-ws-8"), []  # the tile of an array: what is generated again is not the question
     monkeypatch.setattr(npu, "build_rtl", lambda chip: made.append(chip) or build_rtl(chip))

@@ -13,6 +13,7 @@ from siliconloom.rtl.bench.link_cases import PATTERN, SETTLE, run_link_cases
 from siliconloom.sim.network.link import ErrorPattern, Faults, run_link
 from siliconloom.verification.link import compare_link
 from siliconloom.verification.link_cases import modelled_link, random_link_case
+from tests.in_turn import in_turn
 
 LINKS = [
     LinkProtocol(wire_cycles=0, packet_flits=1, outstanding=1, credits=1, timeout=7),
@@ -60,7 +61,7 @@ def test_cycles_equal_the_models_on_long_runs(seed, tmp_path):
 
 @icarus
 @pytest.mark.rtl
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("number", in_turn([1, 2], 2))
 def test_any_wrong_bits_at_all_lose_and_repeat_nothing(tmp_path, number):
     protocol = LINKS[number]
     cases = [random_link_case(protocol, 70 + n, rate, 120, harsh=True) for n, rate in enumerate((0.005, 0.02, 0.05))]

@@ -125,7 +125,7 @@ CUT = {
 """Arrays, buses, lanes and products whose tiles begin within a window of the bus: cut row by row, or with a rest."""
 
 
-@pytest.mark.parametrize("kind", in_turn(CUT, 3))
+@pytest.mark.parametrize("kind", in_turn(CUT, 9))
 def test_transfers_that_are_cut_agree_in_every_cycle_and_byte(kind, tmp_path):
     array, bus, lanes, (m, n, k) = CUT[kind]
     sets = {f"tile.array.{key}": value for key, value in array.items()} | {"tile.array.load_rows": 1}
@@ -417,6 +417,7 @@ def test_keys_that_stay_on_an_array_that_keeps_its_sums_agree_in_every_cycle_and
     assert case.bytes_compared > 1000
 
 
+@pytest.mark.slow
 def test_rows_that_are_carried_and_keys_that_stay_agree_in_every_cycle_and_byte(chip, tmp_path):
     for parity in check_programs(chip, carried(chip, tmp_path, CARRIED[:2]) + staying(chip, tmp_path, STAYING)):
         case = parity.case()

@@ -221,10 +221,9 @@ def test_the_bench_uses_every_opcode_function_and_flag():
     "name",
     [
         "npu-edge-int8",
-        "tpu-v4",
         "gemmini-16",
         "npu-edge",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("npu-balanced", "npu-datacenter")),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("npu-balanced", "npu-datacenter", "tpu-v4")),
     ],
 )
 def test_every_library_tile_has_programs_for_its_bench(name):

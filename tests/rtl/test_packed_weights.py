@@ -178,12 +178,10 @@ def test_an_edge_tile_in_small_agrees(wide):
         assert parity.passed, "\n".join([parity.name, *parity.errors])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "old", "new"),
-    [
-        ("weight_bf16_minimum", "code[0]", "code[1]"),
-        pytest.param("narrowing_bf16", "i[15] & ", "i[14] & ", marks=pytest.mark.slow),
-    ],
+    [("weight_bf16_minimum", "code[0]", "code[1]"), ("narrowing_bf16", "i[15] & ", "i[14] & ")],
 )
 def test_a_planted_fault_is_found(module, old, new, monkeypatch):
     needs("icarus")

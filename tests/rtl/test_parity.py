@@ -117,7 +117,7 @@ MUTATIONS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "operands", "module", "old", "new"), in_turn(MUTATIONS, 3))
+@pytest.mark.parametrize(("name", "operands", "module", "old", "new"), in_turn(MUTATIONS, 8))
 def test_a_planted_fault_is_found(name, operands, module, old, new, tmp_path):
     """A bench that cannot fail is worth nothing: change one operator in the Verilog, and it must be seen."""
     need("icarus")

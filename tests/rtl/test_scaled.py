@@ -268,7 +268,8 @@ def unrounded(m, dtype, word, scale):
 RIGHT_CODE = circuits.scaled_code
 
 
-@pytest.mark.parametrize("bug", ["peak", pytest.param("sign", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", ["peak", "sign"])
 def test_a_planted_fault_is_found(bug, monkeypatch):
     """Of 28 bugs planted by hand these programs found 26; one is of what is refused, one of numbers below 2^-126."""
     needs("icarus")

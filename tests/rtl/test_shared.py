@@ -125,7 +125,7 @@ def test_random_tiles_agree_in_every_cycle_and_byte(number, dtype, seed):
     [
         pytest.param("npu-edge-w8a8", "int8", marks=pytest.mark.slow),
         pytest.param("npu-edge-w8a8", "int4", marks=pytest.mark.slow),
-        ("npu-edge-w8a8", "int16"),
+        pytest.param("npu-edge-w8a8", "int16", marks=pytest.mark.slow),
         ("npu-edge-w4a8", "int8"),
     ],
 )

@@ -80,7 +80,7 @@ class PredictedAttention:
     @cached_property
     def _windows(self) -> tuple[int | None, ...]:
         """Tokens that layers see of those before; all, where nothing is said."""
-        seen = {window for _, _, window in self._of_tokens(self._lengths[-1])}
+        seen = {window for _, _, window in self._of_tokens(self._lengths[0])}
         return tuple(sorted(seen, key=lambda window: (window is None, window or 0)))
 
     def _of_tokens(self, length: int) -> list[Kernel]:

@@ -121,7 +121,7 @@ CONFIG = {
     batch=st.integers(1, 2),
     bus=st.sampled_from([8, 16, 64]),
 )
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_small_model_is_legal_and_not_below_its_bound(
     sides, load_rows, wide, kept, dim, heads, decode, length, batch, bus
 ):

@@ -64,7 +64,7 @@ def test_a_slow_decompressor_is_named(there, capsys):
     assert any("what that needs of energy is not counted" in note for note in slow["notes"])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.integers(0, 2**32), st.floats(0.05, 1), st.integers(1, 512), st.integers(1, SEARCHED))
 def test_no_mapping_of_compressed_weights_is_below_its_bound(seed, ratio, rate, one):
     r = random.Random(seed)

@@ -37,7 +37,7 @@ def graph_of(folder, heads, dim, layers, source, sets):
     return load_workload(str(file), list(sets))
 
 
-@settings(max_examples=16, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     shape=st.sampled_from(SHAPES),
     dataflow=st.sampled_from(DATAFLOWS),

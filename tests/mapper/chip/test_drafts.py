@@ -17,6 +17,7 @@ from siliconloom.mapper.chip.mapping import _in_a_row, fit_precision, map_worklo
 from siliconloom.mapper.chip.program import blocks_of
 from siliconloom.sim.chip.engine import Stopwatch, duration, timing_key
 from siliconloom.workloads import Attention, load_workload
+from tests.in_turn import in_turn
 from tests.mapper.chip.improvements import KIB, made_chip, random_chip, random_workload, workload
 
 CHANGES = {
@@ -87,7 +88,7 @@ def _asked(r, key):
     return small(r) if r.random() < 0.5 else workload(random_workload(r))
 
 
-@pytest.mark.parametrize("key", sorted(CHANGES))
+@pytest.mark.parametrize("key", in_turn(sorted(CHANGES), 3))
 def test_equal_keys_have_equal_programs(key):
     """A task is lowered as one chip would and as another does, for whatever candidate of the first one's."""
     r, compared = random.Random(key), 0
@@ -135,7 +136,7 @@ def test_chips_that_cut_blocks_of_keys_otherwise_have_other_keys():
     assert len(set.union(*cuts.values())) == len(cuts) > 1
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", in_turn(range(3), 3))
 def test_what_others_left_behind_changes_nothing(seed):
     """Chips one after the other, as points of a sweep are, beside each of them with nothing known."""
     r, base = random.Random(seed), random_chip(random.Random(seed)) | {"tile.scratchpad.capacity": 1024 * KIB}

@@ -7,6 +7,7 @@ import pytest
 from siliconloom.arch import load_chip
 from siliconloom.evaluate.chip import simulate
 from siliconloom.workloads import load_workload
+from tests.in_turn import in_turn
 from tests.mapper.chip.improvements import (
     IMPROVEMENTS,
     KIB,
@@ -402,9 +403,7 @@ def test_search_keeps_transfers_within_their_field():
     assert simulate(chip, gemm(64, 8192, 8192), search=True).run.cycles > 0
 
 
-@pytest.mark.parametrize(
-    ("base", "shape"), [("sn40l", (257, 4096, 4096)), pytest.param("tpu-v4", (257, 4096, 1023), marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("base", "shape"), in_turn([("tpu-v4", (257, 4096, 1023)), ("sn40l", (257, 4096, 4096))], 2))
 def test_one_tile_more_is_not_slower(base, shape):
     """Sixteen tiles' shares were not among those of seventeen, which took 4 % longer."""
     tiles = load_chip(base).tile_count

@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from siliconloom.arch.errors import LoomError
@@ -151,6 +151,7 @@ def test_turns_begin_with_what_was_said_before(tmp_path):
     assert other[0] not in (*first, *second)
 
 
+@settings(max_examples=25)
 @given(
     st.sampled_from(["trace", "poisson", "gamma", "uniform"]),
     st.floats(0.1, 50),
@@ -159,15 +160,15 @@ def test_turns_begin_with_what_was_said_before(tmp_path):
 )
 def test_a_rate_is_what_comes_out(kind, rate, count, seed):
     keys = {"gamma": {"burstiness": 2.0}}.get(kind, {}) | ({"seed": seed} if kind in ("poisson", "gamma") else {})
-    settings = ServeSettings(arrivals=kind, rate=rate, requests=count, skip=5, **keys)
-    served = timed(load_trace("azure-code"), settings)
+    asked = ServeSettings(arrivals=kind, rate=rate, requests=count, skip=5, **keys)
+    served = timed(load_trace("azure-code"), asked)
     assert len(served) == count
     assert served.arrival_s[0] == 0
     assert (np.diff(served.arrival_s) >= 0).all()
     assert served.prompt.tolist() == load_trace("azure-code").prompt[5 : 5 + count].tolist()
     if kind in ("trace", "uniform"):
         assert (count - 1) / served.arrival_s[-1] == pytest.approx(rate)
-    assert (timed(load_trace("azure-code"), settings).arrival_s == served.arrival_s).all()
+    assert (timed(load_trace("azure-code"), asked).arrival_s == served.arrival_s).all()
 
 
 @pytest.mark.parametrize(("kind", "variation"), [("poisson", 1.0), ("gamma", 3.0)])
