@@ -22,7 +22,7 @@ from siliconloom.arch.gpu import Gpu
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.baselines.efficiency import load_efficiency
 from siliconloom.baselines.operations import PRECISIONS, Op, Operations, make_operations
-from siliconloom.baselines.predict import predict
+from siliconloom.baselines.predict import predict, predict_times
 from siliconloom.baselines.roofline import flops, link_bytes
 from siliconloom.workloads import Attention, Collective, Gemm, Graph, Operator, SharedAttention, Vector
 from siliconloom.workloads.graph import Phase, is_optimizer
@@ -248,8 +248,8 @@ def predict_model(
 def predict_rows(gpu: Gpu, rows: Sequence[Mapping[str, Any]], *, sustained: bool = False) -> tuple[Float, Float]:
     """Seconds and joules of one execution of each kernel of inference by itself, as `predict_model` has them."""
     operations = make_operations(rows)
-    found = predict(gpu, operations, sustained=sustained, quantized=True)
-    return np.maximum(found.seconds, _floor(gpu, operations)), found.joules
+    seconds, joules = predict_times(gpu, operations, sustained=sustained)
+    return np.maximum(seconds, _floor(gpu, operations)), joules
 
 
 def measured_note(gpu: str, share: float, unmeasured: Sequence[str]) -> str:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,14 @@ ALIASES = {
 }
 
 
+@cache
+def op_mask(ops: tuple[Op, ...]) -> Bool:
+    """Whether each operation's code is one of ``ops``."""
+    found = np.zeros(len(OPS), bool)
+    found[[OPS.index(op) for op in ops]] = True
+    return found
+
+
 class Operations(Struct, frozen=True, eq=False):
     """Rows as columns of one length; numbers are 0 and ``causal`` is false where a column is not meant.
 
@@ -209,7 +218,8 @@ class Operations(Struct, frozen=True, eq=False):
 
     def among(self, *ops: Op) -> Bool:
         """Mask of the rows that do one of ``ops``."""
-        return np.isin(self.op, [OPS.index(op) for op in ops])
+        found: Bool = op_mask(ops)[self.op]
+        return found
 
     def ops(self) -> list[Op]:
         """Operation of every row."""
@@ -349,14 +359,14 @@ def join(parts: Sequence[Operations]) -> Operations:
 def _complete(columns: dict[str, Any], cells: Cells) -> Operations:
     """Fill in what was left empty (-1), clear what is not meant, check what is."""
     op = columns["op"]
-    kind = {name: np.isin(op, [OPS.index(o) for o in OPS if name in MEANT[o]]) for name in SIZES}
+    kind = {name: op_mask(tuple(o for o in OPS if name in MEANT[o]))[op] for name in SIZES}
     prefill, decode = op == OPS.index(Op.ATTENTION_PREFILL), op == OPS.index(Op.ATTENTION_DECODE)
     _default(columns, "batch", kind["batch"], 1)
     _default(columns, "q_len", decode, 1)
     _default(columns, "q_len", prefill, columns["kv_len"])
     _default(columns, "kv_len", prefill, columns["q_len"])
     _default(columns, "kv_heads", kind["kv_heads"], columns["heads"])
-    _default(columns, "gpus", np.isin(op, [OPS.index(o) for o in MODELS]), 1)
+    _default(columns, "gpus", op_mask(tuple(MODELS))[op], 1)
     _default(columns, "causal", prefill, 1)
     columns["causal"] = (columns["causal"] > 0) & (prefill | decode)
     for name in SIZES:
@@ -369,7 +379,7 @@ def _complete(columns: dict[str, Any], cells: Cells) -> Operations:
         cells,
         op,
         "gpus",
-        np.isin(op, [OPS.index(o) for o in COLLECTIVES]) & (sizes["gpus"] < 2),
+        op_mask(tuple(COLLECTIVES))[op] & (sizes["gpus"] < 2),
         "{op} needs at least 2 GPUs",
         sizes["gpus"],
     )

@@ -119,10 +119,9 @@ def predict(
         For a precision that the GPU has no units for, or heads larger than the kernels'.
     """
     efficiency = load_efficiency(gpu.architecture)
-    found = mechanism(gpu, operations, sustained=sustained, cache_write=cache_write, quantized=quantized)
     fields, bars = fields or packaged(), bars or packaged_bars()
-    known = corrections(fields, gpu.name, operations, software)
-    seconds = np.maximum(found.seconds * np.exp(known.log * found.share), found.roofline)
+    found = mechanism(gpu, operations, sustained=sustained, cache_write=cache_write, quantized=quantized)
+    known, seconds = _corrected(fields, gpu, operations, found, software)
     joules = _joules(gpu, efficiency, operations, seconds)
     relation = _relations(gpu, efficiency, operations, known, software, fields)
     wide = row_bars(bars, fields, gpu.name, operations, seconds, known.octaves, relation, software)
@@ -131,6 +130,21 @@ def predict(
         seconds = seconds + LAUNCH_ALONE
     nearby = known.near & (relation == Relation.MEASURED)
     return Prediction(seconds, found.roofline, joules, found.bound, error, error_90, nearby)
+
+
+def predict_times(gpu: Gpu, operations: Operations, *, sustained: bool = False) -> tuple[Float, Float]:
+    """Seconds and joules as `predict` has them of kernels of inference (``quantized``), without their bars."""
+    found = mechanism(gpu, operations, sustained=sustained, quantized=True)
+    seconds = _corrected(packaged(), gpu, operations, found)[1]
+    return seconds, _joules(gpu, load_efficiency(gpu.architecture), operations, seconds)
+
+
+def _corrected(
+    fields: Fields, gpu: Gpu, operations: Operations, found: Mechanism, software: str = ""
+) -> tuple[Correction, Float]:
+    """What measured rows near by are off the mechanism, and seconds with that."""
+    known = corrections(fields, gpu.name, operations, software)
+    return known, np.maximum(found.seconds * np.exp(known.log * found.share), found.roofline)
 
 
 class Mechanism(Struct, frozen=True):
