@@ -108,6 +108,12 @@ def load_chip(chip: str | PathLike[str] | Mapping[str, Any] | Chip, sets: Sets |
     ------
     LoomError
         When there is no such file, or the description breaks a rule; the text says which, and where.
+
+    Examples
+    --------
+    >>> import siliconloom as sl
+    >>> sl.load_chip("npu-edge", {"tile.array.rows": 32}).tile.array.rows
+    32
     """
     return read_chip(named_machine(chip, "chip"), assignments(sets))
 
@@ -126,6 +132,12 @@ def load_workload(workload: Workload, sets: Sets | None = None) -> Graph:
     ------
     LoomError
         When there is no such file, or the description breaks a rule; the text says which, and where.
+
+    Examples
+    --------
+    >>> import siliconloom as sl
+    >>> sl.load_workload("gpt2").parameters
+    124439808
     """
     pairs = [(path.removeprefix("workload."), value) for path, value in assignments(sets)]
     return read_workload(named_workload(workload), pairs)

@@ -27,6 +27,7 @@ from siliconloom.api.inputs import (
 )
 from siliconloom.api.result import Result
 from siliconloom.arch import Document, LoomError
+from siliconloom.arch.progress import NOBODY, Watcher
 from siliconloom.workloads import Graph
 
 
@@ -43,6 +44,7 @@ def simulate(
     objective: str = "time",
     placement: str | None = None,
     mapping: Mapped | None = None,
+    progress: bool = False,
 ) -> Result:
     """Map a workload to a chip, GPU or system and simulate a step of it: what ``loom sim`` answers.
 
@@ -62,6 +64,8 @@ def simulate(
         What lies in which of several memory levels: ``heuristic``, ``exact`` or ``best``.
     mapping
         A mapping to run, as a file that ``loom map -o`` writes, or a dictionary.
+    progress
+        Show a bar on standard error for what takes longer than two seconds.
 
     Returns
     -------
@@ -73,6 +77,15 @@ def simulate(
         For bad descriptions, and work that does not fit.
     NotSupported
         For what a kind of machine does not do.
+
+    Examples
+    --------
+    >>> import siliconloom as sl
+    >>> step = sl.simulate("npu-edge-int8", "gpt2", {"workload.layers": 1, "workload.sequence": 64})
+    >>> step.cycles >= step.bound.lower_bound_cycles
+    True
+    >>> step.operators.name.head(3).to_list()
+    ['embedding.tokens', 'embedding.positions', 'embedding.add']
     """
     from siliconloom.arch.overrides import split_overrides
     from siliconloom.evaluate.machine import evaluate, read_machine, refuse_options
@@ -96,12 +109,13 @@ def simulate(
         mapping=mapping_document(mapping),
         objective=objective,
         placement=placement,
+        watcher=_watcher(progress),
     )
     return Result(done.result, done.simulation)
 
 
 @checked
-def plan(system: Machine, model: Workload, sets: Sets | None = None) -> Result:
+def plan(system: Machine, model: Workload, sets: Sets | None = None, *, progress: bool = False) -> Result:
     """Find the fastest way to split a model over a system: what ``loom plan`` answers.
 
     Parameters
@@ -110,6 +124,8 @@ def plan(system: Machine, model: Workload, sets: Sets | None = None) -> Result:
         Library names, files, dictionaries, or descriptions that were read.
     sets
         Values to override, by key path; ``{"plan.tensor": 8}`` and so on fix parts of the plan.
+    progress
+        Show a bar on standard error for what takes longer than two seconds.
 
     Returns
     -------
@@ -119,11 +135,19 @@ def plan(system: Machine, model: Workload, sets: Sets | None = None) -> Result:
     ------
     LoomError
         For bad descriptions, and models that do not fit.
+
+    Examples
+    --------
+    >>> import siliconloom as sl
+    >>> found = sl.plan("dgx-h100", "llama3-8b", {"workload.batch": 8})
+    >>> found["plan"]["data"] * found["plan"]["tensor"] * found["plan"]["pipeline"]
+    8
     """
     from siliconloom.evaluate.plan import plan_result, read_plan_input
 
     pairs = assignments(sets)
-    found = plan_result(*read_plan_input(named_machine(system, "system"), named_workload(model), pairs))
+    asked = read_plan_input(named_machine(system, "system"), named_workload(model), pairs)
+    found = plan_result(*asked, watcher=_watcher(progress))
     found["asked"]["overrides"] = dict(pairs)
     return Result(found)
 
@@ -139,6 +163,7 @@ def compare(
     sustained: bool = False,
     stack: str = "none",
     prices: Mapping[str, float] | None = None,
+    progress: bool = False,
 ) -> Result:
     """Put a workload on a chip or system and on GPUs side by side: what ``loom compare`` answers.
 
@@ -158,6 +183,8 @@ def compare(
         Serving software on the GPUs: ``none``, ``tensorrt-llm``, ``vllm``, ``deepspeed-mii``.
     prices
         Dollars an hour, by the name of a machine.
+    progress
+        Show a bar on standard error for what takes longer than two seconds.
 
     Returns
     -------
@@ -167,6 +194,13 @@ def compare(
     ------
     LoomError
         For bad descriptions, and models that do not fit.
+
+    Examples
+    --------
+    >>> import siliconloom as sl
+    >>> beside = sl.compare("npu-datacenter", "llama3-8b", ["h100", "a100"], {"workload.layers": 1})
+    >>> [machine["name"] for machine in beside["machines"]]
+    ['npu-datacenter', 'h100', 'a100']
     """
     from siliconloom.arch.gpu import load_gpu
     from siliconloom.arch.overrides import split_overrides
@@ -194,6 +228,7 @@ def compare(
         stack=software,
         prices=[f"{name}={price}" for name, price in (prices or {}).items()],
         overrides=pairs,
+        watcher=_watcher(progress),
     )
     return Result(found)
 
@@ -209,6 +244,7 @@ def verify(
     cases: int | None = None,
     programs: int | None = None,
     mapping: Mapped | None = None,
+    progress: bool = False,
 ) -> Result:
     """Build the RTL of a chip and run random work, or a workload's program, on it and on its models: ``loom verify``.
 
@@ -230,6 +266,8 @@ def verify(
         How much random work; 8 of each unless given.
     mapping
         Of the workload.
+    progress
+        Show a bar on standard error for what takes longer than two seconds.
 
     Returns
     -------
@@ -239,6 +277,13 @@ def verify(
     ------
     LoomError
         When the simulator is missing or the description has no RTL.
+
+    Examples
+    --------
+    >>> import siliconloom as sl
+    >>> small = {"tile.array.rows": 2, "tile.array.cols": 2}
+    >>> sl.verify("systolic-ws-8", sets=small, simulator="icarus", cases=1).passed
+    True
     """
     from siliconloom.api.hardware import verified
 
@@ -251,6 +296,7 @@ def verify(
         cases=cases,
         programs=programs,
         mapping=mapping_document(mapping),
+        watcher=_watcher(progress),
     )
     return Result(record.as_dict(), record)
 
@@ -280,6 +326,13 @@ def generate_rtl(
     ------
     LoomError
         When the description has no RTL, or the folder holds something else.
+
+    Examples
+    --------
+    >>> import siliconloom as sl
+    >>> made = sl.generate_rtl("systolic-ws-8", sets={"tile.array.rows": 4})
+    >>> "module systolic_ws_8" in made.source.files["systolic_ws_8.v"]
+    True
     """
     from siliconloom.api.hardware import read_hardware
     from siliconloom.rtl.folder import check_folder
@@ -307,6 +360,8 @@ def serve(
     find: str | None = None,
     attain: float = 0.9,
     stack: str | None = None,
+    profile: str | PathLike[str] | None = None,
+    progress: bool = False,
 ) -> Result:
     """Serve a trace of requests by the replicas of a machine: what ``loom serve`` answers.
 
@@ -327,6 +382,10 @@ def serve(
         Share of the requests that must keep to it.
     stack
         Software of the host: ``vllm`` (on GPUs, where nothing is said), ``tensorrt-llm``, ``none``, ...
+    profile
+        Steps of operators that were measured on this GPU: ``measured``, or a folder of tables.
+    progress
+        Show a bar on standard error for what takes longer than two seconds.
 
     Returns
     -------
@@ -337,6 +396,15 @@ def serve(
     ------
     LoomError
         For bad descriptions, keys that nothing reads, requests that do not fit, and limits that nothing keeps to.
+
+    Examples
+    --------
+    >>> import siliconloom as sl
+    >>> served = sl.serve("h100", "llama3-8b", "512x64", {"serve.requests": 20}, slo={"ttft": 2})
+    >>> served.requests.output_tokens
+    1280
+    >>> len(served.frame("requests"))
+    20
     """
     from siliconloom.evaluate.capacity import find_capacity
     from siliconloom.evaluate.fleets import prepare_named
@@ -347,11 +415,13 @@ def serve(
     if isinstance(named, Graph):
         raise LoomError("model: must be a name, a file or a dictionary: requests make steps of it, and a graph is one")
     objective = service_level(slo)
-    served = prepare_named(named_machine(system, "system"), named, request_trace(trace), pairs, stack)
+    measured = None if profile is None else fspath(profile)
+    served = prepare_named(named_machine(system, "system"), named, request_trace(trace), pairs, stack, measured)
+    watcher = _watcher(progress)
     kept: list[Any] = []
     if find is None:
-        return Result(run_service(served, objective, pairs, kept=kept), kept[-1])
-    found = find_capacity(served, find, objective, float(attain), pairs, kept=kept)
+        return Result(run_service(served, objective, pairs, watcher=watcher, kept=kept), kept[-1])
+    found = find_capacity(served, find, objective, float(attain), pairs, watcher=watcher, kept=kept)
     return Result(found, kept[-1])
 
 
@@ -362,6 +432,7 @@ def sweep(
     *,
     scheduler: str | None = None,
     workers: int | None = None,
+    progress: bool = False,
 ) -> Result:
     """Evaluate the points of a sweep: what ``loom sweep`` answers.
 
@@ -376,6 +447,8 @@ def sweep(
     workers
         Processes; this one alone if not given. A script that starts several begins with
         ``if __name__ == "__main__":``. A Dask cluster has its own.
+    progress
+        Show the points so far and the best ones on standard error.
 
     Returns
     -------
@@ -385,14 +458,37 @@ def sweep(
     ------
     LoomError
         For a bad description, a key that no schema has, and a file that is no results'; finished points are kept.
+
+    Examples
+    --------
+    >>> import siliconloom as sl
+    >>> asked = {"kind": "sweep", "machine": "npu-edge-int8", "workload": "gpt2", "objectives": ["time"]}
+    >>> asked |= {"set": {"workload.layers": 1, "workload.sequence": 32}, "keys": {"tile.array.cols": [16, 32]}}
+    >>> len(sl.sweep(asked).frame("points"))
+    2
     """
     from siliconloom.sweeps.run import run_sweep
 
     described = Document.of(dict(description), "sweep") if isinstance(description, Mapping) else fspath(description)
     kept = None if results is None else fspath(results)
     own = 1 if workers is None and scheduler is None else workers
-    found = run_sweep(described, kept, scheduler=scheduler, workers=own)
+    if not progress:
+        found = run_sweep(described, kept, scheduler=scheduler, workers=own)
+        return Result(found.as_dict(), found)
+    from siliconloom.render.sweep import LiveSweep
+
+    with LiveSweep(True) as live:
+        found = run_sweep(described, kept, scheduler=scheduler, workers=own, watcher=live)
     return Result(found.as_dict(), found)
+
+
+def _watcher(progress: bool) -> Watcher:
+    """Who is told how far an evaluation is."""
+    if not progress:
+        return NOBODY
+    from siliconloom.render.tables import Terminal
+
+    return Terminal(True)
 
 
 __all__ = ["compare", "generate_rtl", "plan", "serve", "simulate", "sweep", "verify"]
