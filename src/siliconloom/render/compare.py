@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
@@ -19,12 +20,26 @@ def compare_tables(result: dict[str, Any], out: Console) -> None:
     print_overrides(result, out)
     for note in result["notes"]:
         out.print(f"note: {note}", style="yellow")
-    rows: list[Row] = total_rows(machines)
-    names = [f"{m['count']} x {m['name']}" if m["count"] > 1 else m["name"] for m in machines]
-    out.print(table("totals", [("", "left"), *((n, "right") for n in names)], rows))
+    sides = [[machines[0], *machines[at : at + BESIDE]] for at in range(1, len(machines), BESIDE)]
+    for side in sides:
+        names = [f"{m['count']} x {m['name']}" if m["count"] > 1 else m["name"] for m in side]
+        out.print(table("totals", [("", "left"), *((n, "right") for n in names)], total_rows(side)))
     for line in [*error_lines(machines), *energy_lines(machines)]:
         out.print(line, style="dim")
     out.print()
+    for side in sides:
+        _print_operators(out, result["operators"], side)
+    out.print("± error; ratio: of ours, above 1 ours is faster", style="dim")
+    for line in measured_lines(machines):
+        out.print(line, style="dim")
+
+
+BESIDE = 2
+"""Machines that a table has beside ours; more are in further tables."""
+
+
+def _print_operators(out: Console, operators: Sequence[dict[str, Any]], machines: list[dict[str, Any]]) -> None:
+    """A table of what each operator takes on ours and on the others."""
     first = machines[0]["name"]
     narrow, known = len(machines) > 2, any(m["measured_s"] is not None for m in machines)
     columns = [("operator", "right"), (first, "right"), ("bound", "left")]
@@ -32,17 +47,14 @@ def compare_tables(result: dict[str, Any], out: Console) -> None:
         columns += [(machine["name"], "right"), ("", "left"), ("ratio", "right")]
         if not narrow:
             columns[-1:] = [*[("measured", "left")] * known, ("ratio", "right"), ("of roofline", "right")]
-    rows = []
-    for operator in result["operators"]:
+    rows: list[Row] = []
+    for operator in operators:
         own = operator["machines"][first]
         row = [operator["name"].removeprefix("layer."), format_si(own["seconds"], "s"), own["bound"] or ""]
         for machine in machines[1:]:
             row += _their_cells(operator["machines"][machine["name"]], own, narrow=narrow, known=known)
         rows.append(tuple(row))
     out.print(table("operators, all executions", columns, rows))
-    out.print("± error; ratio: of ours, above 1 ours is faster", style="dim")
-    for line in measured_lines(machines):
-        out.print(line, style="dim")
 
 
 def headlines(machines: list[dict[str, Any]]) -> list[str]:
