@@ -73,7 +73,7 @@ def test_a_service_tells_all_of_its_result(found):
     charts, timeline = checked(page), result["timeline"]
     for name in ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s"):
         assert dict(charts[name]["rows"]) == result[name]
-    assert sum(size for _, size in charts["memory"]["rows"]) == pytest.approx(result["memory"]["capacity_bytes"])
+    assert sum(size for _, _, size in charts["memory"]["rows"]) == pytest.approx(result["memory"]["capacity_bytes"])
     drawn = data_of(page)["overtime"]
     lines = {line["name"]: line["values"] for panel in drawn["panels"] for line in panel["lines"]}
     assert sum(lines["answers"]) * drawn["step_s"] == pytest.approx(result["requests"]["output_tokens"], rel=1e-4)
@@ -117,4 +117,8 @@ def test_a_service_whose_energy_or_price_nobody_knows_has_its_page(tmp_path):
     file = tmp_path / "fleet.yaml"
     file.write_text("kind: fleet\nname: two\ngroups: [{machine: h100, price: 7}, {machine: a100, price: 3}]\n")
     fleet = serve(prepare_named(str(file), "llama3-8b", "64x8", sets))
-    assert "at 7, 3 $/h" in serving_html(fleet)
+    page = serving_html(fleet)
+    assert "at 7, 3 $/h" in page
+    for group in fleet["groups"]:
+        assert f"{group['machine']}: keys and values" in page
+        assert f"{group['memory']['blocks']:,} blocks of 16 tokens" in page

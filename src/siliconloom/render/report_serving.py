@@ -58,7 +58,7 @@ class ChartPanel(Struct, frozen=True):
 
 def serving_html(result: dict[str, Any]) -> str:
     """The page of `loom serve`: a result of the schema ``siliconloom.serving/1``."""
-    asked, memory = result["asked"], result["memory"]
+    asked = result["asked"]
     charts = {
         name: ChartData(("percentile", "seconds"), tuple((each, result[name][each]) for each in PERCENTILES))
         for name, _, _ in LATENCIES
@@ -69,8 +69,9 @@ def serving_html(result: dict[str, Any]) -> str:
             (found["what"], "attained", "goodput"),
             tuple((each["value"], each["attained"], each["goodput"]) for each in _tried(found)),
         )
-    held = _held(result)
-    charts["memory"] = ChartData(("what", "bytes"), tuple((name, size) for name, size, _ in held))
+    groups = _groups(result)
+    held = [(group["machine"], *each) for group, used in groups for each in _held(group, used)]
+    charts["memory"] = ChartData(("machine", "what", "bytes"), tuple(each[:3] for each in held))
     replicas = result["replicas"]
     cut = len(replicas) - MOST_REPLICAS
     return page(
@@ -92,11 +93,8 @@ def serving_html(result: dict[str, Any]) -> str:
         search_text=_search_text(found) if found else "",
         replicas=_replicas(replicas[:MOST_REPLICAS]),
         replicas_text=f"{cut:,} more are left out here; --json has all." if cut > 0 else "",
-        memory_text=f"{format_bytes(memory['capacity_bytes'])} of {_chips(asked['plan']['tensor'])}, of which "
-        f"{format_bytes(memory['usable_bytes'])} may be used (serve.memory_share). A token takes "
-        f"{format_bytes(memory['kv_bytes_per_token'])}; {memory['blocks']:,} blocks of "
-        f"{memory['block_tokens']} tokens.",
-        memory_bars=_memory_bars(result, held),
+        memory_text=" ".join(_memory_text(group, many=len(groups) > 1) for group, _ in groups),
+        memory_bars=[bar for group, used in groups for bar in _memory_bars(group, used, many=len(groups) > 1)],
         memory_legend=[*MEMORY.items(), ("room that is never in use", UNUSED)],
         cost=_cost(result),
         keys=_rows("keys", "keys of the service", {f"serve.{k}": _value(v) for k, v in asked["settings"].items()}),
@@ -274,29 +272,48 @@ def _replicas(replicas: list[dict[str, Any]]) -> PageTable:
     return PageTable("replicas", "replicas", columns, tuple(rows))
 
 
-def _held(result: dict[str, Any]) -> list[tuple[str, float, str]]:
+def _groups(result: dict[str, Any]) -> list[tuple[dict[str, Any], float]]:
+    """Replicas that are alike, and the share of the cache that the fullest of them has used; prompts' come first."""
+    replicas, found = list(result["replicas"]), []
+    for group in sorted(result["groups"], key=lambda each: each["role"] != "prompts"):
+        mine, replicas = replicas[: group["replicas"]], replicas[group["replicas"] :]
+        found.append((group, max((each["cache_used"] for each in mine), default=0.0)))
+    return found
+
+
+def _memory_text(group: dict[str, Any], *, many: bool) -> str:
+    memory, plan = group["memory"], group["plan"]
+    of = f"{_chips(plan['tensor'] * plan['pipeline'])}{' of ' + group['machine'] if many else ''}"
+    usable, each = format_bytes(memory["usable_bytes"]), format_bytes(memory["kv_bytes_per_token"])
+    return (
+        f"{format_bytes(memory['capacity_bytes'])} of {of}, of which {usable} may be used (serve.memory_share). A "
+        f"token takes {each}; {memory['blocks']:,} blocks of {memory['block_tokens']} tokens."
+    )
+
+
+def _held(group: dict[str, Any], used: float) -> list[tuple[str, float, str]]:
     """What a replica's memory is for, in bytes, with a word on each."""
-    memory = result["memory"]
+    memory = group["memory"]
     cache = memory["cache_tokens"] * memory["kv_bytes_per_token"]
     taken = memory["weight_bytes"] + memory["activation_bytes"] + cache
     return [
         ("weights", memory["weight_bytes"], ""),
         ("activations", memory["activation_bytes"], ""),
-        ("keys and values", cache, f", {_fullest(result):.1%} in use at most"),
+        ("keys and values", cache, f", {used:.1%} in use at most"),
         ("left free", max(memory["capacity_bytes"] - taken, 0.0), ""),
     ]
 
 
-def _memory_bars(result: dict[str, Any], held: list[tuple[str, float, str]]) -> list[PageBar]:
-    capacity, used = result["memory"]["capacity_bytes"] or 1.0, _fullest(result)
+def _memory_bars(group: dict[str, Any], used: float, *, many: bool) -> list[PageBar]:
+    capacity = group["memory"]["capacity_bytes"] or 1.0
     rows = []
-    for name, size, more in held:
+    for name, size, more in _held(group, used):
         told, share = f"{format_bytes(size)}, {size / capacity:.1%}", size / capacity
         parts: tuple[BarPart, ...] = (BarPart(share, MEMORY[name], f"{name}: {told}{more}"),)
         if name == "keys and values":
             full = BarPart(share * used, MEMORY[name], f"in use at most: {used:.1%} of the room")
             parts = (full, BarPart(share * (1 - used), UNUSED, f"never in use: {1 - used:.1%} of the room"))
-        rows.append(PageBar(name, told, parts))
+        rows.append(PageBar(f"{group['machine']}: {name}" if many else name, told, parts))
     return rows
 
 

@@ -39,7 +39,7 @@ def limits_text(slo: dict[str, Any]) -> str:
 
 def serving_tables(result: dict[str, Any], out: Console) -> None:
     """Print what requests waited for, what the machine did, and what it cost."""
-    asked, requests, memory, cost = result["asked"], result["requests"], result["memory"], result["cost"]
+    asked, requests, cost = result["asked"], result["requests"], result["cost"]
     out.print(f"{bold(asked['workload'])} on {bold(asked['machine'])}, requests of {bold(asked['trace'])}")
     print_overrides(result, out)
     for note in result["notes"]:
@@ -82,7 +82,7 @@ def serving_tables(result: dict[str, Any], out: Console) -> None:
         ("busy", f"{result['busy']:.1%} of the time, {result['batch']:.3g} requests in a step"),
         (
             "cache",
-            f"{memory['cache_tokens']:,} tokens of {format_bytes(memory['kv_bytes_per_token'])} each, at most "
+            f"{'; '.join(_room(group, many=len(result['groups']) > 1) for group in result['groups'])}, at most "
             f"{max(r['cache_used'] for r in result['replicas']):.1%} used; {result['preempted']:,} preempted"
             + (f"; {result['cached_share']:.1%} of prompts were cached" if result["cached_share"] else ""),
         ),
@@ -100,6 +100,13 @@ def serving_tables(result: dict[str, Any], out: Console) -> None:
         out.print(
             table("replicas", [(name, "right" if at else "left") for at, name in enumerate(COLUMNS)], _replicas(result))
         )
+
+
+def _room(group: dict[str, Any], *, many: bool) -> str:
+    """Room for keys and values of a replica."""
+    memory = group["memory"]
+    room = f"{memory['cache_tokens']:,} tokens of {format_bytes(memory['kv_bytes_per_token'])} each"
+    return f"{group['machine']} {room}" if many else room
 
 
 def _energy(result: dict[str, Any]) -> str:
