@@ -22,7 +22,7 @@ from siliconloom.arch.gpu import Gpu
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.baselines.efficiency import load_efficiency
 from siliconloom.baselines.operations import PRECISIONS, Op, Operations, make_operations
-from siliconloom.baselines.predict import predict, predict_times
+from siliconloom.baselines.predict import is_changed, predict, predict_times
 from siliconloom.baselines.roofline import flops, link_bytes
 from siliconloom.workloads import Attention, Collective, Gemm, Graph, Operator, SharedAttention, Vector
 from siliconloom.workloads.graph import Phase, is_optimizer
@@ -252,12 +252,15 @@ def predict_rows(gpu: Gpu, rows: Sequence[Mapping[str, Any]], *, sustained: bool
     return np.maximum(seconds, _floor(gpu, operations)), joules
 
 
-def measured_note(gpu: str, share: float, unmeasured: Sequence[str]) -> str:
+def measured_note(gpu: Gpu, share: float, unmeasured: Sequence[str], software: str = "") -> str:
     """Which part of a time rests on measured rows near by, and which kernels on the mechanism alone."""
     alone = ", ".join(unmeasured)
+    if is_changed(gpu):
+        return f"outside of what was measured: this is not the {gpu.name} whose kernels were timed"
     if share == 0.0:
-        return f"outside of what was measured: nothing like these kernels ({alone}) is in the tables of {gpu}"
-    measured = f"kernels of {share:.0%} of the time were measured near by on {gpu}"
+        by = f" by '{software}'" if software else ""
+        return f"outside of what was measured: nothing like these kernels ({alone}){by} is in the tables of {gpu.name}"
+    measured = f"kernels of {share:.0%} of the time were measured near by on {gpu.name}"
     return f"{measured}; by the mechanism alone: {alone}" if unmeasured else measured
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError, NotSupported
@@ -125,6 +126,10 @@ def predict(
     joules = _joules(gpu, efficiency, operations, seconds)
     relation = _relations(gpu, efficiency, operations, known, software, fields)
     wide = row_bars(bars, fields, gpu.name, operations, seconds, known.octaves, relation, software)
+    between = known.near & operations.among(Op.ATTENTION_DECODE) & ~is_power(operations.batch)
+    if between.any():
+        apart = _off_straight(gpu, operations.select(between), seconds[between], fields, software, sustained=sustained)
+        wide[between] = np.maximum(wide[between], apart[:, np.newaxis] * np.array([0.5, 1.0]))
     error, error_90 = _widened(efficiency, operations, wide)
     if not graph:
         seconds = seconds + LAUNCH_ALONE
@@ -143,7 +148,7 @@ def _corrected(
     fields: Fields, gpu: Gpu, operations: Operations, found: Mechanism, software: str = ""
 ) -> tuple[Correction, Float]:
     """What measured rows near by are off the mechanism, and seconds with that."""
-    known = corrections(fields, gpu.name, operations, software)
+    known = corrections(fields, gpu.name if _comparable(gpu) else "", operations, software)
     return known, np.maximum(found.seconds * np.exp(known.log * found.share), found.roofline)
 
 
@@ -192,6 +197,8 @@ def _relations(
 ) -> NDArray[np.int64]:
     """What the prediction of every row rests on, a `Relation`."""
     fitted = Relation.FITTED if efficiency.measured else Relation.BORROWED
+    if not _comparable(gpu):
+        return np.full(len(o), Relation.BORROWED, np.int64)
     found = np.full(len(o), fitted, np.int64)
     usual = o.among(*COLLECTIVES) | measured_kind(o)
     measured = np.isfinite(known.octaves)
@@ -206,7 +213,7 @@ def _relations(
             found[rows] = _unmeasured(gpu, op, format, software, fields)
         found[o.among(*COLLECTIVES) & (o.gpus > gpu.link.per_node)] = Relation.LABORATORY
     found[measured] = np.where(known.own[measured], Relation.MEASURED, Relation.CHIP)
-    if _described(gpu.name) != _timed(gpu):
+    if _described(gpu.name) != _timed(gpu):  # another name's, too
         found[found < Relation.CHIP] = Relation.CHIP
     return found
 
@@ -221,19 +228,74 @@ def _unmeasured(gpu: Gpu, op: Op, format: str, software: str, fields: Fields) ->
     return Relation.CHIP if theirs in fields.reference or theirs in fields.alone else Relation.BORROWED
 
 
+def is_power(sizes: NDArray[np.int64]) -> Bool:
+    """Which sizes are powers of two."""
+    found: Bool = (sizes & (sizes - 1)) == 0
+    return found
+
+
+def _off_straight(gpu: Gpu, o: Operations, seconds: Float, fields: Fields, software: str, *, sustained: bool) -> Float:
+    """How far next tokens' attention is from a straight line between the batches that tables have, in logarithms.
+
+    Tables have powers of two only. Between them waves of blocks are the mechanism's word alone, and no row that was
+    left out tests it: a bar is at least as wide as the two ways to read between them are apart, and half of that.
+    """
+    low = 2 ** np.floor(np.log2(o.batch)).astype(np.int64)
+    ends = []
+    for batch in (low, 2 * low):
+        there = replace(o, batch=batch)
+        found = mechanism(gpu, there, sustained=sustained)
+        ends.append(np.log(_corrected(fields, gpu, there, found, software)[1]))
+    share = np.log2(o.batch / low)
+    straight: Float = np.abs(np.log(seconds) - (ends[0] * (1 - share) + ends[1] * share))
+    return straight
+
+
+ALIKE = 2.0
+"""Times a rate of the library's GPU up to which a changed description is like another GPU of that architecture."""
+
+
+def _comparable(gpu: Gpu) -> bool:
+    """Whether rows of the library's GPU of that name say anything of this description, which may have been changed."""
+    theirs = _library(gpu.name)
+    if theirs is None:
+        return True  # there are no rows under that name
+    if theirs.architecture != gpu.architecture:
+        return False
+    pairs = [
+        (theirs.multiprocessors, gpu.multiprocessors),
+        (theirs.clock, gpu.clock),
+        (theirs.memory_bandwidth, gpu.memory_bandwidth),
+        *((rate, gpu.rates[name]) for name, rate in theirs.rates.items() if name in gpu.rates),
+    ]
+    return all(1 / ALIKE <= mine / library <= ALIKE for library, mine in pairs)
+
+
 def _timed(gpu: Gpu) -> dict[str, Any]:
     """Parts of a description that the times of one GPU's kernels depend on."""
     whole = gpu.model_dump(exclude={"source", "product", "link", "memory"})
     return whole | {"bandwidth": gpu.memory_bandwidth}
 
 
+def is_changed(gpu: Gpu) -> bool:
+    """Whether a description under the name of one of the library says something else than that one."""
+    return _library(gpu.name) is not None and _described(gpu.name) != _timed(gpu)
+
+
 @cache
-def _described(name: str) -> dict[str, Any] | None:
-    """The same of the library's GPU of that name."""
+def _library(name: str) -> Gpu | None:
+    """The library's GPU of that name, where there is one."""
     try:
-        return _timed(load_gpu(name))
+        return load_gpu(name)
     except LoomError:
         return None
+
+
+@cache
+def _described(name: str) -> dict[str, Any] | None:
+    """What `_timed` says of the library's GPU of that name."""
+    theirs = _library(name)
+    return None if theirs is None else _timed(theirs)
 
 
 def _widened(efficiency: Efficiency, o: Operations, bars: Float) -> tuple[Float, Float]:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from siliconloom.arch.gpu import load_gpu
@@ -100,3 +100,46 @@ def test_every_relation_has_bars_of_every_kind_and_files_hold_them(tmp_path):
     assert isinstance(again, Bars)
     assert again.runs == bars.runs
     assert all((again.fields[name] == bars.fields[name]).all() for name in bars.fields)
+
+
+def of(gpu, row, **changes):
+    described = load_gpu(gpu).model_copy(update=changes)
+    return predict(described, make_operations([row]))
+
+
+GEMM = {"op": "gemm", "m": 4096, "n": 4096, "k": 4096, "batch": 1, "dtype": "bf16"}
+
+
+@pytest.mark.parametrize("changes", [{"architecture": "ampere"}, {"multiprocessors": 8}, {"clock": 6_000_000_000}])
+def test_a_description_that_is_no_longer_the_measured_gpu_has_the_bars_of_one_that_nobody_measured(changes):
+    kept, changed = of("h100", GEMM), of("h100", GEMM, **changes)
+    named = of("h100", GEMM, name="mine", architecture="ampere") if "architecture" in changes else changed
+    assert not changed.nearby[0]
+    assert changed.error[0] >= named.error[0]
+    assert changed.error[0] > 4 * kept.error[0]
+    assert changed.error_90[0] > 4 * kept.error_90[0]
+
+
+@pytest.mark.parametrize("gpu", ["h100", "h200", "a100"])
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 8), st.floats(0.05, 0.95), st.sampled_from([128, 512, 2048]), st.sampled_from([(32, 8), (64, 8)]))
+def test_between_batches_of_the_tables_a_bar_reaches_the_straight_line_between_them(gpu, power, share, keys, heads):
+    low = 2**power
+    batch = round(low * 2**share)
+    rows = [
+        {
+            "op": "attention_decode",
+            "batch": each,
+            "q_len": 1,
+            "kv_len": keys,
+            "heads": heads[0],
+            "kv_heads": heads[1],
+            "head_dim": 128,
+            "dtype": "bf16",
+        }
+        for each in (low, batch, 2 * low)
+    ]
+    found = predict(load_gpu(gpu), make_operations(rows))
+    before, here, after = np.log(found.seconds)
+    part = np.log2(batch / low)
+    assert found.error_90[1] >= abs(here - (before + (after - before) * part)) - 1e-9

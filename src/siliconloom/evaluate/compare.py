@@ -177,7 +177,7 @@ def _set_beside(machine: dict[str, Any], ours: dict[str, Any]) -> None:
     """How a machine stands to ours; above 1 ours is faster, or needs less energy."""
     speedup = machine["seconds"] / ours["seconds"]
     machine["speedup"] = speedup
-    machine["speedup_range"] = [speedup * (1 - machine["error"]), speedup * (1 + machine["error"])]
+    machine["speedup_range"] = [speedup / (1 + machine["error"]), speedup * (1 + machine["error"])]
     machine["energy_ratio"] = machine["energy_j"] / ours["energy_j"] if ours["energy_j"] else None
 
 

@@ -49,8 +49,8 @@ def gpu_result(
         found.bound,
         _digits(found.roofline * 1e6),
         _digits(found.joules),
-        found.error.tolist(),
-        found.error_90.tolist(),
+        np.expm1(found.error).tolist(),
+        np.expm1(found.error_90).tolist(),
         found.nearby.tolist(),
         strict=True,
     )
@@ -61,7 +61,7 @@ def gpu_result(
         "basis": load_efficiency(gpu.architecture).basis,
         "clock": "sustained" if sustained else "burst",
         **({"software": software} if software else {}),
-        "measured": measured_note(gpu.name, *_nearby(operations, found)),
+        "measured": measured_note(gpu, *_nearby(operations, found), software),
         "rows": [
             {
                 "time_us": time,

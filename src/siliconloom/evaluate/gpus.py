@@ -15,7 +15,7 @@ from siliconloom.arch import NotSupported
 from siliconloom.arch.gpu import Gpu
 from siliconloom.arch.result import digest_of
 from siliconloom.arch.system import Policy
-from siliconloom.baselines.bars import packaged_bars, run_bars, run_name
+from siliconloom.baselines.bars import packaged_bars, relative, run_bars, run_name
 from siliconloom.baselines.efficiency import load_efficiency
 from siliconloom.baselines.fabric import GpuFabric
 from siliconloom.baselines.machine import GpuMachine
@@ -109,8 +109,8 @@ def gpu_system_result(
             "bound": found.bound[i],
             "roofline_s": float(found.roofline[i]) * times[i],
             "energy_j": float(found.joules[i]) * times[i] * shared,
-            "error": float(found.error[i]),
-            "error_90": float(found.error_90[i]),
+            "error": relative(float(found.error[i])),
+            "error_90": relative(float(found.error_90[i])),
             "nearby": bool(found.nearby[i]),
             "shape": kernel.row,
         }
@@ -120,8 +120,8 @@ def gpu_system_result(
         operators.append(row)
     return {
         **steps.head("gpus", cluster, graph, gpu.clock),
-        "error": bars[0],
-        "error_90": bars[1],
+        "error": relative(bars[0]),
+        "error_90": relative(bars[1]),
         "measured_share": found.measured_share,
         "energy_j": joules,
         "energy": {"boards": joules},
@@ -187,7 +187,7 @@ def _notes(cluster: Cluster, graph: Graph, gpu: Gpu, found: ModelPrediction, pla
     notes = ["times are predicted by the GPU model, kernels one after the other"]
     if not load_efficiency(gpu.architecture).measured:
         notes.append(f"{gpu.name}: {load_efficiency(gpu.architecture).basis}")
-    notes += [measured_note(gpu.name, found.measured_share, found.unmeasured), *chunk_notes(graph)]
+    notes += [measured_note(gpu, found.measured_share, found.unmeasured), *chunk_notes(graph)]
     if cluster.wiring is not None and plan.chips > 1:
         kind = cluster.wiring.topology.kind
         notes.append(f"topology.kind {kind}: messages are simulated link by link, without what NCCL takes to start")

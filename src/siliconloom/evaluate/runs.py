@@ -5,6 +5,8 @@ The time of a token grows evenly with what it looks at, so a few contexts are pr
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from msgspec import Struct
 
@@ -97,7 +99,9 @@ def predict_step(
     launched = sum(kernel["repeat"] for kernel in result["operators"] if not kernel["fused"])
     floor = sum(kernel["roofline_s"] for kernel in result["operators"])
     whole = sum(kernel["seconds"] for kernel in result["operators"])
-    bars = [sum(k["seconds"] * k[bar] for k in result["operators"]) / whole for bar in ("error", "error_90")]
+    bars = [
+        sum(k["seconds"] * math.log1p(k[bar]) for k in result["operators"]) / whole for bar in ("error", "error_90")
+    ]
     return StepKernels(result["seconds"], launched, floor, batch, tensor, (bars[0], bars[1]))
 
 

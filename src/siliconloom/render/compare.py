@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from siliconloom.arch.quantity import format_si
-from siliconloom.render.tables import Row, asked_text, bold, excluded_text, print_overrides, table
+from siliconloom.render.tables import Row, asked_text, bar_text, bold, excluded_text, print_overrides, table
 
 
 def compare_tables(result: dict[str, Any], out: Console) -> None:
@@ -79,8 +79,8 @@ def headlines(machines: list[dict[str, Any]]) -> list[str]:
 def total_rows(machines: list[dict[str, Any]]) -> list[Row]:
     """What is compared, and each machine's figure, as text."""
     labels: list[tuple[str, Any]] = [
-        ("time", lambda m: format_si(m["seconds"], "s") + (f" ±{m['error']:.0%}" if m["error"] else "")),
-        ("90 % of runs within", lambda m: f"±{m['error_90']:.0%}" if m["error_90"] else "–"),
+        ("time", lambda m: format_si(m["seconds"], "s") + (f" {bar_text(m['error'])}" if m["error"] else "")),
+        ("90 % of runs within", lambda m: bar_text(m["error_90"]) if m["error_90"] else "–"),
         ("measured near by", lambda m: "–" if m["measured_share"] is None else f"{m['measured_share']:.0%} of kernels"),
         ("with measured kernels", _measured),
         ("tokens/s", lambda m: f"{m['tokens_per_second']:,.4g}"),
@@ -143,7 +143,7 @@ def _their_cells(found: dict[str, Any] | None, own: dict[str, Any], *, narrow: b
         return ["–", "", ""] if narrow else ["–", "", *[""] * known, "", ""]
     ratio = found["seconds"] / own["seconds"] if own["seconds"] else 0.0
     time, measured = format_si(found["seconds"], "s"), measured_text(found)
-    error = f"±{found['error']:.0%}" if found["error"] else ""
+    error = bar_text(found["error"]) if found["error"] else ""
     shown = f"{ratio:.3g}" if ratio else "–"
     if narrow:
         if measured:

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from siliconloom.arch.gpu import Gpu
 from siliconloom.arch.quantity import format_bytes, format_si
-from siliconloom.render.tables import Row, bold, table
+from siliconloom.render.tables import Row, bar_text, bold, table
 
 ROWS = (
     "±: bars that hold half, and 90 %, of measurements left out; by rows measured near by on this GPU, or by the "
@@ -30,8 +30,8 @@ def gpu_tables(result: dict[str, Any], described: Callable[[int], str], out: Con
             (
                 described(index),
                 format_si(row["time_us"] * 1e-6, "s"),
-                f"±{row['error']:.0%}",
-                f"±{row['error_90']:.0%}",
+                bar_text(row["error"]),
+                bar_text(row["error_90"]),
                 "rows" if row["nearby"] else "alone",
                 row["bound"],
                 f"{share:.0%}" if share else "–",

@@ -238,7 +238,16 @@ def predicted_text(result: dict[str, Any]) -> str:
     where = (
         "predicted" if result["measured_share"] else "predicted by the mechanism alone, outside of what was measured"
     )
-    return f" ±{result['error']:.0%} (90 % within ±{result['error_90']:.0%}), {where}"
+    return f" {bar_text(result['error'])} (90 % within {bar_text(result['error_90'])}), {where}"
+
+
+def bar_text(error: float) -> str:
+    """A bar: ``±8%``, and ``2.2 times`` where it is so wide that the two ways are no longer alike."""
+    return f"±{error:.0%}" if error < WIDE else f"{1 + error:.2g} times"
+
+
+WIDE = 0.5
+"""Bars from which on a factor is told."""
 
 
 def asked_text(result: dict[str, Any]) -> str:
