@@ -245,10 +245,12 @@ def predict_model(
     return ModelPrediction(tuple(kernels), operations, seconds, joules, floor, tuple(found.bound), *bars, found.nearby)
 
 
-def predict_rows(gpu: Gpu, rows: Sequence[Mapping[str, Any]], *, sustained: bool = False) -> tuple[Float, Float]:
+def predict_rows(
+    gpu: Gpu, rows: Sequence[Mapping[str, Any]], *, sustained: bool = False, cache_write: bool = True
+) -> tuple[Float, Float]:
     """Seconds and joules of one execution of each kernel of inference by itself, as `predict_model` has them."""
     operations = make_operations(rows)
-    seconds, joules = predict_times(gpu, operations, sustained=sustained)
+    seconds, joules = predict_times(gpu, operations, sustained=sustained, cache_write=cache_write)
     return np.maximum(seconds, _floor(gpu, operations)), joules
 
 
@@ -308,7 +310,8 @@ def _floor(gpu: Gpu, o: Operations) -> Float:
     """
     weights = o.weight_bytes()
     decode = o.among(Op.ATTENTION_DECODE)
-    known = np.where(decode, o.kv_len, np.where(o.reads_cache(), o.kv_len - o.q_len, 0))
+    behind = o.kv_len - np.where(o.causal, o.q_len, 0)  # a prompt's own keys may be in the last cache
+    known = np.where(decode, o.kv_len, np.where(o.reads_cache(), behind, 0))
     cache = 2 * o.batch * known * o.kv_heads * o.head_dim * o.kept_bytes()
     peaks = peak_rates(o, gpu)
     found: Float = np.maximum.reduce(
@@ -348,8 +351,8 @@ def _kept(graph: Graph, attention: Attention) -> dict[str, Any]:
         cached = append.cached if isinstance(append, Vector) else None
     if cached is None or cached.dtype is attention.precision:
         return {}
-    if attention.cached is None and attention.kv_len > attention.q_len:
-        return {}  # an encoder's keys of this step: read as they were made, and longer keys are read as they are kept
+    if attention.cached is None and not attention.causal:
+        return {}  # an encoder's keys of this step are read as they were made
     if attention.precision not in (DataType.BF16, DataType.FP16) or cached.dtype.value not in CACHED:
         formats = f"keys and values in {cached} beside operands in {attention.precision.value}"
         raise NotSupported(f"{formats} on a GPU; kernels have operands in fp16 and bf16 (cache_precision, precision)")

@@ -251,9 +251,10 @@ class Operations(Struct, frozen=True, eq=False):
     def reads_cache(self) -> Bool:
         """Mask of the attention that reads keys and values which are kept in another format.
 
-        Next tokens do, and prompts behind earlier tokens, which have more keys than queries; whole prompts write alone.
+        Next tokens do, and prompts behind earlier tokens, which have more keys than queries, or without a causal mask,
+        whose keys are all earlier. Whole prompts only write.
         """
-        behind = self.among(Op.ATTENTION_PREFILL) & (self.kv_len > self.q_len)
+        behind = self.among(Op.ATTENTION_PREFILL) & ((self.kv_len > self.q_len) | ~self.causal)
         found: Bool = self.cached() & (self.among(Op.ATTENTION_DECODE) | behind)
         return found
 

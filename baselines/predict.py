@@ -132,9 +132,11 @@ def predict(
     return Prediction(seconds, found.roofline, joules, found.bound, error, error_90, nearby)
 
 
-def predict_times(gpu: Gpu, operations: Operations, *, sustained: bool = False) -> tuple[Float, Float]:
+def predict_times(
+    gpu: Gpu, operations: Operations, *, sustained: bool = False, cache_write: bool = True
+) -> tuple[Float, Float]:
     """Seconds and joules as `predict` has them of kernels of inference (``quantized``), without their bars."""
-    found = mechanism(gpu, operations, sustained=sustained, quantized=True)
+    found = mechanism(gpu, operations, sustained=sustained, cache_write=cache_write, quantized=True)
     seconds = _corrected(packaged(), gpu, operations, found)[1]
     return seconds, _joules(gpu, load_efficiency(gpu.architecture), operations, seconds)
 
