@@ -94,13 +94,13 @@ def trace_of(tmp_path, shared=4096, requests=40):
     return str(path)
 
 
-@pytest.mark.parametrize("sets", [(), (("serve.speculate", "2"), ("serve.acceptance", "0.5"))])
-@pytest.mark.parametrize("machine", ["h100", "dgx-h100"])
+STAGES = (("plan.pipeline", "2"), ("plan.tensor", "1"), ("plan.data", "1"))
+GUESSES = (("serve.speculate", "2"), ("serve.acceptance", "0.5"))
+
+
+@pytest.mark.parametrize(("machine", "sets"), [("h100", ()), ("h100", GUESSES), ("dgx-h100", STAGES)])
 def test_a_service_whose_requests_share_a_long_prefix_answers_sooner(tmp_path, machine, sets):
-    stages = [("plan.pipeline", "2"), ("plan.tensor", "1"), ("plan.data", "1")] if machine == "dgx-h100" else []
-    if stages and sets:
-        pytest.skip("speculation in a pipeline is refused")
-    given_sets = [("workload.layers", "4"), *sets, *stages]
+    given_sets = [("workload.layers", "4"), *sets]
     alone, together = (
         serve(prepare_named(machine, "llama3-8b", trace_of(tmp_path), [*given_sets, ("serve.shared_attention", on)]))
         for on in ("false", "true")
