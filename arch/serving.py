@@ -90,9 +90,10 @@ class ServeSettings(Description):
         of variation of gamma-distributed gaps (1 is Poisson).
     batching, max_sequences, token_budget, chunked, order, preemption
         The scheduler of one replica.
-    block, memory_share, watermark, prefix_cache, cache_tokens, host_bandwidth
+    block, memory_share, watermark, prefix_cache, shared_attention, cache_tokens, host_bandwidth
         Memory of keys and values: tokens of a block, share of the chips' memory that may be used at all, share of the
-        blocks that stays free when a request is admitted, room in tokens in place of what memory leaves, and
+        blocks that stays free when a request is admitted, whether next tokens attend together to cached blocks that
+        their requests share (Hydragen, Juravsky et al., 2024), room in tokens in place of what memory leaves, and
         bandwidth to the host where requests are swapped.
     adapter_rank, adapter_slots
         Rank of the LoRA adapters that the trace names, and how many of them a replica has room for; others are loaded
@@ -123,6 +124,7 @@ class ServeSettings(Description):
     memory_share: Share = 0.9
     watermark: Annotated[float, Field(ge=0, lt=1)] = 0.0
     prefix_cache: bool = True
+    shared_attention: bool = False
     cache_tokens: Annotated[int, Field(ge=1, le=2**40, strict=True)] | None = None
     host_bandwidth: Bandwidth | None = None
     adapter_rank: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
@@ -165,6 +167,18 @@ class ServeSettings(Description):
             raise rule_at("preemption", "swap needs serve.host_bandwidth", "swap")
         if self.prefill_replicas and self.batching is Batching.STATIC:
             raise rule_at("prefill_replicas", "is not of serve.batching static", self.prefill_replicas)
+        if self.shared_attention:
+            for does, why in (
+                (self.batching is not Batching.STATIC, "is not of serve.batching static"),
+                (self.prefix_cache, "changes nothing without serve.prefix_cache"),
+                (self.max_sequences > 1, "changes nothing: a step has one request (serve.max_sequences)"),
+                (
+                    not self.prefill_replicas,
+                    "changes nothing: what is handed over is shared with nobody (serve.prefill_replicas)",
+                ),
+            ):
+                if not does:
+                    raise rule_at("shared_attention", why, True)
         if self.speculate is not None:
             if self.acceptance is None:
                 raise rule_at("speculate", "needs serve.acceptance, the chance that a guess is right", self.speculate)

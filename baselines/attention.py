@@ -42,7 +42,7 @@ class Prefills(NamedTuple):
     """Size of a head."""
     causal: Any
     element: Any
-    """Bytes of an element of keys and values."""
+    """Bytes of an element of new keys and values, which a prompt writes to the cache."""
     rate: Any
     """Floating-point operations per cycle of one multiprocessor's tensor cores."""
     rows_most: Any
@@ -52,6 +52,10 @@ class Prefills(NamedTuple):
     """Whether the queries of the heads that share a key head may fill a block together (FlashAttention-3)."""
     kept: Any
     """Bytes of an element of keys and values in the cache."""
+    read: Any
+    """Bytes of an element of keys and values as they are read: as they are kept behind earlier tokens."""
+    expand: Any
+    """Cycles of one multiprocessor in which such an element becomes an operand."""
     written: Any
     """Threads of a block that writes one token's keys and values to the cache, at most; 0 when they are not written."""
 
@@ -70,15 +74,16 @@ def prefill_times(asked: Prefills, machine: Any, fitted: Any, time: Any, bound: 
         `siliconloom.baselines.efficiency.Prefill`, in its order.
     """
     batch, queries, keys, heads, kv_heads, width, causal = asked[:7]
-    element, rate, rows_most, columns_of, packs, kept, written = asked[7:]
+    element, rate, rows_most, columns_of, packs, kept, read, expand, written = asked[7:]
     sms, clock, dram, exponentials = machine[0], machine[1], machine[2], machine[3]
     launch, mainloop, overlap, block, item, tail, stream, norm, store = fitted[:9]
     for i in range(batch.size):
         d, columns, rows = width[i], columns_of[i], rows_most[i]
-        moved = element[i] * batch[i] * keys[i] * kv_heads[i] * d * 2.0 + 4.0 * batch[i] * heads[i] * queries[i] * d
+        moved = read[i] * batch[i] * keys[i] * kv_heads[i] * d * 2.0 + 4.0 * batch[i] * heads[i] * queries[i] * d
         mma = 4.0 * rows * columns * d / (rate[i] * mainloop)
         exponent = rows * columns / exponentials
-        step = mma + (1.0 - overlap) * exponent + block
+        expansion = 2.0 * columns * d * expand[i]
+        step = mma + (1.0 - overlap) * exponent + block + expansion
         group = heads[i] / kv_heads[i]
         packed = packs[i] > 0.0 and queries[i] / (math.ceil(queries[i] / rows) * rows) < PACKED * (
             queries[i] * group / (math.ceil(queries[i] * group / rows) * rows)
@@ -104,6 +109,8 @@ def prefill_times(asked: Prefills, machine: Any, fitted: Any, time: Any, bound: 
             busy += max(rounds * store, 2.0 * tokens * kv_heads[i] * d * (element[i] + kept[i]) / dram)
         time[i] = launch + busy
         bound[i] = DRAM if memory >= compute else (COMPUTE if mma > (1.0 - overlap) * exponent else EXPONENT)
+        if memory < compute and expansion > max(mma, (1.0 - overlap) * exponent):
+            bound[i] = EXPANSION
         if launch > busy:
             bound[i] = LAUNCH
 

@@ -26,7 +26,6 @@ from siliconloom.baselines.operations import (
     PRECISIONS,
     WEIGHT_FORMATS,
     CacheStored,
-    Op,
     Operations,
     Precision,
     WeightFormat,
@@ -80,8 +79,8 @@ def unpacking_cycles(gpu: Gpu, operations: Operations) -> NDArray[np.float64]:
 def expansion_cycles(gpu: Gpu, operations: Operations, as_kept: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Cycles of one multiprocessor in which an element of a cache becomes an operand, in every row; 0 of other rows.
 
-    Those of weights' codes: instructions are the same, and an offset is added by the one that multiplies. What decode
-    does not read from a cache takes none, nor do rows that are multiplied ``as_kept``.
+    Those of weights' codes: instructions are the same, and an offset is added by the one that multiplies. What is not
+    read from a cache takes none, nor do rows that are multiplied ``as_kept``.
 
     Raises
     ------
@@ -89,7 +88,7 @@ def expansion_cycles(gpu: Gpu, operations: Operations, as_kept: NDArray[np.bool_
         As `unpacking_cycles`.
     """
     found = np.zeros(len(operations))
-    read = operations.cached() & operations.among(Op.ATTENTION_DECODE) & ~as_kept
+    read = operations.reads_cache() & ~as_kept
     rows = zip(operations.cache[read].tolist(), operations.dtype[read].tolist(), strict=True)
     cycles = [_cycles(gpu, CACHES[stored], PRECISIONS[dtype], "keys and values") for stored, dtype in rows]
     if cycles:

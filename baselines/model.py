@@ -21,9 +21,9 @@ from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.gpu import Gpu
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.baselines.efficiency import load_efficiency
-from siliconloom.baselines.operations import PRECISIONS, Op, Operations, make_operations
+from siliconloom.baselines.operations import Op, Operations, make_operations
 from siliconloom.baselines.predict import is_changed, predict, predict_times
-from siliconloom.baselines.roofline import flops, link_bytes
+from siliconloom.baselines.roofline import flops, link_bytes, peak_rates
 from siliconloom.workloads import Attention, Collective, Gemm, Graph, Operator, SharedAttention, Vector
 from siliconloom.workloads.graph import Phase, is_optimizer
 from siliconloom.workloads.roles import Role
@@ -245,10 +245,12 @@ def predict_model(
     return ModelPrediction(tuple(kernels), operations, seconds, joules, floor, tuple(found.bound), *bars, found.nearby)
 
 
-def predict_rows(gpu: Gpu, rows: Sequence[Mapping[str, Any]], *, sustained: bool = False) -> tuple[Float, Float]:
+def predict_rows(
+    gpu: Gpu, rows: Sequence[Mapping[str, Any]], *, sustained: bool = False, cache_write: bool = True
+) -> tuple[Float, Float]:
     """Seconds and joules of one execution of each kernel of inference by itself, as `predict_model` has them."""
     operations = make_operations(rows)
-    seconds, joules = predict_times(gpu, operations, sustained=sustained)
+    seconds, joules = predict_times(gpu, operations, sustained=sustained, cache_write=cache_write)
     return np.maximum(seconds, _floor(gpu, operations)), joules
 
 
@@ -310,10 +312,17 @@ def _floor(gpu: Gpu, o: Operations) -> Float:
     Of a collective, its bytes over the links.
     """
     weights = o.weight_bytes()
-    cache = np.where(o.among(Op.ATTENTION_DECODE), 2 * o.batch * o.kv_len * o.kv_heads * o.head_dim, 0) * o.kept_bytes()
-    peaks = np.array([gpu.peak_flops(str(p)) or np.inf for p in PRECISIONS])[o.dtype]
+    decode = o.among(Op.ATTENTION_DECODE)
+    behind = o.kv_len - np.where(o.causal, o.q_len, 0)  # a prompt's own keys may be in the last cache
+    known = np.where(decode, o.kv_len, np.where(o.reads_cache(), behind, 0))
+    cache = 2 * o.batch * known * o.kv_heads * o.head_dim * o.kept_bytes()
+    peaks = peak_rates(o, gpu)
     found: Float = np.maximum.reduce(
-        [flops(o) / peaks, (weights + cache) / gpu.memory_bandwidth, link_bytes(o) / gpu.link_bandwidth]
+        [
+            flops(o) / np.where(peaks > 0, peaks, np.inf),
+            (weights + cache) / gpu.memory_bandwidth,
+            link_bytes(o) / gpu.link_bandwidth,
+        ]
     )
     return found
 
@@ -345,8 +354,8 @@ def _kept(graph: Graph, attention: Attention) -> dict[str, Any]:
         cached = append.cached if isinstance(append, Vector) else None
     if cached is None or cached.dtype is attention.precision:
         return {}
-    if attention.cached is not None and attention.follows and graph.phase is not Phase.DECODE:
-        raise NotSupported("cache_precision of a chunk behind earlier tokens (workload.context) in the GPU model")
+    if attention.cached is None and not attention.causal:
+        return {}  # an encoder's keys of this step are read as they were made
     if attention.precision not in (DataType.BF16, DataType.FP16) or cached.dtype.value not in CACHED:
         formats = f"keys and values in {cached} beside operands in {attention.precision.value}"
         raise NotSupported(f"{formats} on a GPU; kernels have operands in fp16 and bf16 (cache_precision, precision)")

@@ -248,6 +248,20 @@ class Operations(Struct, frozen=True, eq=False):
         found: Bool = self.cache != CACHES.index(CacheStored.OPERANDS)
         return found
 
+    def reads_cache(self) -> Bool:
+        """Mask of the attention that reads keys and values which are kept in another format.
+
+        Next tokens do, and prompts behind earlier tokens, which have more keys than queries, or without a causal mask,
+        whose keys are all earlier. Whole prompts only write.
+        """
+        behind = self.among(Op.ATTENTION_PREFILL) & ((self.kv_len > self.q_len) | ~self.causal)
+        found: Bool = self.cached() & (self.among(Op.ATTENTION_DECODE) | behind)
+        return found
+
+    def read_bytes(self) -> Float:
+        """Bytes of an element of keys and values as attention reads them."""
+        return np.where(self.reads_cache(), self.kept_bytes(), self.element_bytes())
+
     def kept_bytes(self) -> Float:
         """Bytes of an element of keys and values as they are kept, its part of a head's scale and offset included."""
         codes = np.array([_CACHE_BYTES[f] for f in CACHES])[self.cache]

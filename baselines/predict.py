@@ -137,9 +137,11 @@ def predict(
     return Prediction(seconds, found.roofline, joules, found.bound, error, error_90, nearby)
 
 
-def predict_times(gpu: Gpu, operations: Operations, *, sustained: bool = False) -> tuple[Float, Float]:
+def predict_times(
+    gpu: Gpu, operations: Operations, *, sustained: bool = False, cache_write: bool = True
+) -> tuple[Float, Float]:
     """Seconds and joules as `predict` has them of kernels of inference (``quantized``), without their bars."""
-    found = mechanism(gpu, operations, sustained=sustained, quantized=True)
+    found = mechanism(gpu, operations, sustained=sustained, cache_write=cache_write, quantized=True)
     seconds = _corrected(packaged(), gpu, operations, found)[1]
     return seconds, _joules(gpu, load_efficiency(gpu.architecture), operations, seconds)
 
@@ -300,8 +302,7 @@ def _described(name: str) -> dict[str, Any] | None:
 
 def _widened(efficiency: Efficiency, o: Operations, bars: Float) -> tuple[Float, Float]:
     """Bars of 50 and 90 %; those of kernels that no table has are at least a stated guess, as wide in proportion."""
-    read = o.cached() & o.among(Op.ATTENTION_DECODE)  # a prompt's are only written otherwise
-    stored = o.packed() | o.sparse() | read
+    stored = o.packed() | o.sparse() | o.reads_cache()
     least = np.where(stored, PACKED_ERROR[efficiency.kernels], 0.0)
     wider = np.maximum(1.0, least / bars[:, 0])
     return bars[:, 0] * wider, bars[:, 1] * wider
@@ -383,6 +384,20 @@ def _block_sizes(efficiency: Efficiency, head: Float) -> tuple[Float, Float]:
     return sizes[at, 1], sizes[at, 2]
 
 
+def _as_kept(efficiency: Efficiency, o: Operations) -> Bool:
+    """Mask of the attention that multiplies the keys and values of a cache without making other operands of them."""
+    found: Bool = o.reads_cache() & (o.cache == CACHES.index(CacheStored.FP8)) & (efficiency.attention in IN_FP8)
+    return found
+
+
+def _kept_operands(gpu: Gpu, efficiency: Efficiency, o: Operations) -> tuple[Float, Float]:
+    """Of attention, operations per cycle by what is multiplied, and cycles in which a kept element becomes that."""
+    as_kept, rates = _as_kept(efficiency, o), _rates(gpu, o)
+    if as_kept.any():
+        rates = np.where(as_kept, float(gpu.rates[Precision.FP8]), rates)
+    return rates, expansion_cycles(gpu, o, as_kept)
+
+
 def _attention_machine(gpu: Gpu) -> Float:
     return np.array([gpu.multiprocessors, gpu.clock, gpu.memory_bandwidth, gpu.exponentials], np.float64)
 
@@ -394,6 +409,7 @@ def _prefill(gpu: Gpu, efficiency: Efficiency, o: Operations, cache_write: bool)
     )
     rows, columns = _block_sizes(efficiency, head)
     packs = np.full(len(o), 1.0 if BLOCKS[efficiency.attention][2] else 0.0)
+    rates, expand = _kept_operands(gpu, efficiency, o)
     asked = attention.Prefills(
         batch,
         queries,
@@ -403,11 +419,13 @@ def _prefill(gpu: Gpu, efficiency: Efficiency, o: Operations, cache_write: bool)
         head,
         o.causal,
         o.element_bytes(),
-        _rates(gpu, o),
+        rates,
         rows,
         columns,
         packs,
         o.kept_bytes(),
+        o.read_bytes(),
+        expand,
         np.full(len(o), WRITERS if cache_write else 0.0),
     )
     attention.prefill_times(asked, _attention_machine(gpu), efficiency.prefill.vector(), time, bound)
@@ -421,10 +439,7 @@ def _decode(gpu: Gpu, efficiency: Efficiency, o: Operations, _: bool) -> tuple[F
         o, "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim"
     )
     _block_sizes(efficiency, head)
-    as_kept = (o.cache == CACHES.index(CacheStored.FP8)) & (efficiency.attention in IN_FP8)
-    expand, rates = expansion_cycles(gpu, o, as_kept), _rates(gpu, o)
-    if as_kept.any():
-        rates = np.where(as_kept, float(gpu.rates[Precision.FP8]), rates)
+    rates, expand = _kept_operands(gpu, efficiency, o)
     attention.decode_times(
         batch,
         queries,
@@ -501,6 +516,6 @@ def _joules(gpu: Gpu, efficiency: Efficiency, o: Operations, seconds: Float) -> 
 
 def _dynamic(efficiency: Efficiency, o: Operations) -> Float:
     """Joules of matrix work by width, and of DRAM traffic, at full clock."""
-    widths = o.element_bytes() / RESULT_BYTES
+    widths = np.where(_as_kept(efficiency, o), Precision.FP8.size, o.element_bytes()) / RESULT_BYTES
     found: Float = flops(o) * efficiency.power.flop * widths + compulsory_bytes(o) * efficiency.power.byte
     return found

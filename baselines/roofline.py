@@ -9,14 +9,17 @@ from msgspec import Struct
 
 from siliconloom.baselines.operations import (
     ATTENTION,
+    CACHES,
     COLLECTIVES,
     ELEMENTWISE,
     KEPT,
     OPS,
     PRECISIONS,
+    CacheStored,
     Float,
     Op,
     Operations,
+    Precision,
 )
 
 
@@ -87,8 +90,8 @@ def compulsory_bytes(operations: Operations) -> Float:
     """Bytes that every row reads and writes at least, each operand once; 0 of collectives and whole models.
 
     A product's operands and result, attention's queries, keys, values and result, an element-wise operation's
-    `ELEMENTWISE_PASSES`; all in the row's precision, but weights as they are stored, and what decode reads of a cache
-    as it is kept.
+    `ELEMENTWISE_PASSES`; all in the row's precision, but weights as they are stored, and what attention reads of a
+    cache as it is kept.
     """
     o = {name: getattr(operations, name).astype(np.float64) for name in _USED}
     product = o["batch"] * (o["m"] * o["k"] + o["k"] * o["n"] + o["m"] * o["n"])
@@ -98,7 +101,7 @@ def compulsory_bytes(operations: Operations) -> Float:
     elements = np.where(operations.among(*ATTENTION), attention, elements)
     elements = np.where(operations.among(*ELEMENTWISE), passes * o["m"] * o["n"], elements)
     packed, element = operations.packed() | operations.sparse(), operations.element_bytes()
-    read = operations.among(Op.ATTENTION_DECODE) & operations.cached()
+    read = operations.reads_cache()
     fewer = 2 * o["batch"] * o["head_dim"] * o["kv_heads"] * o["kv_len"] * (element - operations.kept_bytes())
     if not packed.any():
         return elements * element - np.where(read, fewer, 0.0)
@@ -135,12 +138,23 @@ class Floor(Struct, frozen=True):
     name: str
 
 
+def peak_rates(operations: Operations, roofline: Roofline) -> Float:
+    """FLOP/s that every row has at most, by its operands; 0 where the GPU has no such arithmetic.
+
+    Keys and values that are kept in fp8 may be multiplied as they are.
+    """
+    peaks = np.array([roofline.peak_flops(str(p)) for p in PRECISIONS])
+    found: Float = peaks[operations.dtype]
+    as_kept = operations.reads_cache() & (operations.cache == CACHES.index(CacheStored.FP8))
+    return np.where(as_kept, np.maximum(found, peaks[PRECISIONS.index(Precision.FP8)]), found)
+
+
 def floors(operations: Operations, roofline: Roofline) -> list[Floor]:
     """Every limit of a GPU on every row; a limit that does not apply gives 0 s.
 
     Memory carries what does not fit the last cache: a benchmark that repeats an operation finds the rest there.
     """
-    peaks = np.array([roofline.peak_flops(str(p)) for p in PRECISIONS])[operations.dtype]
+    peaks = peak_rates(operations, roofline)
     memory = np.full(len(operations), roofline.memory_bandwidth)
     links = np.full(len(operations), roofline.link_bandwidth)
     spilled = np.maximum(compulsory_bytes(operations) - roofline.l2_bytes, 0.0)
@@ -174,4 +188,5 @@ __all__ = [
     "flops",
     "least_seconds",
     "link_bytes",
+    "peak_rates",
 ]

@@ -36,7 +36,7 @@ class Stack(Struct, frozen=True):
         """Time of a step with so many requests on so many GPUs, whose kernels take ``kernels_s`` together."""
         return max(kernels_s, kernels * self.kernel) + self.host(sequences, tensor)
 
-    def step_seconds(self, kernels_s: Float, kernels: float, sequences: int, tensor: int) -> Float:
+    def step_seconds(self, kernels_s: Float, kernels: float | Float, sequences: int, tensor: int) -> Float:
         """What `seconds` says, of steps in a row."""
         return np.maximum(kernels_s, kernels * self.kernel) + self.host(sequences, tensor)
 

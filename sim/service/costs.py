@@ -14,11 +14,22 @@ Chunk = tuple[int, int]
 """New tokens of a prompt, and those of it that lie in the cache."""
 
 
+class SharedPart(Struct, frozen=True):
+    """Tokens that lie in the cache once for several requests, one after the other in each."""
+
+    tokens: int
+    requests: int
+
+
 class RequestLengths(Struct, frozen=True):
-    """How many requests have how many tokens in the cache, less ``step``; of none it is not known: all are alike."""
+    """How many requests have how many tokens in the cache, less ``step``; of none it is not known: all are alike.
+
+    ``shared`` is what their attention may read once for several of them. A request may have several such parts.
+    """
 
     offsets: Mapping[int, int]
     step: int = 0
+    shared: tuple[SharedPart, ...] = ()
 
     @property
     def distinct(self) -> int:

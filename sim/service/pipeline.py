@@ -71,7 +71,7 @@ class Stages:
             passage = self._costs.passage(chunks, ended, count, float(contexts[:-1].mean()), lengths)
             for stage, seconds in enumerate(passage.stages):
                 self.busy_s[stage] += seconds * len(first)
-        last = RequestLengths(lengths.offsets, lengths.step + len(first))
+        last = RequestLengths(lengths.offsets, lengths.step + len(first), lengths.shared)
         passage = self._costs.passage(chunks, ended, count, float(contexts[-1]), last)
         return np.append(first, self._enter(begin, passage) - begin)
 

@@ -22,6 +22,7 @@ from siliconloom.sim.service.adapters import AdapterSlots
 from siliconloom.sim.service.blocks import BlockPool, PrefixNode
 from siliconloom.sim.service.costs import EQUAL, Chunk, Float, RequestLengths, StepCosts
 from siliconloom.sim.service.log import Activity, Intervals, RequestLog
+from siliconloom.sim.service.sharing import SharedPrefixes
 from siliconloom.sim.service.waiting import ANSWER_WEIGHT, PROMPT_WEIGHT, RequestQueue
 
 MOST_STEPS = 4096
@@ -151,6 +152,7 @@ class Replica:
         self._step = self._arrived = 0
         self._offsets: dict[int, int] = {}
         """How many requests at their answers have as many tokens in the cache, less the count of steps."""
+        self._sharing = SharedPrefixes(settings.block) if settings.shared_attention else None
         self._due = [0] * settings.block
         self._ends: list[tuple[int, int]] = []
         self._joined: dict[int, float] = {}
@@ -218,6 +220,7 @@ class Replica:
         else:
             while self._needed() > self.pool.available:
                 extra_s += self._preempt()
+            self._preempted = self._preempted and bool(self._running)  # what nobody is beside comes again at once
         chunks: list[tuple[LiveRequest, int]] = []
         prompts_only = False
         if settings.batching is Batching.CONTINUOUS:
@@ -266,6 +269,7 @@ class Replica:
             chunks.append((each, size))
             budget -= size
         spare = int(settings.watermark * pool.blocks)
+        self._preempted = self._preempted and bool(self._running)
         while self._waiting and not self._preempted and len(self._running) < settings.max_sequences:
             each = self._waiting.first()
             if not self.adapters.fits(each.adapter):
@@ -360,11 +364,12 @@ class Replica:
         assert chunks or count, "a replica has requests and nothing to do: a bug"
         first = (self._base + self._count * self._step) / self._count + 1 if count else 0.0
         contexts = first + np.arange(number, dtype=np.float64) if number > 1 else np.array([first])
-        if self.steps >= self._next_sample:
+        parts = self._sharing.parts if self._sharing is not None and count else ()
+        if self.steps >= self._next_sample and not parts:
             self._next_sample = self.steps + 1 + self.steps // 4
             seen = [r.base + self._step - r.began + 1 for r in self._running.values() if r.deciding] if count else []
             self.samples.append((asked, len(ended), seen))
-        lengths = RequestLengths(self._offsets, self._step) if count else EQUAL
+        lengths = RequestLengths(self._offsets, self._step, parts) if count else EQUAL
         seconds, joules = self.costs.steps(asked, len(ended), count + self._padding, contexts, lengths)
         if self.adapters.used:
             seconds = seconds + self.adapters.step_s
@@ -524,6 +529,8 @@ class Replica:
         self._count += 1
         self._base += each.base - step
         self._offset(each.base - step, 1)
+        if self._sharing is not None:
+            self._sharing.enter(each.number, each.node, each.shared)
         self._due[(each.base - step) % block] += 1
         heapq.heappush(self._ends, (step + each.output - each.generated, each.number))
 
@@ -542,6 +549,8 @@ class Replica:
         self._count -= 1
         self._base -= each.base - each.began
         self._offset(each.base - each.began, -1)
+        if self._sharing is not None:
+            self._sharing.leave(each.number)
         self._due[(each.base - each.began) % self.settings.block] -= 1
         self._joined.pop(each.number, None)
         return each.base + self._step - each.began
@@ -589,7 +598,7 @@ class Replica:
     def _preempt(self) -> float:
         """Send a running request back to the queue: the last by the queue's order; returns seconds that it takes."""
         each = max(self._running.values(), key=lambda r: (r.rank, r.order))
-        if len(self._running) == 1:
+        if len(self._running) == 1 and _held_twice(each) == 0:
             raise AssertionError("the only request is preempted: a bug")
         del self._running[each.number]
         self.log.preempted[each.number] += 1
@@ -633,6 +642,15 @@ class Replica:
         self.pool.check(self._held)
         if not self.busy and (self._held or self._load or self._count or any(self._due)):
             raise AssertionError(f"{self._held} blocks and {self._load} tokens of no request are left: a bug")
+
+
+def _held_twice(request: LiveRequest) -> int:
+    """Blocks of nodes that a request runs on and holds itself, too: another one made them again after they were cut."""
+    node, blocks = request.node, 0
+    while node is not None:
+        blocks += node.blocks
+        node = node.parent
+    return blocks - request.shared
 
 
 def _idle_of(node: PrefixNode | None) -> int:

@@ -300,8 +300,8 @@ KEPT = {"fp8": lambda d: d, "int8": lambda d: d + 4, "int4": lambda d: d / 2 + 4
 
 
 @given(cuda, attentions(), st.sampled_from(sorted(KEPT)))
-def test_decode_reads_keys_and_values_as_they_are_kept_and_no_faster_than_memory_brings_them(gpu, row, kept):
-    row = row | {"op": "attention_decode", "q_len": 1}
+def test_keys_and_values_are_read_as_they_are_kept_and_no_faster_than_memory_brings_them(gpu, row, kept):
+    row = row | ({"q_len": 1} if row["op"] == "attention_decode" else {"kv_len": row["kv_len"] + 1})
     rows = [row, row | {"cache": kept}]
     made = make_operations(rows)
     heads = 2 * row["batch"] * row["kv_len"] * row["kv_heads"]
@@ -310,6 +310,28 @@ def test_decode_reads_keys_and_values_as_they_are_kept_and_no_faster_than_memory
     assert found(gpu, rows[1]).seconds[0] >= least_seconds(made, GPUS[gpu])[1] * (1 - 1e-12)
     assert found(gpu, rows[1]).error[0] >= 0.2  # none was measured
     assert not found(gpu, rows[1]).nearby[0]
+
+
+@given(cuda, attentions(), st.sampled_from(sorted(KEPT)))
+def test_a_whole_prompt_reads_its_keys_and_values_as_they_were_made(gpu, row, kept):
+    row = row | {"op": "attention_prefill", "kv_len": row["q_len"]}
+    made = make_operations([row, row | {"cache": kept}])
+    assert len(set(compulsory_bytes(made).tolist())) == 1
+    assert not made.reads_cache().any()
+    plain, other = predict(GPUS[gpu], made, cache_write=False, fields=NO_FIELDS).seconds.tolist()
+    assert plain == other
+
+
+@given(st.integers(256, 4096), st.integers(8192, 65536))
+def test_a_chunk_multiplies_a_cache_in_fp8_as_it_is_or_makes_operands_of_it(new, known):
+    row = {"op": "attention_prefill", "q_len": new, "kv_len": new + known, "heads": 32, "kv_heads": 8, "head_dim": 128}
+    plain, fp8, int8 = (seconds("h100", row | {"dtype": "bf16"} | cache) for cache in CACHES)
+    assert 1 < plain / fp8 < 2  # exponentials take as long
+    assert plain < int8
+    ampere, made = (seconds("a100", row | {"dtype": "bf16"} | cache) for cache in CACHES[:2])
+    assert ampere < made  # fp8 is no operand there
+    slow = GPUS["a100"].model_copy(update={"integer": 1})
+    assert found(slow, row | {"dtype": "bf16", "cache": "int8"}).bound == ["dequantization"]
 
 
 def test_a_prompt_writes_its_keys_and_values_as_they_are_kept():

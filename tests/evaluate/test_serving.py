@@ -278,6 +278,19 @@ def test_our_own_chips_serve_too():
     assert result["energy_j"] > 0
 
 
+@pytest.mark.parametrize("kept", ["fp8_e4m3", "int4"])
+def test_prompts_behind_a_prefix_that_is_kept_in_fewer_bits_are_as_in_full(kept, tmp_path):
+    rows = [f"{i / 4},{1500 + 37 * i},2,p,1024" for i in range(12)]
+    trace = tmp_path / "t.csv"
+    trace.write_text("\n".join(["arrival_s,prompt_tokens,output_tokens,prefix,prefix_tokens", *rows]))
+    sets = [("workload.cache_precision", kept), ("workload.layers", "2")]
+    result = serve(prepare_named("h100", "llama3-8b", str(trace), sets), audits=20)
+    assert result["memory"]["kv_bytes_per_token"] < 2 * 2 * 1024 * 2
+    assert result["cached_share"] > 0.4
+    assert result["cached_share"] > 0.4
+    assert result["costs"]["audit_max"] < 0.01
+
+
 def test_what_was_found_is_what_its_settings_say():
     """The rate of a process is what it draws with: the same keys without a search serve the same requests."""
     sets = [("serve.requests", "80"), ("serve.arrivals", "poisson"), ("serve.rate", "2")]

@@ -42,6 +42,8 @@ link: {bandwidth: 25 GB/s, latency: 5 us}
         f"{n // 4 * 0.2:.1f},{90 + n * 37 % 700},{1 + n * 11 % 60},{'ab'[n % 2]},80,{n % 3},{'xy'[n % 5 == 0]}\n"
         for n in range(48)
     ),
+    "alike.csv": "arrival_s,prompt_tokens,output_tokens,prefix,prefix_tokens\n"
+    + "".join(f"{n * 0.001:.3f},4128,20,p,4096\n" for n in range(32)),
     "adapted.csv": "arrival_s,prompt_tokens,output_tokens,adapter\n"
     + "".join(f"{n * 0.05:.2f},100,20,{'' if n % 4 == 0 else n % 4}\n" for n in range(24)),
     "tiers.yaml": """
@@ -274,6 +276,7 @@ BASES: dict[str, Callable[[Sets], Any]] = {
     "served adapters": command(
         "serve h100 llama3-8b adapted.csv --set serve.adapter_rank=16 --set serve.host_bandwidth=20GB/s"
     ),
+    "served alike": command("serve h100 llama3-8b alike.csv"),
     "served roomy": command("serve h100 llama3-8b busy.csv"),
     "served many": command("serve dgx-h100 llama3-8b busy.csv --set plan.tensor=1 --set plan.data=4"),
     "edge": command(EDGE),

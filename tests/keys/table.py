@@ -378,6 +378,13 @@ ROWS = (
         "adapter_rank=64 adapter_slots=1 adapter_rank!null host_bandwidth=1GB/s",
     ),
     ("ServeSettings", "served", "serve.", "adapter_rank!8 adapter_slots!3"),
+    (
+        "ServeSettings",
+        "served alike",
+        "serve.",
+        "shared_attention=true prefix_cache=false&&serve.shared_attention!true "
+        "batching=static&&serve.shared_attention!true max_sequences=1&&serve.shared_attention!true",
+    ),
     ("ServeSettings", "served roomy", "serve.", "memory_share=0.5 memory_share!0.1"),
     ("ServeSettings", "served many", "serve.", "prefill_replicas=1 router=least_loaded router=prefix"),
 )

@@ -175,12 +175,26 @@ def test_plans_refuse_chunks_by_name(capsys, system, sets, word, phase) -> None:
     assert "workload.context in prefill, workload.sequence in decode" in " ".join(said.split()) or phase == "decode"
 
 
+@given(st.sampled_from(["llama3-8b", "mistral-7b", "gpt2"]), st.integers(1, 900), st.integers(2, 100))
+@settings(max_examples=30)
+def test_chunks_on_a_gpu_read_what_is_kept_in_fewer_bits(model: str, past: int, new: int) -> None:
+    gpu = load_gpu("a100")
+    plain = predict_model(gpu, chunk(model, past, new))
+    for kept in ("fp8", "int8", "int4"):
+        found = predict_model(gpu, chunk(model, past, new, ("cache_precision", kept)))
+        (of_chunk,) = {k.row["cache"] for k in found.kernels if "attention" in k.row["op"]}
+        assert of_chunk == kept
+        reads = found.operations.reads_cache()
+        assert reads.any()
+        assert (found.operations.read_bytes()[reads] < plain.operations.read_bytes()[reads]).all()
+        assert (found.seconds >= found.roofline).all()
+        assert (found.error >= plain.error).all()
+
+
 def test_what_has_no_chunks_says_so() -> None:
     (attention,) = attentions(decode("gpt2", 20, 4))
     with pytest.raises(NotSupported, match=r"several queries in memory \(workload.sequence\)"):
         Head.of(attention)
-    with pytest.raises(NotSupported, match="cache_precision of a chunk"):
-        predict_model(load_gpu("h100"), chunk("llama3-8b", 64, 64, ("cache_precision", "fp8")))
     for model, sets, words in (
         ("bert-base", [("context", "8")], "context in prefill"),
         ("vit-base", [("context", "8")], "context in prefill"),

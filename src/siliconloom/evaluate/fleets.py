@@ -102,6 +102,8 @@ def _prepare_fleet(
     apart = any(group.role is not ReplicaRole.WHOLE for group in fleet.groups)
     if apart and settings.batching is Batching.STATIC:
         raise NotSupported("serve.batching static with replicas for prompts and for answers")
+    if apart and settings.shared_attention:
+        raise LoomError("serve.shared_attention: changes nothing: what is handed over is shared with nobody (role)")
     members = []
     for at, group in enumerate(fleet.groups):
         try:

@@ -45,6 +45,8 @@ def profiled(served: Served, name: str) -> Served:
         raise NotSupported("--profile with serve.batching static, whose steps are larger than any profile's")
     if served.settings.speculate is not None:
         raise NotSupported("--profile with serve.speculate: profiles have one token of each request")
+    if served.settings.shared_attention:
+        raise NotSupported("--profile with serve.shared_attention: profiles have every request's keys by themselves")
     if served.plan.pipeline > 1:
         raise NotSupported(f"--profile with plan.pipeline {served.plan.pipeline}: profiles have all layers on each GPU")
     if served.plan.sequence_parallel:

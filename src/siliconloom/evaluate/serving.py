@@ -15,6 +15,7 @@ from siliconloom.arch.document import Document
 from siliconloom.arch.fleet import ReplicaRole
 from siliconloom.arch.quantity import format_bytes
 from siliconloom.arch.serving import Batching, Order, Router, ServeSettings
+from siliconloom.baselines.machine import GpuMachine
 from siliconloom.baselines.stacks import NO_STACK, Stack
 from siliconloom.evaluate.cluster import chip_alone
 from siliconloom.evaluate.machine import DescribedMachine
@@ -201,6 +202,8 @@ def prepare(
             "(serve.max_sequences) of a step, each of which has a token"
         )
     _check_columns(trace, settings)
+    if settings.shared_attention:
+        check_sharing(cluster, model)
     draft = None if settings.draft is None else read_model(settings.draft, ())
     return Served(
         cluster.name,
@@ -229,7 +232,9 @@ def draft_plan(served: Served) -> Plan:
 
 def _check_columns(trace: RequestTrace, settings: ServeSettings) -> None:
     """Refuse what asks for columns that the trace lacks, and adapters that nothing is said of; raises `LoomError`."""
+    shared = settings.shared_attention
     for key, asked, has, column in (
+        ("shared_attention", shared, bool(trace.segments), "prefix, session or hash_ids"),
         ("order priority", settings.order is Order.PRIORITY, len(trace.priority) > 0, "priority"),
         ("order fair", settings.order is Order.FAIR, len(trace.client) > 0, "client"),
         ("router prefix", settings.router is Router.PREFIX, bool(trace.segments), "prefix, session or hash_ids"),
@@ -239,6 +244,14 @@ def _check_columns(trace: RequestTrace, settings: ServeSettings) -> None:
             raise LoomError(f"serve.{key}: changes nothing: {trace.name} has no column {column}")
     if settings.adapter_rank is None and (trace.adapter >= 0).any():
         raise LoomError(f"{trace.name}: has adapters; serve.adapter_rank and serve.host_bandwidth say what they take")
+
+
+def check_sharing(cluster: Cluster, model: ServedModel) -> None:
+    """Raise `NotSupported` where next tokens cannot attend together to what their requests share."""
+    if not isinstance(cluster.machine, GpuMachine):
+        raise NotSupported(f"serve.shared_attention on {cluster.name}: kernels of it are those of GPUs")
+    if all(o.window is not None for o in model.token.operators() if isinstance(o, Attention)):
+        raise NotSupported(f"serve.shared_attention of {model.name}, all of whose layers see a window")
 
 
 def _chip_of(machine: DescribedMachine) -> Any:

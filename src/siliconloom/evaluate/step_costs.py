@@ -81,7 +81,7 @@ class StepParts(Struct, frozen=True):
     body: tuple[float, float]
     head: tuple[float, float]
     attention: tuple[Float, Float]
-    launched: float
+    launched: float | Float
 
     @property
     def seconds(self) -> Float:
@@ -209,7 +209,7 @@ class ReplicaCosts:
 
     def kernels(
         self, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float, lengths: RequestLengths = EQUAL
-    ) -> tuple[Float, Float, float]:
+    ) -> tuple[Float, Float, float | Float]:
         """Seconds and joules of the steps' kernels, and how many of them one launches."""
         parts = self._step_parts(chunks, ended, count, contexts, lengths)
         return parts.seconds, parts.joules, parts.launched
@@ -243,6 +243,7 @@ class ReplicaCosts:
         """Parts of the steps' kernels."""
         seconds, joules = np.zeros(len(contexts)), np.zeros(len(contexts))
         body, head, launched = (0.0, 0.0), (0.0, 0.0), 0.0
+        more: float | Float = 0.0
         if chunks:
             tokens, rows = self._tokens(chunks, count), count + -(-ended // (self._guesses + 1))
             body = self._blend(tokens, lambda n: self._body(n).body)
@@ -255,17 +256,19 @@ class ReplicaCosts:
                 chunk_s, chunk_j = self._chunk_attention(new, known, many)
                 seconds, joules = seconds + chunk_s, joules + chunk_j
         if count:
-            token_s, token_j = self._token_attention(count, contexts, lengths)
+            token_s, token_j, more = self._token_attention(count, contexts, lengths)
             seconds, joules = seconds + token_s, joules + token_j
             if not chunks:
                 first = self._lengths[0]
                 body = self._blend(count, lambda n: self._decode(n, first).body)
                 head = self._blend(count, lambda n: self._decode(n, first).head)
                 launched = self._decode(1, first).launched
-        return StepParts(body, head, (seconds, joules), launched)
+        return StepParts(body, head, (seconds, joules), launched + more)
 
-    def _token_attention(self, count: int, contexts: Float, lengths: RequestLengths) -> tuple[Float, Float]:
-        """Attention of next tokens in steps in a row.
+    def _token_attention(
+        self, count: int, contexts: Float, lengths: RequestLengths
+    ) -> tuple[Float, Float, float | Float]:
+        """Attention of next tokens in steps in a row, and kernels more than one for each layer.
 
         A program of ours has one for every length that requests have: as many as there are lengths, of equal shares of
         the requests. A GPU has one kernel for all.
@@ -279,7 +282,7 @@ class ReplicaCosts:
                 at, curve_s, curve_j = self._curve(size, float(contexts[-1]))
                 seconds += np.interp(contexts, at, curve_s) * times
                 joules += np.interp(contexts, at, curve_j) * times
-        return seconds, joules
+        return seconds, joules, 0.0
 
     def whole(self, chunks: Sequence[Chunk], contexts: Sequence[int]) -> float:
         """Seconds of the kernels of a true step, asked in full: every request with its own length."""

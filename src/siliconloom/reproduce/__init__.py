@@ -14,6 +14,7 @@ CARDS = {
     "distserve": "siliconloom.reproduce.distserve",
     "sarathi": "siliconloom.reproduce.sarathi",
     "splitwise": "siliconloom.reproduce.splitwise",
+    "hydragen": "siliconloom.reproduce.hydragen",
     "dfloat11": "siliconloom.reproduce.dfloat11",
     "exflow": "siliconloom.reproduce.exflow",
     "flux-comet": "siliconloom.reproduce.flux_comet",
