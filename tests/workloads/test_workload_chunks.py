@@ -143,7 +143,7 @@ def test_a_gpu_takes_more_time_for_more_tokens_and_not_less_than_its_roofline(pa
 
 
 def test_the_error_of_a_chunks_attention_is_wider_than_the_kernels() -> None:
-    """Nobody has measured it: three times what the kernel's is, which results said for both."""
+    """Nobody has measured it: at least three times the whole prompt's, whose rows the tables have."""
     whole, part = (
         predict_model(load_gpu("h100"), graph)
         for graph in (load_workload("llama3-8b", [("sequence", "512")]), chunk("llama3-8b", 3584, 512))
@@ -152,7 +152,7 @@ def test_the_error_of_a_chunks_attention_is_wider_than_the_kernels() -> None:
         {k.operator: float(error) for k, error in zip(found.kernels, found.error, strict=True)}
         for found in (whole, part)
     ]
-    assert errors[1]["layer.attention"] == pytest.approx(3 * errors[0]["layer.attention"])
+    assert errors[1]["layer.attention"] >= 3 * errors[0]["layer.attention"] > 0
     assert errors[1]["layer.qkv"] == errors[0]["layer.qkv"]
 
 
