@@ -34,17 +34,22 @@ SLACK = 0.5
 MOST_LOST = 1000
 """Times that one request is lost, after which it is taken to never end."""
 TOLD_EVERY = 256
-UP, LOST, COME, LOOK = range(4)
+UP, GONE, LOST, COME, LOOK = range(5)
 """What may happen, in the order in which things of one time do."""
 
 
 class State(StrEnum):
-    """Of a place for a replica: it takes requests, only ends those that it has, is on its way, or is not there."""
+    """Of a place for a replica.
+
+    It takes requests, only ends those that it has, is on its way, is not there, or was lost as it drained and is in its
+    last step.
+    """
 
     OPEN = "open"
     DRAINING = "draining"
     STARTING = "starting"
     AWAY = "away"
+    LAST_STEP = "last_step"
 
 
 class Period(Struct):
@@ -165,6 +170,8 @@ class ElasticService:
             self._look(at)
         elif kind == UP:
             self._open(number, at)
+        elif kind == GONE:
+            self.places[number].state = State.AWAY
         elif kind == LOST:
             place, life = divmod(number, 1 << 32)
             self._lose(place, life, at)
@@ -240,9 +247,12 @@ class ElasticService:
                 )
             self._push(back, COME, live.number, live)
         self.lost += 1
-        if returns:
+        assert period is not None
+        if not returns:
+            here.state = State.LAST_STEP
+            self._push(period.end, GONE, place)
+        else:
             assert self._settings.restart_s is not None
-            assert period is not None
             here.state = State.STARTING
             self._push(period.end + self._settings.restart_s, UP, place)
 
@@ -273,7 +283,9 @@ class ElasticService:
                 places[draining[0]].state = State.OPEN
                 due += places[draining[0]].replica.load
                 continue
-            place = self._in(State.AWAY)[0]
+            place = next(iter(self._in(State.AWAY)), None)
+            if place is None:
+                break
             self._begin(place, at, at + settings.start_s)
             self._push(at + settings.start_s, UP, place)
             self.started += 1

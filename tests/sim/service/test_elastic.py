@@ -100,7 +100,7 @@ class Oracle:
             return
         total = sum(due(self.engines[p]) for p in self.places("open"))
         total += sum(r.output - r.made + r.prompt for r in self.at_router)
-        number = len(self.places("open", "starting"))
+        number = len(self.places("open", "starting", "dying, returns"))
         while total > self.scale_at * number and number < len(self.engines):
             number += 1
             if self.places("draining"):
@@ -108,11 +108,13 @@ class Oracle:
                 self.state[p] = "open"
                 total += due(self.engines[p])
                 continue
+            if not self.places("away"):
+                break
             p = self.places("away")[0]
             self.state[p], self.since[p] = "starting", now
             self.started += 1
             self.events.append((now + self.start_s, "up", p))
-        if not self.places("starting"):
+        if not self.places("starting", "dying, returns"):
             while number > self.least and total <= self.scale_at / 2 * (number - 1):
                 p = min(reversed(self.places("open")), key=lambda p: due(self.engines[p]))
                 total -= due(self.engines[p])
@@ -128,7 +130,7 @@ class Oracle:
 
     def lost(self, p, now):
         returns = self.state[p] == "open"
-        self.state[p] = "dying"
+        self.state[p] = "dying, returns" if returns else "dying"
         at = now if self.engines[p].ends is None else self.engines[p].ends
         self.events.append((at, "dead", (p, returns)))
 
@@ -154,7 +156,7 @@ class Oracle:
                 if any(event[0] == now for event in self.events):
                     continue
             for p, engine in enumerate(self.engines):
-                if engine.ends is None and self.state[p] != "dying" and (engine.waiting or engine.running):
+                if engine.ends is None and "dying" not in self.state[p] and (engine.waiting or engine.running):
                     engine.ends = now + self.seconds[p](*engine.step(now))
         self.paid += sum(now - since for since in self.since if since is not None)
         return self
