@@ -38,7 +38,7 @@ UP, GONE, LOST, COME, LOOK = range(5)
 """What may happen, in the order in which things of one time do."""
 
 
-class State(StrEnum):
+class PlaceState(StrEnum):
     """Of a place for a replica.
 
     It takes requests, only ends those that it has, is on its way, is not there, or was lost as it drained and is in its
@@ -61,11 +61,11 @@ class Period(Struct):
     end: float = float("nan")
 
 
-class Place(Struct, eq=False):
+class ReplicaPlace(Struct, eq=False):
     """One of the replicas that there may be: how many there have been here, and since when this one drains."""
 
     replica: AnyReplica
-    state: State = State.AWAY
+    state: PlaceState = PlaceState.AWAY
     lives: int = 0
     drains: float = 0.0
     period: Period | None = None
@@ -101,7 +101,7 @@ class ElasticService:
 
     def __init__(self, settings: ServeSettings, replicas: Sequence[AnyReplica], fleet: Dispatch) -> None:
         self._settings, self._fleet = settings, fleet
-        self.places = [Place(replica) for replica in replicas]
+        self.places = [ReplicaPlace(replica) for replica in replicas]
         self.periods: list[Period] = []
         self.started = self.lost = 0
         """Replicas that were started for more work, and that were lost."""
@@ -171,7 +171,7 @@ class ElasticService:
         elif kind == UP:
             self._open(number, at)
         elif kind == GONE:
-            self.places[number].state = State.AWAY
+            self.places[number].state = PlaceState.AWAY
         elif kind == LOST:
             place, life = divmod(number, 1 << 32)
             self._lose(place, life, at)
@@ -195,7 +195,7 @@ class ElasticService:
 
     def _give(self, live: LiveRequest, at: float) -> None:
         """A request goes to a replica, or waits for one."""
-        there = [each.replica for each in self.places if each.state is State.OPEN]
+        there = [each.replica for each in self.places if each.state is PlaceState.OPEN]
         if not there:
             self._waiting.append((live, at))
             return
@@ -206,14 +206,14 @@ class ElasticService:
         period = Period(place, at, up)
         self.periods.append(period)
         self.places[place].period = period
-        self.places[place].state = State.STARTING
+        self.places[place].state = PlaceState.STARTING
 
     def _open(self, place: int, at: float) -> None:
         """A replica can work, and takes what waits for one."""
         here = self.places[place]
         if here.period is None:  # in place of one that was lost
             self._begin(place, at, at)
-        here.state = State.OPEN
+        here.state = PlaceState.OPEN
         if self._settings.lost_every is not None:
             life = float(self._random[place].exponential(self._settings.lost_every))
             self._push(at + life, LOST, (place << 32) + here.lives)
@@ -222,13 +222,13 @@ class ElasticService:
             self._fleet.apart_s += at - since
             self._give(live, at)
 
-    def _close(self, here: Place, at: float) -> list[tuple[float, LiveRequest]]:
+    def _close(self, here: ReplicaPlace, at: float) -> list[tuple[float, LiveRequest]]:
         """A replica is gone when its steps have ended, with all that its memory had; returns its requests, and when."""
         assert here.period is not None
         ends = [max(at, engine.clock) for engine in here.replica.engines]
         here.period.end, here.period = max(ends), None
         here.lives += 1
-        here.state = State.AWAY
+        here.state = PlaceState.AWAY
         return [(end, live) for end, each in zip(ends, here.replica.engines, strict=True) for live in each.lose()]
 
     def _lose(self, place: int, life: int, at: float) -> None:
@@ -236,7 +236,7 @@ class ElasticService:
         here = self.places[place]
         if here.lives != life:
             return
-        returns, period = here.state is State.OPEN, here.period
+        returns, period = here.state is PlaceState.OPEN, here.period
         log = self._fleet.log
         for back, live in self._close(here, at):
             log.lost[live.number] += 1
@@ -249,21 +249,21 @@ class ElasticService:
         self.lost += 1
         assert period is not None
         if not returns:
-            here.state = State.LAST_STEP
+            here.state = PlaceState.LAST_STEP
             self._push(period.end, GONE, place)
         else:
             assert self._settings.restart_s is not None
-            here.state = State.STARTING
+            here.state = PlaceState.STARTING
             self._push(period.end + self._settings.restart_s, UP, place)
 
     def _settle(self, at: float) -> None:
         """Replicas that get no more requests are gone when they have none, those of up to a time."""
         for here in self.places:
             ends = max(here.drains, here.replica.clock)
-            if here.state is State.DRAINING and not here.replica.busy and ends <= at:
+            if here.state is PlaceState.DRAINING and not here.replica.busy and ends <= at:
                 self._close(here, ends)
 
-    def _in(self, *states: State) -> list[int]:
+    def _in(self, *states: PlaceState) -> list[int]:
         return [at for at, each in enumerate(self.places) if each.state in states]
 
     def _look(self, at: float) -> None:
@@ -273,29 +273,31 @@ class ElasticService:
         settings, places = self._settings, self.places
         assert settings.scale_at is not None
         assert settings.start_s is not None
-        due = sum(places[each].replica.load for each in self._in(State.OPEN))
+        due = sum(places[each].replica.load for each in self._in(PlaceState.OPEN))
         due += sum(live.output - live.generated + live.prompt for live, _ in self._waiting)
-        number = len(self._in(State.OPEN, State.STARTING))
+        number = len(self._in(PlaceState.OPEN, PlaceState.STARTING))
         while due > settings.scale_at * number and number < self._most:
             number += 1
-            draining = self._in(State.DRAINING)
+            draining = self._in(PlaceState.DRAINING)
             if draining:
-                places[draining[0]].state = State.OPEN
+                places[draining[0]].state = PlaceState.OPEN
                 due += places[draining[0]].replica.load
                 continue
-            place = next(iter(self._in(State.AWAY)), None)
+            place = next(iter(self._in(PlaceState.AWAY)), None)
             if place is None:
                 break
             self._begin(place, at, at + settings.start_s)
             self._push(at + settings.start_s, UP, place)
             self.started += 1
-        if self._in(State.STARTING):
+        if self._in(PlaceState.STARTING):
             return
         while number > self._least and due <= SLACK * settings.scale_at * (number - 1):
-            here = min((places[each] for each in reversed(self._in(State.OPEN))), key=lambda each: each.replica.load)
+            here = min(
+                (places[each] for each in reversed(self._in(PlaceState.OPEN))), key=lambda each: each.replica.load
+            )
             due -= here.replica.load
             number -= 1
-            here.state, here.drains = State.DRAINING, at
+            here.state, here.drains = PlaceState.DRAINING, at
         self._settle(at)
 
 
