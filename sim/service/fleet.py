@@ -152,7 +152,7 @@ class Fleet:
         if self.elastic is not None:
             self.elastic.serve(arrivals, told)
         else:
-            self._serve(self.first, arrivals, told)
+            self._serve(self.first, arrivals, later, told)
         self._handed = True
         if self.second:
             handed = []
@@ -163,7 +163,7 @@ class Fleet:
                     handed.append((float(self.log.finished[number]) + moved, number))
             handed.sort()
             self._turn = 0
-            self._serve(self.second, handed, lambda _: None, handed=True)
+            self._serve(self.second, handed, {}, lambda _: None, handed=True)
         for replica in self.replicas:
             replica.check()
         if not self.log.complete:
@@ -194,6 +194,7 @@ class Fleet:
         self,
         replicas: list[AnyReplica],
         arrivals: list[tuple[float, int]],
+        later: dict[int, int],
         told: Callable[[float], None],
         *,
         handed: bool = False,
@@ -202,7 +203,6 @@ class Fleet:
 
         Where nobody looks at replicas to choose one, each has requests of its own, and they need not wait for another.
         """
-        later = self._later
         if not later and (len(replicas) == 1 or self.settings.router is Router.ROUND_ROBIN):
             self._each(replicas, arrivals, told, handed=handed)
             return

@@ -326,7 +326,7 @@ def test_what_was_cached_is_gone_with_its_replica():
 
 
 def test_a_replica_goes_where_the_others_would_have_half_of_what_starts_one():
-    """One token a second: of the last answer's 300, 121 are due after 180 s and 106 after 195, and 240 start another."""
+    """One token a second: of the last answer's 300, 121 are due after 180 s and 106 after 195; 240 start another."""
     rows = [(0.0, 1, 100, 0), (0.001, 1, 100, 0), (0.01, 1, 300, 0), (1e4, 1, 1, 0)]
     scales = {"replicas_least": 1, "scale_at": 240.0, "start_s": 0.0}
     fleet = served(rows, Linear(1.0, 0, 0, 0), 500, count=2, router="least_loaded", **scales)
