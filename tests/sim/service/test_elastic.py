@@ -267,6 +267,7 @@ def test_what_is_lost_is_answered_once_whatever_replicas_are(rows, count, mean, 
     costs = Linear(*COSTS) if stages == 1 else Staged(COSTS, (1 / stages,) * stages, 0.001, 0.0005)
     guesses = {"speculate": 2, "acceptance": 0.6} if stages == 1 and not shared else {}
     more = {"replicas_least": 1, "scale_at": 50.0, "start_s": 0.3} if scales else {}
+    more |= {"shared_attention": True} if shared else {}
     chosen = ServeSettings(lost_every=mean, restart_s=0.2, order=order, block=4, **guesses, **more)
     fleet = Fleet(chosen, requests, [ReplicaGroup(costs, 400 * stages, count + 1, stages=stages)])
     fleet.run()
