@@ -109,6 +109,16 @@ class ReplicaResult(ResultSection):
     cache_used: float = Field(description="most of its blocks in use, as a share")
 
 
+class ScalingResult(ResultSection):
+    """Replicas that come and go (serve.replicas_least, serve.lost_every)."""
+
+    replica_s: float = Field(description="seconds that replicas were paid for, all together, those of starts too")
+    mean: float = Field(description="replicas that could work, mean over the run")
+    started: int = Field(description="times that one was started for more work")
+    lost: int = Field(description="replicas that were lost")
+    remade: int = Field(description="times that a request was on a replica which was lost")
+
+
 class CostsResult(ResultSection):
     """Where the times of steps come from."""
 
@@ -162,6 +172,7 @@ class ServingResult(ResultSection):
     accepted: float | None = Field(
         default=None, description="share of guessed tokens that were right (serve.speculate)"
     )
+    scaling: ScalingResult | None = None
     cached_share: float = Field(description="of prompts' tokens, those that lay in the cache already")
     memory: ServingMemory = Field(description="of the first group")
     groups: list[ReplicaGroupResult]
@@ -169,7 +180,8 @@ class ServingResult(ResultSection):
     costs: CostsResult
     found: FoundResult | None = None
     timeline: dict[str, list[float]] = Field(
-        description="over the run in equal spans: start_s, prompt and output tokens_per_s, running, waiting, cache_used"
+        description="over the run in equal spans: start_s, prompt and output tokens_per_s, running, waiting, "
+        "cache_used, and replicas where they come and go"
     )
     simulator: dict[str, float]
     notes: list[str]

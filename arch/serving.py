@@ -104,6 +104,11 @@ class ServeSettings(Description):
         time. A step checks the guesses and one token more (Leviathan et al., ICML 2023).
     prefill_replicas, router
         Replicas that do prompts only and hand keys and values over (the others make the tokens), and who gets what.
+    replicas_least, replicas_most, scale_at, start_s
+        Fewest and most replicas, the tokens that may be due at each before another one is started, and seconds until
+        that one takes requests.
+    lost_every, restart_s
+        Mean seconds of a replica's life, which is exponential, and seconds until another one is in its place.
     price, electricity
         Dollars for an hour of a chip, and for a kilowatt-hour.
     """
@@ -134,6 +139,12 @@ class ServeSettings(Description):
     draft: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
     prefill_replicas: Annotated[int, Field(ge=0, le=65536, strict=True)] = 0
     router: Router = Router.ROUND_ROBIN
+    replicas_least: Annotated[int, Field(ge=1, le=65536, strict=True)] | None = None
+    replicas_most: Annotated[int, Field(ge=1, le=65536, strict=True)] | None = None
+    scale_at: Annotated[float, Field(gt=0, le=1e12)] | None = None
+    start_s: Annotated[float, Field(ge=0, le=1e9)] | None = None
+    lost_every: Annotated[float, Field(ge=1e-3, le=1e12)] | None = None
+    restart_s: Annotated[float, Field(ge=0, le=1e9)] | None = None
     price: Annotated[float, Field(ge=0, le=1e6)] | None = None
     electricity: Annotated[float, Field(ge=0, le=1e3)] = 0.1
 
@@ -141,9 +152,10 @@ class ServeSettings(Description):
     def _keys_that_do_nothing(self) -> ServeSettings:
         given = self.model_fields_set
         drawn = self.arrivals in (Arrivals.POISSON, Arrivals.GAMMA) or self.speculate is not None
+        drawn = drawn or self.lost_every is not None
         for key, does, why in (
             ("burstiness", self.arrivals is Arrivals.GAMMA, "is of serve.arrivals gamma"),
-            ("seed", drawn, "changes nothing: nothing is drawn (serve.arrivals poisson or gamma)"),
+            ("seed", drawn, "changes nothing: nothing is drawn (serve.arrivals poisson or gamma, serve.lost_every)"),
             (
                 "host_bandwidth",
                 self.preemption is Preemption.SWAP or self.adapter_rank is not None,
@@ -189,7 +201,37 @@ class ServeSettings(Description):
                 raise rule_at("speculate", "is not of serve.batching static", self.speculate)
         if self.adapter_rank is not None and self.host_bandwidth is None:
             raise rule_at("adapter_rank", "needs serve.host_bandwidth: adapters come from there", self.adapter_rank)
+        self._check_elastic()
         return self
+
+    def _check_elastic(self) -> None:
+        """Refuse keys of replicas that come and go where others make nothing of them."""
+        least, most = self.replicas_least, self.replicas_most
+        for key in ("replicas_most", "scale_at", "start_s"):
+            if least is None and getattr(self, key) is not None:
+                raise rule_at(key, "changes nothing without serve.replicas_least", getattr(self, key))
+        if least is not None:
+            for key, what in (("scale_at", "tokens that may be due at a replica"), ("start_s", "seconds of a start")):
+                if getattr(self, key) is None:
+                    raise rule_at("replicas_least", f"needs serve.{key}, {what}", least)
+            if most is not None and most <= least:
+                raise rule_at("replicas_most", f"must be more than serve.replicas_least, {least}", most)
+        if self.lost_every is None and self.restart_s is not None:
+            raise rule_at("restart_s", "changes nothing without serve.lost_every", self.restart_s)
+        if self.lost_every is not None and self.restart_s is None:
+            raise rule_at(
+                "lost_every", "needs serve.restart_s, seconds until there is another replica", self.lost_every
+            )
+        for key in ("replicas_least", "lost_every"):
+            if getattr(self, key) is not None and self.batching is Batching.STATIC:
+                raise rule_at(key, "is not of serve.batching static", getattr(self, key))
+            if getattr(self, key) is not None and self.prefill_replicas:
+                raise rule_at(key, "is not of serve.prefill_replicas", getattr(self, key))
+
+    @property
+    def elastic(self) -> bool:
+        """Whether replicas come and go."""
+        return self.replicas_least is not None or self.lost_every is not None
 
     @property
     def chances(self) -> tuple[float, ...]:

@@ -45,6 +45,11 @@ class AdapterSlots:
             self._users[adapter] -= 1
             self.used -= self._users[adapter] == 0
 
+    def clear(self) -> None:
+        """The chips have none any more; nobody runs."""
+        self._users.clear()
+        self.used = 0
+
     @property
     def step_s(self) -> float:
         """Seconds that a step takes longer for the adapters of its requests."""

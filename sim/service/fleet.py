@@ -14,6 +14,7 @@ from siliconloom.arch.requests import ServedRequests
 from siliconloom.arch.serving import Order, Router, ServeSettings
 from siliconloom.sim.service.adapters import AdapterSlots
 from siliconloom.sim.service.costs import StagedCosts, StepCosts
+from siliconloom.sim.service.elastic import AnyReplica, ElasticService
 from siliconloom.sim.service.log import RequestLog
 from siliconloom.sim.service.pipeline import PipelinedReplica, Stages
 from siliconloom.sim.service.replica import LiveRequest, Replica
@@ -24,9 +25,6 @@ SPANS = 64
 """Spans of time in which replicas that do not look at each other are taken forward."""
 TOLD_EVERY = 256
 """Requests between two reports to who follows the run."""
-
-
-AnyReplica = Replica | PipelinedReplica
 
 
 class ReplicaGroup(Struct, frozen=True):
@@ -94,7 +92,11 @@ class Fleet:
         self._behind: float | None = None
         """Of replicas that are taken forward in turns, the time that those have come to whose turn is yet to come."""
         self.apart_s = 0.0
-        """Seconds that requests spent between replicas, all together."""
+        """Seconds that requests spent between replicas, or waited for one, all together."""
+        self._later: dict[int, int] = {}
+        """Turns of conversations, by the request whose end they wait for."""
+        self.elastic = ElasticService(settings, self.first, self) if settings.elastic else None
+        """Where replicas come and go."""
 
     def _made(self, groups: Sequence[ReplicaGroup], index: int, *, hands_over: bool = False) -> list[AnyReplica]:
         found: list[AnyReplica] = []
@@ -133,7 +135,7 @@ class Fleet:
     def run(self, told: Callable[[float], None] = lambda _: None) -> None:
         """Serve everything; ``told`` hears the share of the requests that have come."""
         arrivals = [(float(at), n) for n, at in enumerate(self.requests.arrival_s)]
-        later: dict[int, int] = {}
+        later = self._later
         session = self.requests.session.tolist()
         if session and self.second and any(name >= 0 for name in session):
             raise NotSupported("conversations where prompts and answers have replicas of their own")
@@ -146,7 +148,11 @@ class Fleet:
                     last[name] = number
             waits = set(later.values())
             arrivals = [each for each in arrivals if each[1] not in waits]
-        self._serve(self.first, arrivals, later, told)
+        self.log.turns = bool(later)
+        if self.elastic is not None:
+            self.elastic.serve(arrivals, told)
+        else:
+            self._serve(self.first, arrivals, later, told)
         self._handed = True
         if self.second:
             handed = []
@@ -211,8 +217,8 @@ class Fleet:
             clock, which = clocks[0] if clocks else (np.inf, -1)
             if at <= clock:
                 heapq.heappop(arrivals)
-                chosen = self._chosen(replicas, number)
-                replicas[chosen].submit(self._live(number, handed=handed), at)
+                chosen = self.chosen(replicas, number)
+                replicas[chosen].submit(self.live(number, handed=handed), at)
                 if not queued[chosen]:
                     queued[chosen] = True
                     heapq.heappush(clocks, (replicas[chosen].clock, chosen))
@@ -236,11 +242,9 @@ class Fleet:
             else:
                 queued[which] = False
             for ended, when in replica.ended:
-                if ended in later:
-                    turn = later[ended]
-                    come = max(float(self.requests.arrival_s[turn]), when)
-                    self.log.arrival[turn] = come
-                    heapq.heappush(arrivals, (come, turn))
+                turn = self.turn_after(ended, when)
+                if turn is not None:
+                    heapq.heappush(arrivals, turn)
             replica.ended.clear()
 
     def _each(
@@ -272,14 +276,24 @@ class Fleet:
                         continue
                     if at >= upto:
                         break
-                    replica.submit(self._live(mine[place][1], handed=handed), at)
+                    replica.submit(self.live(mine[place][1], handed=handed), at)
                     place += 1
                     if place % TOLD_EVERY == 0:
                         told(min(sum(places) / max(len(arrivals), 1), 1.0))
                 places[index] = place
             told((number + 1) / len(spans))
 
-    def _live(self, number: int, *, handed: bool) -> LiveRequest:
+    def turn_after(self, number: int, when: float) -> tuple[float, int] | None:
+        """The turn of a conversation that waits for the end of a request, and when it comes."""
+        turn = self._later.get(number)
+        if turn is None:
+            return None
+        come = max(float(self.requests.arrival_s[turn]), when)
+        self.log.arrival[turn] = come
+        return come, turn
+
+    def live(self, number: int, *, handed: bool = False) -> LiveRequest:
+        """The request of a number, as it comes to a replica."""
         requests = self.requests
         prompt = int(requests.prompt[number])
         live = LiveRequest(
@@ -300,12 +314,12 @@ class Fleet:
             live.told_s = float(self.log.first[number])
         return live
 
-    def _chosen(self, replicas: list[AnyReplica], number: int) -> int:
+    def chosen(self, replicas: Sequence[AnyReplica], number: int) -> int:
         """The replica for a request, by the router's rule."""
         if len(replicas) == 1:
             return 0
         router = self.settings.router
-        if router is Router.ROUND_ROBIN:  # of conversations
+        if router is Router.ROUND_ROBIN:  # of conversations, and where replicas come and go
             self._turn += 1
             return (self._turn - 1) % len(replicas)
         prefers = router is Router.PREFIX and bool(self.requests.segments)

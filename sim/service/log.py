@@ -33,6 +33,10 @@ class RequestLog:
         self.scheduled, self.first, self.finished = (np.full(count, np.nan) for _ in range(3))
         self.replica = np.full(count, -1, np.int64)
         self.cached, self.preempted = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        self.lost = np.zeros(count, np.int64)
+        """Times that the replica which had the request was lost."""
+        self.turns = False
+        """Whether ends of requests are beginnings of others, in conversations."""
 
     @property
     def complete(self) -> bool:

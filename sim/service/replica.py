@@ -201,10 +201,10 @@ class Replica:
         order = self.settings.order
         if order is not Order.PRIORITY:
             request.rank = float(request.prompt) if order is Order.SHORTEST else 0.0
-        if not request.handed:
-            request.target = request.prompt
+        if not request.handed:  # what a replica had answered that was lost is made anew, too
+            request.target = request.prompt + request.generated
         self._waiting.push(request)
-        self._load += request.output - request.generated + (0 if request.handed else request.prompt)
+        self._load += request.output - request.generated + (0 if request.handed else request.target)
 
     def matched(self, path: Sequence[Segment]) -> int:
         """Tokens of a prompt that begins so that lie in the cache."""
@@ -600,9 +600,32 @@ class Replica:
         each = max(self._running.values(), key=lambda r: (r.rank, r.order))
         if len(self._running) == 1 and _held_twice(each) == 0:
             raise AssertionError("the only request is preempted: a bug")
-        del self._running[each.number]
         self.log.preempted[each.number] += 1
         self._preempted = True
+        seconds = self._put_off(each, swaps=self.settings.preemption is Preemption.SWAP)
+        self._waiting.push(each)
+        return seconds
+
+    def lose(self) -> list[LiveRequest]:
+        """All requests that wait or run, in the order in which they came; the memory is empty behind them.
+
+        They keep the tokens that they have been given. Their keys and values are to be made anew.
+        """
+        for each in list(self._running.values()):
+            self._put_off(each, swaps=False)
+            self._waiting.push(each)
+        found = [self._waiting.pop() for _ in range(len(self._waiting))]
+        for each in found:
+            each.swapped = False
+        self.pool.check(0)
+        self.pool = BlockPool(self.pool.blocks, self.pool.block)
+        self.adapters.clear()
+        self._load = 0
+        return sorted(found, key=lambda each: each.order)
+
+    def _put_off(self, each: LiveRequest, *, swaps: bool) -> float:
+        """Take a running request off the chips; returns seconds that it takes."""
+        del self._running[each.number]
         seconds = 0.0
         if each.deciding:
             self._ends = [end for end in self._ends if end[1] != each.number]
@@ -611,7 +634,7 @@ class Replica:
             each.told_s = self._joined.get(each.number, self._last_token_s)
             length = self._undecide(each)
             held = -(-length // self.settings.block) - each.shared
-            if self.settings.preemption is Preemption.SWAP:
+            if swaps:
                 each.swapped, each.target = True, length
                 seconds = length * self._swap_s
             else:
@@ -626,7 +649,6 @@ class Replica:
         self.pool.leave(each.node)
         each.node, each.shared, each.held, each.done = None, 0, 0, 0
         self.adapters.leave(each.adapter)
-        self._waiting.push(each)
         return seconds
 
     def _count_present(self, at: float) -> None:

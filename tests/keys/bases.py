@@ -279,6 +279,10 @@ BASES: dict[str, Callable[[Sets], Any]] = {
     "served alike": command("serve h100 llama3-8b alike.csv"),
     "served roomy": command("serve h100 llama3-8b busy.csv"),
     "served many": command("serve dgx-h100 llama3-8b busy.csv --set plan.tensor=1 --set plan.data=4"),
+    "served scaled": command(
+        "serve dgx-h100 llama3-8b busy.csv --set plan.tensor=1 --set plan.data=4 --set serve.replicas_least=1 "
+        "--set serve.scale_at=900 --set serve.start_s=0.1"
+    ),
     "edge": command(EDGE),
     "mapped sums": _mapped(
         "npu-edge-int8 --set tile.array.dataflow=output_stationary --set tile.array.load_rows=1",

@@ -387,6 +387,20 @@ ROWS = (
     ),
     ("ServeSettings", "served roomy", "serve.", "memory_share=0.5 memory_share!0.1"),
     ("ServeSettings", "served many", "serve.", "prefill_replicas=1 router=least_loaded router=prefix"),
+    (
+        "ServeSettings",
+        "served many",
+        "serve.",
+        "scale_at=900&&serve.start_s=0.1&&serve.replicas_least=2 replicas_least!2 replicas_least!4 scale_at!900 "
+        "start_s!3 replicas_most!3 lost_every!2 restart_s!1 restart_s=1&&serve.lost_every=0.5",
+    ),
+    (
+        "ServeSettings",
+        "served scaled",
+        "serve.",
+        "replicas_most=2 replicas_most!1 replicas_most!5 scale_at=4000 start_s=0.4 replicas_least=3 replicas_least!4 "
+        "restart_s=0.3&&serve.lost_every=0.5 restart_s=0.3&&serve.lost_every=0.5&&serve.seed=7",
+    ),
 )
 
 COMMENTS = {"description", "source", "product"}

@@ -57,6 +57,8 @@ def find_capacity(
         raise LoomError(f"--find {what}: needs limits to keep to, as in --slo ttft=2s,tpot=50ms")
     if not 0 < attain <= 1:
         raise LoomError(f"--attain: must be a share of the requests, above 0 and at most 1 (got {attain:g})")
+    if what == "replicas" and _one(served).settings.replicas_least is not None:
+        raise LoomError("--find replicas: their number follows what is due (serve.replicas_least)")
     tried: list[dict[str, float]] = []
 
     def run(value: float) -> tuple[dict[str, Any], Fleet]:

@@ -16,7 +16,15 @@ from siliconloom.arch.serving import PICOSECONDS, Batching, ServeSettings, read_
 from siliconloom.baselines.stacks import NO_STACK, Stack, find_stack
 from siliconloom.evaluate.machine import DescribedMachine, read_machine
 from siliconloom.evaluate.profiled import profiled
-from siliconloom.evaluate.serving import FleetMember, Served, ServedFleet, ServedModel, prepare, read_model
+from siliconloom.evaluate.serving import (
+    FleetMember,
+    Served,
+    ServedFleet,
+    ServedModel,
+    check_scaling,
+    prepare,
+    read_model,
+)
 from siliconloom.workloads.serving.trace import RequestTrace, load_trace
 
 Sets = Sequence[tuple[str, str]]
@@ -104,6 +112,8 @@ def _prepare_fleet(
         raise NotSupported("serve.batching static with replicas for prompts and for answers")
     if apart and settings.shared_attention:
         raise LoomError("serve.shared_attention: changes nothing: what is handed over is shared with nobody (role)")
+    if apart and settings.elastic:
+        raise NotSupported("serve.replicas_least and serve.lost_every with replicas for prompts and for answers")
     members = []
     for at, group in enumerate(fleet.groups):
         try:
@@ -112,6 +122,7 @@ def _prepare_fleet(
             raise NotSupported(f"groups.{at}: {str(error).removeprefix('not supported: ')}") from None
         except LoomError as error:
             raise LoomError(f"groups.{at}: {error}") from None
+    check_scaling(settings, sum(member.count for member in members))
     ends = {role for member in members for role in (member.role,)}
     link = fleet.link
 

@@ -75,7 +75,8 @@ def run_result(fleet: Fleet, trace: RequestTrace, settings: ServeSettings, objec
     engines = fleet.engines
     for engine in engines:
         intervals.merge(engine.intervals)
-    busy = [replica.busy_s / duration if duration else 0.0 for replica in fleet.replicas]
+    able = _able(fleet, duration)
+    busy = [replica.busy_s / s if s else 0.0 for replica, s in zip(fleet.replicas, able, strict=True)]
     steps = sum(engine.steps for engine in engines)
     computed = sum(engine.prompt_tokens for engine in engines)
     tpot = columns["tpot_s"][done]
@@ -101,16 +102,43 @@ def run_result(fleet: Fleet, trace: RequestTrace, settings: ServeSettings, objec
         "tokens_per_s": output * per_s,
         "prompt_tokens_per_s": prompt * per_s,
         "step_joules": sum(engine.joules for engine in engines),
-        "busy": float(np.mean(busy)),
+        "busy": float(np.mean(busy)) if fleet.elastic is None else float(np.dot(busy, able)) / max(sum(able), 1e-30),
         "batch": sum(_decoded(engine) for engine in engines) / max(steps, 1),
         "preempted": int(log.preempted.sum()),
         **_accepted(fleet),
+        **_scaling(fleet, duration),
         "cached_share": float(log.cached[done].sum()) / max(int(log.cached[done].sum()) + computed, 1),
         "replicas": [
             _replica(replica, share, handing=bool(fleet.second))
             for replica, share in zip(fleet.replicas, busy, strict=True)
         ],
         "timeline": _timeline(fleet, duration),
+    }
+
+
+def _able(fleet: Fleet, duration: float) -> list[float]:
+    """Seconds in which every replica was there."""
+    if fleet.elastic is None:
+        return [duration] * len(fleet.replicas)
+    begin = float(fleet.requests.arrival_s[0])
+    return fleet.elastic.able(begin, begin + duration)
+
+
+def _scaling(fleet: Fleet, duration: float) -> dict[str, Any]:
+    """Of replicas that come and go, how many there were."""
+    if fleet.elastic is None:
+        return {}
+    begin = float(fleet.requests.arrival_s[0])
+    paid = sum(fleet.elastic.paid(begin, begin + duration))
+    able = sum(fleet.elastic.able(begin, begin + duration))
+    return {
+        "scaling": {
+            "replica_s": paid,
+            "mean": able / duration if duration else 0.0,
+            "started": fleet.elastic.started,
+            "lost": fleet.elastic.lost,
+            "remade": int(fleet.log.lost.sum()),
+        }
     }
 
 
@@ -182,6 +210,12 @@ def _timeline(fleet: Fleet, duration: float) -> dict[str, list[float]]:
             inner = slice(lows[row] + 1, highs[row])
             peak[inner] = np.maximum(peak[inner], table["blocks"][row])
         used += peak / replica.pool.blocks / len(fleet.engines)
+    more = {}
+    if fleet.elastic is not None:
+        periods = [(each.up - first, min(each.end - first, duration)) for each in fleet.elastic.periods]
+        ups, gone = np.array([(up, duration if end != end else end) for up, end in periods]).T
+        there = gone > ups
+        more["replicas"] = (_shared(ups[there], gone[there], (gone - ups)[there], edges) / width).tolist()
     log = fleet.log
     middles = (edges[:-1] + edges[1:]) / 2 + first
     came = np.searchsorted(np.sort(log.arrival), middles, side="right")
@@ -193,6 +227,7 @@ def _timeline(fleet: Fleet, duration: float) -> dict[str, list[float]]:
         "running": (begun - left).astype(float).tolist(),
         "waiting": (came - begun).astype(float).tolist(),
         "cache_used": used.tolist(),
+        **more,
     }
 
 

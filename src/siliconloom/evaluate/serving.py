@@ -191,6 +191,8 @@ def prepare(
         )
     if settings.router is not Router.ROUND_ROBIN and replicas == 1 and not fleet:
         raise LoomError(f"serve.router {settings.router.value}: changes nothing: there is one replica")
+    if not fleet:
+        check_scaling(settings, replicas)
     if settings.prefill_replicas >= replicas and settings.prefill_replicas:
         raise LoomError(
             f"serve.prefill_replicas {settings.prefill_replicas}: there are {replicas} replicas, and one at least must "
@@ -217,6 +219,18 @@ def prepare(
         draft=draft,
         given_data=data is not None,
     )
+
+
+def check_scaling(settings: ServeSettings, replicas: int) -> None:
+    """Refuse numbers of replicas that come and go which are no fewer than there are, or more; raises `LoomError`."""
+    least, most = settings.replicas_least, settings.replicas_most
+    there = f"there is room for {replicas} (plan.tensor and plan.data say how many)"
+    if least is not None and least >= replicas:
+        raise LoomError(
+            f"serve.replicas_least {least}: {'changes nothing' if least == replicas else 'cannot be'}: {there}"
+        )
+    if most is not None and most > replicas:
+        raise LoomError(f"serve.replicas_most {most}: {there}")
 
 
 def draft_plan(served: Served) -> Plan:
@@ -439,6 +453,7 @@ __all__ = [
     "ServedFleet",
     "ServedModel",
     "check_lengths",
+    "check_scaling",
     "memory_of",
     "prepare",
     "read_model",

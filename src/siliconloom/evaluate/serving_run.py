@@ -93,8 +93,9 @@ def serve(
             made.draft.keep()
     body = run_result(fleet, trace, settings, objective or ServiceLevel())
     known = all(member.served.profile is None for member in members)
-    standing = sum(_standing(member.served) * member.count for member in members)
-    body = _with_money(body, members, settings, body["duration_s"] * standing if known else None)
+    paid = _paid_seconds(fleet, members, body["duration_s"])
+    standing = sum(_standing(member.served) * seconds for member, seconds in zip(members, paid, strict=True))
+    body = _with_money(body, members, settings, standing if known else None, paid)
     groups = [_group(member, memory) for member, memory in zip(members, memories, strict=True)]
     return {
         "schema": SERVING_SCHEMA,
@@ -248,13 +249,27 @@ def _audit(fleet: Fleet, costs: ReplicaCosts, audits: int | None) -> list[float]
     return found
 
 
+def _paid_seconds(fleet: Fleet, members: Sequence[FleetMember], duration: float) -> list[float]:
+    """Seconds that each member's replicas were paid for, all together: of the whole run, where none come and go."""
+    if fleet.elastic is None:
+        return [duration * member.count for member in members]
+    begin = float(fleet.requests.arrival_s[0])
+    each = fleet.elastic.paid(begin, begin + duration)
+    ends = np.cumsum([member.count for member in members]).tolist()
+    return [sum(each[end - member.count : end]) for end, member in zip(ends, members, strict=True)]
+
+
 def _with_money(
-    body: dict[str, Any], members: Sequence[FleetMember], settings: ServeSettings, standing_j: float | None
+    body: dict[str, Any],
+    members: Sequence[FleetMember],
+    settings: ServeSettings,
+    standing_j: float | None,
+    paid_s: Sequence[float],
 ) -> dict[str, Any]:
     """Energy and money; of steps that were measured, whose energy nobody knows, ``standing_j`` is ``None``."""
     steps_j = body.pop("step_joules")
     energy = None if standing_j is None else steps_j + standing_j
-    hours = [body["duration_s"] / 3600 * member.count * member.served.plan.chips for member in members]
+    hours = [each / 3600 * member.served.plan.chips for each, member in zip(paid_s, members, strict=True)]
     prices = [member.price for member in members]
     chips_usd = None
     if all(price is not None for price in prices):

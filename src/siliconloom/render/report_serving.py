@@ -140,7 +140,7 @@ def _asked(result: dict[str, Any]) -> str:
 
 
 def _tiles(result: dict[str, Any]) -> list[tuple[str, str]]:
-    cost = result["cost"]
+    cost, scaling = result["cost"], result.get("scaling")
     tiles = [
         (format_si(result["ttft_s"]["p50"], "s"), f"to the first token, median; {_p99(result, 'ttft_s')}"),
         (format_si(result["tpot_s"]["p50"], "s"), f"for each further token, median; {_p99(result, 'tpot_s')}"),
@@ -148,6 +148,7 @@ def _tiles(result: dict[str, Any]) -> list[tuple[str, str]]:
         (rate(result["prompt_tokens_per_s"]), "tokens of prompts a second"),
         (rate(result["goodput"]), "goodput: requests a second" + (" that keep to the limits" * bool(_limited(result)))),
         (f"{result['busy']:.1%}", f"of the time at work, {result['batch']:.3g} requests in a step"),
+        *([(f"{scaling['mean']:.3g}", "replicas in the mean")] if scaling else []),
         (f"{_fullest(result):.1%}", f"of the cache in use at most; {result['preempted']:,} preempted"),
     ]
     if result["energy_j"] is not None:
@@ -183,6 +184,8 @@ def _over_time(result: dict[str, Any]) -> dict[str, Any]:
         ChartPanel("requests", False, (line("running", "requests", "running"), line("waiting", "requests", "waiting"))),
         ChartPanel("cache in use", True, (line("cache in use", "", "cache_used"),)),
     )
+    if "replicas" in timeline:
+        panels = (*panels, ChartPanel("replicas that can work", False, (line("replicas", "replicas", "replicas"),)))
     if result["energy_j"] is not None:
         drawn = line("power above idle", "W", "joules_per_s")
         panels = (*panels, ChartPanel("watts above those of idle chips", False, (drawn,)))

@@ -79,6 +79,7 @@ def serving_tables(result: dict[str, Any], out: Console) -> None:
             if result.get("accepted") is not None
             else []
         ),
+        *([("scaled", _scaled(result))] if result.get("scaling") else []),
         ("busy", f"{result['busy']:.1%} of the time, {result['batch']:.3g} requests in a step"),
         (
             "cache",
@@ -114,6 +115,13 @@ def _energy(result: dict[str, Any]) -> str:
         return "not known"
     total, each, power = (result[name] for name in ("energy_j", "joules_per_token", "power_w"))
     return f"{format_si(total, 'J')}, {format_si(each, 'J')} a token, {format_si(power, 'W')}"
+
+
+def _scaled(result: dict[str, Any]) -> str:
+    """How many replicas there were, in words."""
+    scaling = result["scaling"]
+    lost = f"; {scaling['lost']:,} lost, {scaling['remade']:,} requests made anew" if scaling["lost"] else ""
+    return f"{scaling['mean']:.3g} replicas in the mean; {scaling['started']:,} started{lost}"
 
 
 def _group(group: dict[str, Any]) -> str:
