@@ -45,7 +45,8 @@ class ComparedMachine(ResultSection):
     chips: int = Field(description="chips, or GPUs, that the step runs on")
     seconds: float = Field(description="as the machine's own result has them")
     error: float = Field(
-        description="relative bar of a predicted time that holds half of measured runs; 0 where cycles are simulated"
+        description="bar that holds half of measured runs: they take 1/(1 + it) to 1 + it times as long; "
+        "0 where cycles are simulated"
     )
     error_90: float = Field(default=0.0, description="the bar that holds 90 % of them")
     measured_share: float | None = Field(

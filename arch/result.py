@@ -105,7 +105,7 @@ class OperatorResult(ResultSection):
     busy_cycles: dict[str, int] | None = None
     fused: list[str] | bool | None = Field(default=None, description="operators done on its results; on a GPU, whether")
     error: float | None = Field(
-        default=None, description="relative bar of a predicted time that holds half of measurements left out"
+        default=None, description="holds half of measurements left out: they take 1/(1 + it) to 1 + it times as long"
     )
     error_90: float | None = Field(default=None, description="the bar that holds 90 % of them")
     nearby: bool | None = Field(
@@ -265,7 +265,7 @@ class StepResult(ResultSection):
     simulator: SimulatorResult
     notes: list[str]
     error: float | None = Field(
-        default=None, description="relative bar of a predicted time that holds half of measured runs left out"
+        default=None, description="holds half of measured runs left out: they take 1/(1 + it) to 1 + it times as long"
     )
     error_90: float | None = Field(default=None, description="the bar that holds 90 % of them")
     measured_share: float | None = Field(

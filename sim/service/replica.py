@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 from msgspec import Struct
@@ -23,6 +22,7 @@ from siliconloom.sim.service.blocks import BlockPool, PrefixNode
 from siliconloom.sim.service.costs import EQUAL, Chunk, Float, RequestLengths, StepCosts
 from siliconloom.sim.service.log import Activity, Intervals, RequestLog
 from siliconloom.sim.service.sharing import SharedPrefixes
+from siliconloom.sim.service.stages import Stages
 from siliconloom.sim.service.waiting import ANSWER_WEIGHT, PROMPT_WEIGHT, RequestQueue
 
 MOST_STEPS = 4096
@@ -69,21 +69,6 @@ class LiveRequest(Struct, eq=False):
     deciding: bool = False
     swapped: bool = False
     handed: bool = False
-
-
-class Passes(Protocol):
-    """Stages of a pipeline, as `siliconloom.sim.service.pipeline.Stages` has them."""
-
-    def taken(
-        self,
-        begin: float,
-        chunks: Sequence[Chunk],
-        ended: int,
-        count: int,
-        contexts: Float,
-        lengths: RequestLengths,
-        alone: Float,
-    ) -> Float: ...
 
 
 class Replica:
@@ -138,7 +123,7 @@ class Replica:
         self.adapters = AdapterSlots(0, 0.0, 0.0) if adapters is None else adapters
         self._chances = np.array(settings.chances)
         self._random = np.random.default_rng((settings.seed, index))
-        self.stages: Passes | None = None
+        self.stages: Stages | None = None
         """Those of a pipeline, which other schedulers' steps pass, too."""
         self.guessed = self.accepted = 0
         """Tokens that were guessed for requests that could take them all, and those that were right."""

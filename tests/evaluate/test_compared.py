@@ -212,3 +212,12 @@ def test_what_was_measured_stays_beside_what_is_predicted():
         assert ("all_reduce" in kinds) == sent
     limited = compare_workload(FIRST, [], graph, [load_gpu("h100")], sustained=True)["machines"][1]
     assert limited["measured_s"] is None
+
+
+def test_the_range_of_a_speed_up_is_the_bar_either_way():
+    """A bar is a factor: a prediction that may be twice too short or too long is no range that begins at nothing."""
+    found = compare_workload("npu-edge-int8", [], load_workload("gpt2", [("layers", "1")]), [load_gpu("h100")])
+    _, gpu = found["machines"]
+    low, high = gpu["speedup_range"]
+    assert low * high == pytest.approx(gpu["speedup"] ** 2)
+    assert high == pytest.approx(gpu["speedup"] * (1 + gpu["error"]))

@@ -7,7 +7,7 @@ from typing import Any
 from siliconloom.arch.quantity import format_si
 from siliconloom.render.compare import energy_lines, error_lines, headlines, measured_lines, measured_text, total_rows
 from siliconloom.render.page import PALETTE, BarPart, ChartData, PageBar, PageCell, PageColumn, PageTable, page
-from siliconloom.render.tables import asked_text
+from siliconloom.render.tables import asked_text, bar_text
 
 SHOWN = 8
 """Operators in a bar chart; the table has all."""
@@ -95,7 +95,7 @@ def _grouped(
                     operator["name"] if number == 0 else "",
                     f"{format_si(found[value], unit)}, {name}",
                     (BarPart(share, colours[name], f"{operator['name']}, {name}: {format_si(found[value], unit)}"),),
-                    (max(share * (1 - error), 0), min(share * (1 + error), 1)) if error else None,
+                    (share / (1 + error), min(share * (1 + error), 1)) if error else None,
                     first=number == 0,
                 )
             )
@@ -117,7 +117,7 @@ def _table(operators: list[dict[str, Any]], names: list[str], known: bool) -> Pa
             if not found:
                 cells += [PageCell("–")] * (4 + known + (name != names[0]))
                 continue
-            error = f" ±{found['error']:.0%}" if found["error"] else ""
+            error = f" {bar_text(found['error'])}" if found["error"] else ""
             cells += [
                 PageCell(format_si(found["seconds"], "s"), found["seconds"]),
                 PageCell(found["bound"] or ""),
