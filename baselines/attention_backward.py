@@ -1,4 +1,4 @@
-"""Time of attention's backward pass with FlashAttention-2's kernels, derived from the forward pass's constants.
+"""Time of attention's backward pass: FlashAttention-2's kernels, derived from the forward pass's constants, and others.
 
 A multiprocessor takes a block of keys of one head and walks the queries (Dao, 2023, algorithm 2). Of each pair of
 blocks it forms five products where the forward pass has two: the scores again, the gradients of values, of
@@ -8,18 +8,23 @@ forward pass loses of the matrix units' rate is taken to be its shared-memory ti
 share of the backward pass's is not hidden either. The gradients of queries are summed in fp32 in memory: a kernel
 before clears them and sums rows of outputs times their gradients, and one after rounds them to 16 bits.
 
-Nothing is fitted to a measured backward pass.
+Nothing of that is fitted to a measured backward pass. cuDNN's kernels on Hopper, whose products read both operands
+from shared memory by themselves, have constants of their own (`siliconloom.baselines.efficiency.Backward`) in place of
+what is derived of a step.
 """
 
 from __future__ import annotations
 
-import math
-
+import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.gpu import Gpu
-from siliconloom.baselines.efficiency import load_efficiency
+from siliconloom.baselines.efficiency import Efficiency
+from siliconloom.baselines.operations import Operations
+
+Float = NDArray[np.float64]
 
 SHARED_BYTES = 128.0
 """Bytes per cycle of a multiprocessor's shared memory (32 banks of 4)."""
@@ -56,45 +61,58 @@ FORWARD = {64: (128, 128, 4), 128: (128, 64, 4)}
 """Queries, keys and warps of the forward pass's blocks; each warp has its own rows."""
 
 
-def backward_seconds(
-    gpu: Gpu, *, batch: int, queries: int, keys: int, heads: int, head_dim: int, causal: bool
-) -> float:
-    """Seconds of the backward pass in 16 bits, as many key heads as query heads.
+def backward_times(gpu: Gpu, efficiency: Efficiency, o: Operations) -> Float:
+    """Seconds of the backward pass of every row in 16 bits.
+
+    With grouped heads each query head makes gradients of keys and values, which are summed afterwards.
 
     Raises
     ------
     NotSupported
-        For a GPU whose kernels are not FlashAttention-2's, and for heads above 128.
+        For heads above 128, for other formats, and for kernels of which neither constants nor a derivation are there.
     """
-    efficiency = load_efficiency(gpu.architecture)
-    if efficiency.attention != "flash-attention-2":
-        raise NotSupported(f"backward attention on {gpu.name}: only of FlashAttention-2's kernels")
-    size = next((s for s in sorted(BLOCKS) if head_dim <= s), None)
-    if size is None:
-        raise NotSupported(f"backward attention with heads of {head_dim}; kernels are known to {max(BLOCKS)}")
-    blocks, fitted = BLOCKS[size], efficiency.prefill
+    fitted, own = efficiency.prefill, efficiency.backward
+    if own is None and efficiency.attention != "flash-attention-2":
+        raise NotSupported(f"backward attention on {gpu.name}: only of FlashAttention-2's kernels, or where measured")
+    if (o.element_bytes() != ELEMENT).any():
+        raise NotSupported(f"backward attention on {gpu.name} in other formats than bf16 and fp16")
+    sizes = np.array(sorted(BLOCKS))
+    if o.head_dim.max(initial=0) > sizes[-1]:
+        raise NotSupported(f"backward attention with heads of {o.head_dim.max()}; kernels are known to {sizes[-1]}")
+    size = sizes[np.searchsorted(sizes, o.head_dim)]
+    each = [BLOCKS[int(s)] for s in size]
+    rows, columns = np.array([b.queries for b in each]), np.array([b.keys for b in each])
+    batch, queries, keys, heads, head = (
+        getattr(o, name).astype(np.float64) for name in ("batch", "q_len", "kv_len", "heads", "head_dim")
+    )
     rate = gpu.rate("bf16")
-    products = 2.0 * PRODUCTS * blocks.queries * blocks.keys * head_dim / rate
-    shared = blocks.shared_bytes(head_dim) / SHARED_BYTES
-    unhidden = (1.0 / fitted.mainloop - 1.0) / forward_shared_share(size, rate)
-    exponentials = blocks.queries * blocks.keys / gpu.exponentials
-    step = products + unhidden * shared + (1.0 - fitted.overlap) * exponentials + fitted.block
-    longest = math.ceil(queries / blocks.queries)
-    shortest = math.ceil(min(queries, blocks.keys) / blocks.queries) if causal else longest
-    items = batch * heads * math.ceil(keys / blocks.keys)
+    products = 2.0 * PRODUCTS * rows * columns * head / rate
+    if own is None:
+        shared = np.array([b.shared_bytes(int(h)) for b, h in zip(each, head, strict=True)]) / SHARED_BYTES
+        forward = np.array([forward_shared_share(int(s), rate) for s in size])
+        exponentials = rows * columns / gpu.exponentials
+        step = products + (1.0 / fitted.mainloop - 1.0) / forward * shared
+        step = step + (1.0 - fitted.overlap) * exponentials + fitted.block
+        launch, item = fitted.launch, fitted.item
+    else:
+        step, launch, item = products / own.mainloop, own.launch, own.item
+    longest = np.ceil(queries / rows)
+    shortest = np.where(o.causal, np.ceil(np.minimum(queries, columns) / rows), longest)
+    items = batch * heads * np.ceil(keys / columns)
     even = items * (shortest + longest) / 2.0 / gpu.multiprocessors
-    starts = math.ceil(items / gpu.multiprocessors)
-    walk = max(longest, even + fitted.tail * (starts * (shortest + longest) / 2.0 - even))
-    compute = (walk * step + max(1.0, items / gpu.multiprocessors) * fitted.item) / gpu.clock
-    matrix = batch * heads * queries * head_dim
-    other = batch * heads * keys * head_dim
+    starts = np.ceil(items / gpu.multiprocessors)
+    walk = np.maximum(longest, even + fitted.tail * (starts * (shortest + longest) / 2.0 - even))
+    compute = (walk * step + np.maximum(1.0, items / gpu.multiprocessors) * item) / gpu.clock
+    matrix, other = batch * heads * queries * head, batch * heads * keys * head
     bandwidth = gpu.memory_bandwidth * fitted.stream
     moved = (2 * matrix + 4 * other) * ELEMENT + 2 * matrix * 4.0
     busy = (compute**fitted.norm + (moved / bandwidth) ** fitted.norm) ** (1.0 / fitted.norm)
     before = (2 * matrix * ELEMENT + matrix * 4.0) / bandwidth
     after = matrix * (4.0 + ELEMENT) / bandwidth
-    seconds = fitted.launch + busy + before + after + 2 * efficiency.elementwise.launch
-    return float(seconds * (1.0 + efficiency.gemm.slow * seconds / (seconds + efficiency.gemm.tau)))
+    grouped = np.where(o.heads > o.kv_heads, 2 * other * (1 + o.kv_heads / o.heads) * ELEMENT / bandwidth, 0.0)
+    seconds = launch + busy + before + after + grouped + 2 * efficiency.elementwise.launch
+    found: Float = seconds * (1.0 + efficiency.gemm.slow * seconds / (seconds + efficiency.gemm.tau))
+    return found
 
 
 def forward_shared_share(size: int, rate: int) -> float:
@@ -104,4 +122,4 @@ def forward_shared_share(size: int, rate: int) -> float:
     return moved / SHARED_BYTES / (4.0 * queries * keys * size / rate)
 
 
-__all__ = ["BLOCKS", "FORWARD", "Blocks", "backward_seconds", "forward_shared_share"]
+__all__ = ["BLOCKS", "FORWARD", "Blocks", "backward_times", "forward_shared_share"]

@@ -20,7 +20,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.baselines.operations import ATTENTION, COLLECTIVES, Float, Op, Operations
-from siliconloom.baselines.residuals import FOLDER, NEARBY, SIXTEEN_BITS, Fields, row_formats
+from siliconloom.baselines.residuals import FOLDER, NEARBY, SIXTEEN_BITS, Fields, program_of, row_formats
 
 FILE = FOLDER / "bars.json"
 DECADES = np.array([1e-5, 1e-4, 1e-3])
@@ -63,12 +63,12 @@ def kind_of(op: Op, format: str) -> str:
     """Kernels that are calibrated together."""
     if op is Op.GEMM:
         return "gemm" if format == SIXTEEN_BITS else "gemm in other formats"
-    if op in ATTENTION:
+    if op in (*ATTENTION, Op.ATTENTION_BACKWARD):
         return str(op)
     return "collective" if op in COLLECTIVES else "elementwise"
 
 
-KINDS = ("gemm", "gemm in other formats", *map(str, ATTENTION), "collective", "elementwise")
+KINDS = ("gemm", "gemm in other formats", *map(str, ATTENTION), "attention_backward", "collective", "elementwise")
 
 
 def field_name(gpu: str, op: Op, format: str, software: str) -> str:
@@ -79,7 +79,7 @@ def field_name(gpu: str, op: Op, format: str, software: str) -> str:
 def row_kinds(o: Operations) -> NDArray[np.str_]:
     """Kind of kernel of every row."""
     kinds = np.full(len(o), "elementwise", dtype="U32")
-    for op in (Op.GEMM, *ATTENTION, *COLLECTIVES):
+    for op in (Op.GEMM, *ATTENTION, Op.ATTENTION_BACKWARD, *COLLECTIVES):
         kinds[o.among(op)] = kind_of(op, SIXTEEN_BITS)
     kinds[o.among(Op.GEMM) & (row_formats(o) != SIXTEEN_BITS)] = kind_of(Op.GEMM, "")
     return kinds
@@ -112,7 +112,7 @@ def row_bars(
         op = list(Op)[code]
         for format in np.unique(formats[own & (operations.op == code)]).tolist():
             rows = own & (operations.op == code) & (formats == format)
-            program = software or fields.reference[gpu, op, format]
+            program = program_of(op, software) or fields.reference[gpu, op, format]
             found[rows] = bars.fields[field_name(gpu, op, format, program)][size[rows], near[rows]]
             far = rows & (octaves > NEARBY)  # the mechanism alone, as nothing was left out so far beyond the tables
             found[far] = np.maximum(found[far], bars.kinds[Relation.FITTED, kind_of(op, format)][size[far]])

@@ -5,13 +5,14 @@ An architecture that nobody has measured for us takes the constants of its neare
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from siliconloom.arch.document import Description, Document
 
@@ -74,8 +75,29 @@ class Decode(Constants):
     norm: float = Field(ge=1)
 
 
+class Backward(Constants):
+    """Attention's backward pass by kernels of their own (`siliconloom.baselines.attention_backward`)."""
+
+    launch: float = Field(gt=0, description="seconds")
+    mainloop: float = Field(gt=0, le=1, description="share of the matrix units' rate in its five products")
+    item: float = Field(ge=0, description="cycles of a block of keys besides its walk over the queries")
+
+
+class AttentionKernel(Description):
+    """Attention by another program than the one that an architecture's own constants are of."""
+
+    kernels: Literal["flash-attention-2", "flash-attention-3"] = Field(description="whose blocks it has")
+    prefill: Prefill
+    decode: Decode
+    backward: Backward | None = Field(default=None, description="left out: derived from the forward pass")
+
+
 class Elementwise(Constants):
-    """Norms, activations, additions (`siliconloom.baselines.elementwise`): shares of the DRAM's bandwidth."""
+    """Norms, activations, additions (`siliconloom.baselines.elementwise`).
+
+    Each kind's name is its share of the DRAM's bandwidth; ``columns_`` are cycles of a row's column in kinds that sum
+    a row before they write it, ``elements_`` elements a cycle of a multiprocessor, 0 where arithmetic never limits.
+    """
 
     launch: float = Field(gt=0, description="seconds")
     rmsnorm: float = Field(gt=0, le=1)
@@ -86,6 +108,30 @@ class Elementwise(Constants):
     add: float = Field(gt=0, le=1)
     rope: float = Field(gt=0, le=1)
     embedding: float = Field(gt=0, le=1)
+    kept: float = Field(0.0, ge=0, le=1, description="share of the last cache whose bytes need not come from memory")
+    l2_rate: float = Field(0.0, ge=0, description="bytes a cycle of a multiprocessor from the last cache, with kept")
+    reduce: float = Field(0.0, ge=0, description="seconds in which the threads of a row's block join their sums")
+    columns_rmsnorm: float = Field(0.0, ge=0)
+    columns_layernorm: float = Field(0.0, ge=0)
+    columns_softmax: float = Field(0.0, ge=0)
+    elements_rmsnorm: float = Field(0.0, ge=0)
+    elements_layernorm: float = Field(0.0, ge=0)
+    elements_softmax: float = Field(0.0, ge=0)
+    elements_silu_mul: float = Field(0.0, ge=0)
+    elements_gelu: float = Field(0.0, ge=0)
+    elements_add: float = Field(0.0, ge=0)
+    elements_rope: float = Field(0.0, ge=0)
+    elements_embedding: float = Field(0.0, ge=0)
+
+    def by_kind(self, prefix: str, kinds: Sequence[str], default: float) -> NDArray[np.float64]:
+        """A constant of each of the kinds of kernels, by the name that begins with ``prefix``."""
+        return np.array([getattr(self, prefix + kind, default) for kind in kinds])
+
+    @model_validator(mode="after")
+    def _complete(self) -> Elementwise:
+        if (self.kept > 0) != (self.l2_rate > 0):
+            raise ValueError("kept and l2_rate are given together")
+        return self
 
 
 class CollectiveEfficiency(Constants):
@@ -148,10 +194,20 @@ class Efficiency(Description):
     gemm: GemmEfficiency
     prefill: Prefill
     decode: Decode
+    backward: Backward | None = Field(default=None, description="left out: derived from FlashAttention-2's forward pass")
     elementwise: Elementwise
     collective: CollectiveEfficiency
     power: Power
     error: ErrorBars
+    attention_by: dict[str, AttentionKernel] = Field(default={}, description="attention of other programs, by name")
+
+    def by_program(self, software: str) -> Efficiency:
+        """Constants with the attention of a program, where it is one of its own."""
+        kernel = self.attention_by.get(software)
+        if kernel is None:
+            return self
+        parts = {"prefill": kernel.prefill, "decode": kernel.decode, "backward": kernel.backward}
+        return self.model_copy(update={"attention": kernel.kernels, **parts})
 
 
 Part = TypeVar("Part", bound=Constants)

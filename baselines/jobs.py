@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from siliconloom.arch.document import Document
 from siliconloom.arch.errors import LoomError, NotSupported, nearest_name
 from siliconloom.arch.names import library_names
-from siliconloom.baselines.operations import ALIASES, PRECISIONS, Op, Operations, Precision, read_operations
+from siliconloom.baselines.operations import ALIASES, MASKED, PRECISIONS, Op, Operations, Precision, read_operations
 from siliconloom.workloads.names import LIBRARY
 
 
@@ -62,7 +62,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
         """Columns of `operations`, to write down."""
         values = {name: getattr(self, name) for name in _SIZES}
         return {"op": str(self.op), "dtype": str(self.dtype), **{k: v or None for k, v in values.items()}} | (
-            {"causal": self.causal} if self.op is Op.ATTENTION_PREFILL else {}
+            {"causal": self.causal} if self.op in MASKED else {}
         )
 
     def __str__(self) -> str:

@@ -6,6 +6,9 @@ without one.
 
 from __future__ import annotations
 
+import math
+import random
+import time
 from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Protocol
@@ -133,11 +136,27 @@ class Measurement(Struct):
 
 
 def measure(
-    jobs: Sequence[Deployment], backend: Backend, settings: Settings, progress: Callable[[float], None] = lambda _: None
+    jobs: Sequence[Deployment],
+    backend: Backend,
+    settings: Settings,
+    progress: Callable[[float], None] = lambda _: None,
+    *,
+    limit_seconds: float = math.inf,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Measurement:
-    """Time every job; one that the machine cannot run, or whose result is wrong, is left out with the reason."""
+    """Time every job; one that the machine cannot run, or whose result is wrong, is left out with the reason.
+
+    Jobs that have not begun after ``limit_seconds`` of ``clock`` are left out, too. So that a part of them is like the
+    whole, they are taken in a shuffled order then, always the same.
+    """
     found = Measurement()
+    if limit_seconds < math.inf:
+        jobs = random.Random(0).sample(jobs, len(jobs))
+    began = clock()
     for number, job in enumerate(jobs):
+        if clock() - began > limit_seconds:
+            found.skipped += [(left, f"not begun within {limit_seconds:g} s") for left in jobs[number:]]
+            break
         try:
             cases = backend.prepare(job)
         except CannotRun as reason:
@@ -176,7 +195,7 @@ def time_case(job: Deployment, case: MeasuringCase, backend: Backend, settings: 
         seconds=middle,
         spread=(high - low) / middle,
         error=error,
-        power_w=_middle([s.power_w for s in seen]),
+        power_w=_middle([s.power_w for s in seen]) if settings.method is Method.SUSTAINED else None,
         clock_mhz=_middle([s.clock_mhz for s in seen]),
     )
 

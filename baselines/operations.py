@@ -69,6 +69,7 @@ class Op(StrEnum):
     SERVE_TPOT = "serve_tpot"  # time per output token with `batch` requests in flight
     LAYER_PREFILL = "layer_prefill"  # one transformer layer of a model
     LAYER_DECODE = "layer_decode"
+    ATTENTION_BACKWARD = "attention_backward"  # gradients of queries, keys and values, its outputs and sums at hand
 
 
 OPS = tuple(Op)
@@ -76,7 +77,9 @@ OPS = tuple(Op)
 COLLECTIVES = (Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_TO_ALL)
 ATTENTION = (Op.ATTENTION_PREFILL, Op.ATTENTION_DECODE)
 ELEMENTWISE = (Op.RMSNORM, Op.LAYERNORM, Op.SOFTMAX, Op.SILU_MUL, Op.GELU, Op.ADD, Op.ROPE, Op.EMBEDDING)
-KERNELS = (Op.GEMM, *ATTENTION, *COLLECTIVES, *ELEMENTWISE)
+MASKED = (Op.ATTENTION_PREFILL, Op.ATTENTION_BACKWARD)
+"""Operations on a whole prompt, which say whether they are causal."""
+KERNELS = (Op.GEMM, *ATTENTION, Op.ATTENTION_BACKWARD, *COLLECTIVES, *ELEMENTWISE)
 """Operations with a shape of their own."""
 MODELS = tuple(op for op in OPS if op not in KERNELS)
 """Operations on a whole model or layer: their rows name it (see `siliconloom.baselines.tables`)."""
@@ -288,7 +291,7 @@ class Operations(Struct, frozen=True, eq=False):
         for name in SIZES:
             if value := int(getattr(self, name)[index]):
                 found[name] = value
-        if found["op"] == Op.ATTENTION_PREFILL:
+        if found["op"] in MASKED:
             found["causal"] = bool(self.causal[index])
         found["dtype"] = str(PRECISIONS[self.dtype[index]])
         if stored := int(self.weights[index]):
@@ -316,7 +319,7 @@ _SHAPE = ("m", "n")
 _HEADS = ("heads", "kv_heads", "head_dim")
 MEANT: dict[Op, tuple[str, ...]] = {
     Op.GEMM: (*_SHAPE, "k", "batch"),
-    **dict.fromkeys(ATTENTION, ("batch", "q_len", "kv_len", *_HEADS)),
+    **dict.fromkeys((*ATTENTION, Op.ATTENTION_BACKWARD), ("batch", "q_len", "kv_len", *_HEADS)),
     **dict.fromkeys(COLLECTIVES, ("gpus", "bytes")),
     **dict.fromkeys(ELEMENTWISE, _SHAPE),
     **dict.fromkeys(MODELS, ("batch", "gpus")),
@@ -375,14 +378,15 @@ def _complete(columns: dict[str, Any], cells: Cells) -> Operations:
     op = columns["op"]
     kind = {name: op_mask(tuple(o for o in OPS if name in MEANT[o]))[op] for name in SIZES}
     prefill, decode = op == OPS.index(Op.ATTENTION_PREFILL), op == OPS.index(Op.ATTENTION_DECODE)
+    whole = op_mask(MASKED)[op]
     _default(columns, "batch", kind["batch"], 1)
     _default(columns, "q_len", decode, 1)
-    _default(columns, "q_len", prefill, columns["kv_len"])
-    _default(columns, "kv_len", prefill, columns["q_len"])
+    _default(columns, "q_len", whole, columns["kv_len"])
+    _default(columns, "kv_len", whole, columns["q_len"])
     _default(columns, "kv_heads", kind["kv_heads"], columns["heads"])
     _default(columns, "gpus", op_mask(tuple(MODELS))[op], 1)
-    _default(columns, "causal", prefill, 1)
-    columns["causal"] = (columns["causal"] > 0) & (prefill | decode)
+    _default(columns, "causal", whole, 1)
+    columns["causal"] = (columns["causal"] > 0) & (whole | decode)
     for name in SIZES:
         values = columns[name]
         _refuse(cells, op, name, kind[name] & (values == -1), "{op} needs it", values, empty=True)
@@ -524,6 +528,7 @@ _TRUTH = {"true": 1, "1": 1, "yes": 1, "1.0": 1, "false": 0, "0": 0, "no": 0, "0
 __all__ = [
     "ALIASES",
     "ATTENTION",
+    "MASKED",
     "COLLECTIVES",
     "COLUMNS",
     "ELEMENTWISE",

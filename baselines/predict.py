@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.gpu import Gpu, load_gpu
 from siliconloom.baselines import attention, collective, gemm
+from siliconloom.baselines.attention_backward import backward_times
 from siliconloom.baselines.bars import Bars, Relation, packaged_bars, row_bars
 from siliconloom.baselines.dequantization import expansion_cycles, unpacking_cycles
 from siliconloom.baselines.efficiency import Efficiency, load_efficiency
 from siliconloom.baselines.elementwise import elementwise_times
 from siliconloom.baselines.operations import (
+    ATTENTION,
     CACHES,
     COLLECTIVES,
     ELEMENTWISE,
@@ -30,7 +32,7 @@ from siliconloom.baselines.operations import (
     Operations,
     Precision,
 )
-from siliconloom.baselines.residuals import Correction, Fields, corrections, measured_kind, packaged, row_formats
+from siliconloom.baselines.residuals import Correction, Fields, corrections, measured_kind, packaged, program_of, row_formats
 from siliconloom.baselines.roofline import compulsory_bytes, flops, least_seconds
 
 Float = NDArray[np.float64]
@@ -46,6 +48,8 @@ IN_FP8 = ("flash-attention-3",)
 """Kernel libraries that multiply keys and values of eight bits as they are, with queries rounded to as many (Shah et
 al., 2024, section 3.3)."""
 MOST_HEAD = 256
+ROUNDED = ("torch",)
+"""Programs whose 8-bit products were timed on activations that are rounded already."""
 WRITERS = 512.0
 """Threads of a block that writes a token's keys and values."""
 PACKED_ERROR = {"mma": 0.2, "wgmma": 0.6}
@@ -121,7 +125,8 @@ def predict(
     """
     efficiency = load_efficiency(gpu.architecture)
     fields, bars = fields or packaged(), bars or packaged_bars()
-    found = mechanism(gpu, operations, sustained=sustained, cache_write=cache_write, quantized=quantized)
+    asked = {"sustained": sustained, "cache_write": cache_write, "quantized": quantized}
+    found = mechanism(gpu, operations, **asked, software=software)
     known, seconds = _corrected(fields, gpu, operations, found, software)
     joules = _joules(gpu, efficiency, operations, seconds)
     relation = _relations(gpu, efficiency, operations, known, software, fields)
@@ -164,7 +169,13 @@ class Mechanism(Struct, frozen=True):
 
 
 def mechanism(
-    gpu: Gpu, operations: Operations, *, sustained: bool = False, cache_write: bool = True, quantized: bool = False
+    gpu: Gpu,
+    operations: Operations,
+    *,
+    sustained: bool = False,
+    cache_write: bool = True,
+    quantized: bool = False,
+    software: str = "",
 ) -> Mechanism:
     """Predict every row by the mechanism and its constants alone; see `predict`."""
     for code in np.unique(operations.dtype[~operations.among(*COLLECTIVES, *ELEMENTWISE)]).tolist():
@@ -172,20 +183,22 @@ def mechanism(
     if not operations.among(*KERNELS).all():
         row = int(np.argmin(operations.among(*KERNELS)))
         raise NotSupported(f"{OPS[operations.op[row]]} is no kernel; see `loom compare` for whole models")
-    efficiency = load_efficiency(gpu.architecture)
+    efficiency = load_efficiency(gpu.architecture).by_program(software)
     seconds, bound = np.zeros(len(operations)), np.full(len(operations), "", dtype=object)
     share = np.ones(len(operations))
+    rounded = program_of(Op.GEMM, software) in ROUNDED
     parts: tuple[tuple[Bool, Any, bool], ...] = (
-        (operations.among(Op.GEMM), _gemm, not quantized),
+        (operations.among(Op.GEMM), _gemm, not (quantized or rounded)),
         (operations.among(Op.ATTENTION_PREFILL), _prefill, cache_write),
         (operations.among(Op.ATTENTION_DECODE), _decode, False),
+        (operations.among(Op.ATTENTION_BACKWARD), _backward, False),
         (operations.among(*COLLECTIVES), _collective, False),
         (operations.among(*ELEMENTWISE), _elementwise, False),
     )
     for mask, model, more in parts:
         if mask.any():
             seconds[mask], bound[mask] = model(gpu, efficiency, operations.select(mask), more)
-    if quantized:  # what a measured time holds beside the product is not in this one, and has no residual here
+    if quantized and not rounded:  # what a measured time holds beside the product is not in this one, and has no residual here
         products = operations.among(Op.GEMM)
         alone = seconds[products]
         share[products] = alone / (alone + _scaling(gpu, efficiency, operations.select(products)))
@@ -205,19 +218,29 @@ def _relations(
     usual = o.among(*COLLECTIVES) | measured_kind(o)
     measured = np.isfinite(known.octaves)
     if efficiency.measured:
-        found[~usual] = Relation.BORROWED  # nobody measured a kernel like it
+        found[~usual & ~_fitted_kind(efficiency, o, software)] = Relation.BORROWED  # nobody measured a kernel like it
         others = usual & ~measured & ~o.among(*COLLECTIVES)
         formats = row_formats(o)
         for op, format in {
             (OPS[c], str(f)) for c, f in zip(o.op[others].tolist(), formats[others].tolist(), strict=True)
         }:
             rows = others & o.among(op) & (formats == format)
-            found[rows] = _unmeasured(gpu, op, format, software, fields)
+            if op in ELEMENTWISE and efficiency.elementwise.kept:
+                found[rows] = Relation.CHIP if gpu.name in fields.relatives else Relation.FITTED
+            else:
+                found[rows] = _unmeasured(gpu, op, format, software, fields)
         found[o.among(*COLLECTIVES) & (o.gpus > gpu.link.per_node)] = Relation.LABORATORY
     found[measured] = np.where(known.own[measured], Relation.MEASURED, Relation.CHIP)
     if _described(gpu.name) != _timed(gpu):  # another name's, too
         found[found < Relation.CHIP] = Relation.CHIP
     return found
+
+
+def _fitted_kind(efficiency: Efficiency, o: Operations, software: str) -> Bool:
+    """Attention without residuals of its own to whose kernels constants were fitted: every mask, and backward."""
+    by_program = software in efficiency.attention_by
+    back = o.among(Op.ATTENTION_BACKWARD) & (efficiency.backward is not None)
+    return back | (o.among(*ATTENTION) & by_program & ~o.cached())
 
 
 def _unmeasured(gpu: Gpu, op: Op, format: str, software: str, fields: Fields) -> Relation:
@@ -246,7 +269,7 @@ def _off_straight(gpu: Gpu, o: Operations, seconds: Float, fields: Fields, softw
     ends = []
     for batch in (low, 2 * low):
         there = replace(o, batch=batch)
-        found = mechanism(gpu, there, sustained=sustained)
+        found = mechanism(gpu, there, sustained=sustained, software=software)
         ends.append(np.log(_corrected(fields, gpu, there, found, software)[1]))
     share = np.log2(o.batch / low)
     straight: Float = np.abs(np.log(seconds) - (ends[0] * (1 - share) + ends[1] * share))
@@ -459,6 +482,10 @@ def _decode(gpu: Gpu, efficiency: Efficiency, o: Operations, _: bool) -> tuple[F
     return time, [attention.BOUNDS[b] for b in bound.tolist()]
 
 
+def _backward(gpu: Gpu, efficiency: Efficiency, o: Operations, _: bool) -> tuple[Float, list[str]]:
+    return backward_times(gpu, efficiency, o), ["compute"] * len(o)
+
+
 def _collective(gpu: Gpu, efficiency: Efficiency, o: Operations, _: bool) -> tuple[Float, list[str]]:
     time, bound = np.empty(len(o)), np.empty(len(o), np.int64)
     code = np.zeros(len(OPS), np.int64)
@@ -486,10 +513,7 @@ def _collective(gpu: Gpu, efficiency: Efficiency, o: Operations, _: bool) -> tup
 
 
 def _elementwise(gpu: Gpu, efficiency: Efficiency, o: Operations, _: bool) -> tuple[Float, list[str]]:
-    fitted = efficiency.elementwise
-    shares = np.array([getattr(fitted, str(op), 1.0) for op in OPS])[o.op]
-    time, memory = elementwise_times(compulsory_bytes(o), shares, gpu.memory_bandwidth, fitted.launch)
-    return time, ["memory" if m else "launch" for m in memory.tolist()]
+    return elementwise_times(gpu, efficiency.elementwise, o)
 
 
 def _limited(gpu: Gpu, efficiency: Efficiency, o: Operations, seconds: Float, sustained: bool) -> Float:

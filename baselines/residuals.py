@@ -21,7 +21,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch.kernels import kernel
-from siliconloom.baselines.operations import ELEMENTWISE, PRECISIONS, Bool, Float, Op, Operations, Precision
+from siliconloom.baselines.operations import ATTENTION, ELEMENTWISE, PRECISIONS, Bool, Float, Op, Operations, Precision
 
 FOLDER = Path(__file__).parent / "data" / "residuals"
 INDEX = "index.json"
@@ -36,6 +36,7 @@ NEARBY = 1.0
 """Octaves from a measured row, a doubling of one size, up to which a row is said to be near it."""
 NEAREST = 8
 """Measured rows that a prediction takes the mean of."""
+ALIGNED = 16
 DEEPEST = 64
 """Of a walk through a tree of at most 2**63 rows."""
 FIELD_OPS = (Op.GEMM, Op.ATTENTION_PREFILL, Op.ATTENTION_DECODE, *ELEMENTWISE)
@@ -47,7 +48,15 @@ SIZES: dict[Op, tuple[str, ...]] = {
 }
 """Sizes whose logarithms are the coordinates of a kernel."""
 
+PROGRAMS = {"torch-flash": "torch", "torch-cudnn": "torch"}
+"""Programs that have attention kernels of their own, and by what name their other kernels stand."""
+
 Key = tuple[str, Op, str]
+
+
+def program_of(op: Op, software: str) -> str:
+    """Under what name the kernels of a program stand that do an operation."""
+    return software if op in ATTENTION else PROGRAMS.get(software, software)
 
 
 class ResidualField(Struct, frozen=True, eq=False):
@@ -114,7 +123,7 @@ class Fields(Struct, frozen=True, eq=False):
         if op in self.transferred and gpu in self.relatives:
             names.append(self.relatives[gpu])
         for name in names:
-            program = software or self.reference.get((name, op, format), "")
+            program = program_of(op, software) or self.reference.get((name, op, format), "")
             if (name, op, format, program) in self.found:
                 return self.found[name, op, format, program](), name == gpu
         return None, False
@@ -122,7 +131,8 @@ class Fields(Struct, frozen=True, eq=False):
     @property
     def software(self) -> list[str]:
         """Programs that can be asked for, sorted."""
-        return sorted({name for *_, name in self.found})
+        names = {name for *_, name in self.found}
+        return sorted(names | {program for program, others in PROGRAMS.items() if others in names})
 
 
 def collect(
@@ -193,6 +203,16 @@ def measured_kind(o: Operations) -> Bool:
     prompt = o.among(Op.ATTENTION_PREFILL) & o.causal & (o.q_len == o.kv_len)  # its cache is only written
     token = o.among(Op.ATTENTION_DECODE) & (o.q_len == 1) & ~o.cached()
     found: Bool = product | prompt | token | o.among(*ELEMENTWISE)
+    return found
+
+
+def unaligned(o: Operations) -> Bool:
+    """Products with a row of weights or of the result that does not begin at 16 bytes.
+
+    Libraries have other kernels for them, three to eight times slower on an H100; serving software pads such sizes.
+    """
+    odd = (o.n * o.element_bytes() % ALIGNED != 0) | (o.k * o.element_bytes() % ALIGNED != 0)
+    found: Bool = o.among(Op.GEMM) & odd
     return found
 
 
@@ -371,5 +391,6 @@ __all__ = [
     "packaged",
     "read_fields",
     "row_formats",
+    "unaligned",
     "write_fields",
 ]

@@ -70,11 +70,14 @@ ELEMENTWISE_PASSES: dict[Op, int] = {
     Op.ADD: 3,
 }
 """Times that m x n elements are read or written, at least."""
+BACKWARD_PRODUCTS = 5
+"""Products of attention's backward pass where forward there are two (Dao, 2023, algorithm 2)."""
 
 
 def flops(operations: Operations) -> Float:
     """FLOPs of every row: 2 m n k batch of a product; of attention 4 batch heads head_dim times the pairs of query and
-    key, of which causality leaves q_len (kv_len - q_len / 2), half when they are equal; 0 of everything else.
+    key, of which causality leaves q_len (kv_len - q_len / 2), half when they are equal, and two and a half times that
+    backward; 0 of everything else.
 
     Of sparse weights only the products with those that are kept count.
     """
@@ -82,16 +85,18 @@ def flops(operations: Operations) -> Float:
     product = 2 * o["m"] * o["n"] * o["k"] * o["batch"] * np.where(operations.sparse(), KEPT, 1.0)
     pairs = o["q_len"] * (o["kv_len"] - np.where(operations.causal, o["q_len"] / 2, 0.0))
     attention = 4 * o["batch"] * o["heads"] * o["head_dim"] * pairs
-    found: Float = np.where(operations.among(*ATTENTION), attention, product * operations.among(Op.GEMM))
+    attention = np.where(operations.among(Op.ATTENTION_BACKWARD), BACKWARD_PRODUCTS / 2 * attention, attention)
+    scored = operations.among(*ATTENTION, Op.ATTENTION_BACKWARD)
+    found: Float = np.where(scored, attention, product * operations.among(Op.GEMM))
     return found
 
 
 def compulsory_bytes(operations: Operations) -> Float:
     """Bytes that every row reads and writes at least, each operand once; 0 of collectives and whole models.
 
-    A product's operands and result, attention's queries, keys, values and result, an element-wise operation's
-    `ELEMENTWISE_PASSES`; all in the row's precision, but weights as they are stored, and what attention reads of a
-    cache as it is kept.
+    A product's operands and result, attention's queries, keys, values and result (backward each and its gradient), an
+    element-wise operation's `ELEMENTWISE_PASSES`; all in the row's precision, but weights as they are stored, and what
+    attention reads of a cache as it is kept.
     """
     o = {name: getattr(operations, name).astype(np.float64) for name in _USED}
     product = o["batch"] * (o["m"] * o["k"] + o["k"] * o["n"] + o["m"] * o["n"])
@@ -99,6 +104,7 @@ def compulsory_bytes(operations: Operations) -> Float:
     passes = np.array([ELEMENTWISE_PASSES.get(op, 0) for op in OPS], dtype=np.float64)[operations.op]
     elements = np.where(operations.among(Op.GEMM), product, 0.0)
     elements = np.where(operations.among(*ATTENTION), attention, elements)
+    elements = np.where(operations.among(Op.ATTENTION_BACKWARD), 2 * attention, elements)
     elements = np.where(operations.among(*ELEMENTWISE), passes * o["m"] * o["n"], elements)
     packed, element = operations.packed() | operations.sparse(), operations.element_bytes()
     read = operations.reads_cache()

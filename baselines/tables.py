@@ -28,6 +28,7 @@ from siliconloom.baselines.cells import Cells, parse_cells, read_text
 from siliconloom.baselines.operations import (
     CACHES,
     COLUMNS,
+    MASKED,
     MODELS,
     OPS,
     PATTERNS,
@@ -243,7 +244,7 @@ def table_text(table: Table) -> str:
         "dtype": [str(p) for p in o.dtypes()],
         "causal": [
             str(c).lower() if p else ""
-            for c, p in zip(o.causal.tolist(), o.among(Op.ATTENTION_PREFILL).tolist(), strict=True)
+            for c, p in zip(o.causal.tolist(), o.among(*MASKED).tolist(), strict=True)
         ],
         **{name: [str(v or "") for v in getattr(o, name).tolist()] for name in (*SIZES, "group")},
         "weights": [str(WEIGHT_FORMATS[v]) if v else "" for v in o.weights.tolist()],

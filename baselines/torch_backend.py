@@ -1,4 +1,4 @@
-"""The GPU at hand, through PyTorch: CUDA (NVIDIA) or ROCm (AMD). Written by its documentation, not run on one yet."""
+"""The GPU at hand, through PyTorch: CUDA (NVIDIA, run on H100 and H200) or ROCm (AMD, written by its documentation)."""
 
 from __future__ import annotations
 
@@ -84,6 +84,8 @@ class TorchBackend:
         )
         self._smi = shutil.which("nvidia-smi") if self._cuda and not self._hip else None
         self._readings = bool(self._cuda)
+        self._nvml: Any = None
+        self._handle: Any = None
 
     def _versions(self) -> list[str]:
         if self._hip:
@@ -102,19 +104,34 @@ class TorchBackend:
             raise CannotRun(f"{self.device} has no fp8")
         try:
             return [TorchCase(self.torch, made, cuda=self._cuda) for made in prepare(self._place(), job)]
-        except (RuntimeError, TypeError, AttributeError) as error:
+        except CannotRun:
+            raise
+        except Exception as error:
             raise CannotRun(_first_line(error)) from None
 
     def sensors(self) -> Sensors:
         """Power and clock now, from the driver's library or nvidia-smi; nothing where neither is there."""
         if self._readings:
             try:
-                return Sensors(self.torch.cuda.power_draw() / 1e3, float(self.torch.cuda.clock_rate()))
+                return Sensors(self._power(), float(self.torch.cuda.clock_rate()))
             except Exception:  # the library that reads them is another on every platform, and optional
                 self._readings = False
         if self._smi:
             return parse_smi(_ask(self._smi))
         return Sensors()
+
+    def _power(self) -> float:
+        """Watts of this moment where the driver tells them; `power_draw` is a mean over a second on recent GPUs."""
+        if self._hip:
+            return float(self.torch.cuda.power_draw()) / 1e3
+        if self._handle is None:
+            self._nvml = importlib.import_module("pynvml")
+            self._nvml.nvmlInit()
+            self._handle = self._nvml.nvmlDeviceGetHandleByUUID(f"GPU-{self.torch.cuda.get_device_properties(0).uuid}")
+        (value,) = self._nvml.nvmlDeviceGetFieldValues(self._handle, [self._nvml.NVML_FI_DEV_POWER_INSTANT])
+        if value.nvmlReturn != 0:
+            raise LoomError("the driver does not tell the power of a moment")
+        return float(value.value.uiVal) / 1e3
 
     def _capability(self) -> tuple[int, int]:
         major, minor = self.torch.cuda.get_device_capability()
@@ -146,7 +163,9 @@ class TorchCase:
             found, expected = self._made.check()
             wide = found.to(expected.dtype)
             return float((wide - expected).norm() / expected.norm().clamp_min(1e-30))
-        except (RuntimeError, TypeError, AttributeError) as error:
+        except CannotRun:
+            raise
+        except Exception as error:  # of compilers and drivers there are all kinds
             raise CannotRun(_first_line(error)) from None
 
     def run(self, launches: int, during: Callable[[], None] | None = None) -> float:
@@ -156,7 +175,9 @@ class TorchCase:
                 self._record()
             rounds = max(1, -(-launches // self._calls))
             return self._time(rounds, during) * launches / (rounds * self._calls)
-        except (RuntimeError, TypeError, AttributeError) as error:
+        except CannotRun:
+            raise
+        except Exception as error:
             raise CannotRun(_first_line(error)) from None
 
     def close(self) -> None:
@@ -179,14 +200,14 @@ class TorchCase:
         copies = len(self._made.calls)
         wanted = min(GRAPH_CALLS, max(1, round(GRAPH_SECONDS / max(each, 1e-9))))
         self._calls = copies * max(1, -(-wanted // copies))
-        stream = self.torch.cuda.Stream()
+        stream = self._made.stream or self.torch.cuda.Stream()
         stream.wait_stream(self.torch.cuda.current_stream())
         with self.torch.cuda.stream(stream):
             self._made.calls[0]()
         self.torch.cuda.current_stream().wait_stream(stream)
         graph = self.torch.cuda.CUDAGraph()
         try:
-            with self.torch.cuda.graph(graph):
+            with self.torch.cuda.graph(graph, stream=stream):
                 self._round()
         except RuntimeError:
             self.torch.cuda.synchronize()
@@ -281,7 +302,7 @@ def parse_smi(text: str) -> Sensors:
 
 
 def _ask(smi: str) -> str:
-    query = [smi, "--query-gpu=power.draw,clocks.sm", "--format=csv,noheader,nounits", "-i", "0"]
+    query = [smi, "--query-gpu=power.draw.instant,clocks.sm", "--format=csv,noheader,nounits", "-i", "0"]
     try:
         return subprocess.run(query, capture_output=True, text=True, timeout=5, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):

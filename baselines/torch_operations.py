@@ -37,11 +37,14 @@ class Prepared(Struct, frozen=True, kw_only=True):
         The operation on each of its copies of weights, or keys and values.
     check
         Its result and the float32 result on the same operands, of as many rows as are compared.
+    stream
+        On which its calls must be recorded, where that is not any: a backward pass runs on its forward pass's.
     """
 
     software: str
     calls: list[Callable[[], Tensor]]
     check: Callable[[], tuple[Tensor, Tensor]]
+    stream: Any = None
 
 
 class TorchDevice(Struct, frozen=True, kw_only=True):
@@ -117,8 +120,10 @@ def prepare(place: TorchDevice, job: Deployment) -> list[Prepared]:
         return [gemm(place, job)]
     if job.op in (Op.ATTENTION_PREFILL, Op.ATTENTION_DECODE):
         return attention(place, job)
+    if job.op is Op.ATTENTION_BACKWARD:
+        return attention_backward(place, job)
     if job.op in _ELEMENTWISE:
-        return [elementwise(place, job)]
+        return elementwise(place, job)
     if job.op in (Op.LAYER_PREFILL, Op.LAYER_DECODE) and job.layer is not None:
         return layer(place, job, job.layer)
     raise CannotRun(f"{job.op} is not measured")
@@ -167,13 +172,12 @@ def _one(torch: Any, device: str) -> Tensor:
 
 
 def attention(place: TorchDevice, job: Deployment) -> list[Prepared]:
-    """Attention by ``scaled_dot_product_attention``, and by flash_attn where that is installed.
+    """Attention by each kernel of ``scaled_dot_product_attention``, and by flash_attn where that is installed.
 
     Keys and values of decode lie in a cache that is as long as the context.
     """
     torch = place.torch
-    if job.dtype.size < 2 or job.dtype is Precision.TF32:
-        raise CannotRun(f"no attention in {job.dtype}")
+    _check_attention(job)
     size = int(2 * job.batch * job.kv_heads * job.kv_len * job.head_dim * job.dtype.size)
     shape = (job.batch, job.kv_len, job.kv_heads, job.head_dim)
     q = place.random(job.batch, job.q_len, job.heads, job.head_dim, dtype=job.dtype)
@@ -193,15 +197,20 @@ def attention(place: TorchDevice, job: Deployment) -> list[Prepared]:
     def checked(result: Tensor) -> Tensor:
         return result[0, spaced(job.q_len, CHECKED_ROWS), 0]
 
-    def sdpa(cache: tuple[Tensor, Tensor]) -> Tensor:
-        return sdpa_attention(torch, q, *cache, causal=causal)
+    def prepared(software: str, kernel: Callable[[tuple[Tensor, Tensor]], Tensor]) -> Prepared:
+        return Prepared(
+            software=software,
+            calls=[lambda c=c: kernel(c) for c in caches],  # type: ignore[misc]
+            check=lambda: (checked(kernel(caches[0])), expected()),
+        )
+
+    def sdpa(cache: tuple[Tensor, Tensor], only: str) -> Tensor:
+        with chosen_kernel(only):
+            return sdpa_attention(torch, q, *cache, causal=causal)
 
     made = [
-        Prepared(
-            software=f"{place.software} sdpa",
-            calls=[lambda c=c: sdpa(c) for c in caches],  # type: ignore[misc]
-            check=lambda: (checked(sdpa(caches[0])), expected()),
-        )
+        prepared(f"{place.software} {name}", lambda cache, only=only: sdpa(cache, only))  # type: ignore[misc]
+        for name, only in attention_kernels(place, job.dtype)
     ]
     if place.device.startswith("cuda") and job.dtype.size == 2 and importlib.util.find_spec("flash_attn"):
         library: Any = importlib.import_module("flash_attn")
@@ -211,14 +220,102 @@ def attention(place: TorchDevice, job: Deployment) -> list[Prepared]:
                 return library.flash_attn_with_kvcache(q, *cache, causal=False)
             return library.flash_attn_func(q, *cache, causal=causal)
 
-        made.append(
-            Prepared(
-                software=f"flash_attn {library.__version__}",
-                calls=[lambda c=c: flash(c) for c in caches],  # type: ignore[misc]
-                check=lambda: (checked(flash(caches[0])), expected()),
-            )
-        )
+        made.append(prepared(f"flash_attn {library.__version__}", flash))
     return made
+
+
+def attention_backward(place: TorchDevice, job: Deployment) -> list[Prepared]:
+    """Gradients of queries, keys and values by each kernel of ``scaled_dot_product_attention``, by PyTorch's autograd.
+
+    Its forward pass runs once, outside what is timed.
+    """
+    torch = place.torch
+    _check_attention(job)
+    size = int(4 * job.batch * (job.heads * job.q_len + job.kv_heads * job.kv_len) * job.head_dim * job.dtype.size)
+    shapes = (
+        (job.batch, job.q_len, job.heads, job.head_dim),
+        *[(job.batch, job.kv_len, job.kv_heads, job.head_dim)] * 2,
+    )
+    operands = [
+        tuple(
+            place.random(*shape, dtype=job.dtype, stream=4 * copy + i).requires_grad_()
+            for i, shape in enumerate(shapes)
+        )
+        for copy in range(min(place.copies(size), MOST_BACKWARD))
+    ]
+    gradient = place.random(*shapes[0], dtype=job.dtype, stream=3)
+    stream = torch.cuda.Stream() if place.device.startswith("cuda") else None
+
+    def prepared(software: str, only: str) -> Prepared:
+        if stream is not None:
+            stream.wait_stream(torch.cuda.current_stream())
+        with chosen_kernel(only), torch.cuda.stream(stream):  # of none: where it is
+            results = [sdpa_attention(torch, *each, causal=job.causal) for each in operands]
+
+        def call(copy: int) -> tuple[Tensor, ...]:
+            return torch.autograd.grad(results[copy], operands[copy], gradient, retain_graph=True)  # type: ignore[no-any-return]
+
+        def check() -> tuple[Tensor, Tensor]:
+            found = call(0)[0]
+            rows = spaced(job.q_len, CHECKED_ROWS)
+            with full_precision(torch):
+                return found[0, rows, 0], _reference_gradient(torch, operands[0], gradient, job.causal)[rows]
+
+        calls: list[Callable[[], Tensor]] = [lambda c=c: call(c) for c in range(len(operands))]  # type: ignore[misc]
+        return Prepared(software=software, calls=calls, check=check, stream=stream)
+
+    made, refused = [], ""
+    for name, only in attention_kernels(place, job.dtype):
+        try:
+            made.append(prepared(f"{place.software} {name}", only))
+        except (RuntimeError, TypeError) as error:
+            refused = str(error).strip().splitlines()[0]
+    if not made:
+        raise CannotRun(refused)
+    return made
+
+
+MOST_BACKWARD = 8
+"""Copies of a backward pass's operands at most."""
+
+
+def _check_attention(job: Deployment) -> None:
+    if job.dtype.size < 2 or job.dtype is Precision.TF32:
+        raise CannotRun(f"no attention in {job.dtype}")
+
+
+def _reference_gradient(torch: Any, operands: tuple[Tensor, ...], gradient: Tensor, causal: bool) -> Tensor:
+    """Float32 gradient of the queries of the first head of the first sequence: [q_len, head_dim]."""
+    wide = torch.float64 if gradient.dtype == torch.float64 else torch.float32
+    q, k, v = (each.detach()[0, :, 0].to(wide) for each in operands)
+    scale = 1 / math.sqrt(q.shape[-1])
+    scores = q @ k.t() * scale
+    if causal:
+        last = len(k) - len(q) + torch.arange(len(q), device=q.device)
+        scores = scores.masked_fill(torch.arange(len(k), device=q.device) > last[:, None], float("-inf"))
+    weights = scores.softmax(-1)
+    wanted = gradient[0, :, 0].to(wide) @ v.t()
+    return weights * (wanted - (weights * wanted).sum(-1, keepdim=True)) @ k * scale
+
+
+def attention_kernels(place: TorchDevice, dtype: Precision) -> list[tuple[str, str]]:
+    """How each kernel of ``scaled_dot_product_attention`` stands in tables, and PyTorch's name of it."""
+    if not place.device.startswith("cuda"):
+        return [("sdpa", "")]
+    if dtype.size > 2:
+        return [("sdpa efficient", "EFFICIENT_ATTENTION")]
+    return [("sdpa flash", "FLASH_ATTENTION"), ("sdpa cudnn", "CUDNN_ATTENTION")]
+
+
+@contextmanager
+def chosen_kernel(name: str) -> Iterator[None]:
+    """Only that kernel of ``scaled_dot_product_attention``; PyTorch's choice when empty."""
+    if not name:
+        yield
+        return
+    chosen: Any = importlib.import_module("torch.nn.attention")
+    with chosen.sdpa_kernel(getattr(chosen.SDPBackend, name)):
+        yield
 
 
 def sdpa_attention(torch: Any, q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Tensor:
@@ -244,21 +341,29 @@ def reference_attention(torch: Any, q: Tensor, k: Tensor, v: Tensor, *, causal: 
     return scores.softmax(-1) @ v[0, :, 0].to(wide)
 
 
-def elementwise(place: TorchDevice, job: Deployment) -> Prepared:
-    """An operation on m rows of n columns; its operands stay in the cache when they fit, as after the one before."""
+def elementwise(place: TorchDevice, job: Deployment) -> list[Prepared]:
+    """An operation on m rows of n columns; its operands stay in the cache when they fit, as after the one before.
+
+    RMS norm has a kernel of PyTorch's own beside the one that it compiles.
+    """
     torch = place.torch
     make, compiled = _ELEMENTWISE[job.op]
     if job.dtype.size < 2 or job.dtype is Precision.TF32:
         raise CannotRun(f"no {job.op} in {job.dtype}")
     place.copies(int(3 * job.m * job.n * job.dtype.size))
     function, operands = make(place, job)
-    run, software = fused(place, function) if compiled else (function, place.software)
+    ways = [fused(place, function) if compiled else (function, place.software)]
+    if job.op is Op.RMSNORM and not ways[0][1].endswith("eager"):
+        ways.append((function, f"{place.software} eager"))
 
-    def check() -> tuple[Tensor, Tensor]:
+    def checked(run: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
         wide = [o if o.dtype in (torch.int64, torch.float64) else o.float() for o in operands]
         return run(*operands), function(*wide)
 
-    return Prepared(software=software, calls=[lambda: run(*operands)], check=check)
+    return [
+        Prepared(software=software, calls=[lambda r=run: r(*operands)], check=lambda r=run: checked(r))  # type: ignore[misc]
+        for run, software in ways
+    ]
 
 
 def fused(place: TorchDevice, function: Callable[..., Tensor]) -> tuple[Callable[..., Tensor], str]:

@@ -66,7 +66,7 @@ def _check_gpu(table: Table, rows: np.ndarray, limits: Roofline) -> None:
 def lacking(operations: Operations, roofline: Roofline) -> Bool:
     """Mask of the products and attentions in a precision that the GPU does not have."""
     known = np.array([roofline.peak_flops(str(p)) > 0 for p in operations.dtypes()], dtype=bool)
-    return ~known & operations.among(Op.GEMM, *ATTENTION)
+    return ~known & operations.among(Op.GEMM, *ATTENTION, Op.ATTENTION_BACKWARD)
 
 
 def possible(operations: Operations, seconds: np.ndarray, roofline: Roofline) -> Bool:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -26,9 +27,17 @@ from benchmarks import gpu_models
 from siliconloom.arch.gpu import Gpu, load_gpu
 from siliconloom.baselines import predict as model
 from siliconloom.baselines import tables
-from siliconloom.baselines.efficiency import FOLDER, Constants, Efficiency, load_efficiency
+from siliconloom.baselines.efficiency import (
+    FOLDER,
+    AttentionKernel,
+    Backward,
+    Constants,
+    Efficiency,
+    Elementwise,
+    load_efficiency,
+)
 from siliconloom.baselines.families import split
-from siliconloom.baselines.operations import COLLECTIVES, Op, Operations
+from siliconloom.baselines.operations import COLLECTIVES, ELEMENTWISE, Op, Operations
 from siliconloom.baselines.roofline import compulsory_bytes, flops
 
 CLIP = 0.4
@@ -57,6 +66,8 @@ LIMITS = {
     "cached": (1.0, 8.0),
     "tau": (1e-4, 2e-2),
     "slow": (1e-3, 0.3),
+    **{str(op): (0.05, 0.97) for op in ELEMENTWISE},
+    "kept": (0.2, 1.0),
 }
 """Outside of these a constant has no meaning; the main loop's share has its own rule below."""
 
@@ -84,8 +95,12 @@ MEASURED = {
         "gpu": "h100",
         "gemm": ("aiconfigurator-gemm-h100", "trtllm"),
         "attention": ("aiconfigurator-attention-h100", "vllm"),
+        "elementwise": "torch-h100",
+        "programs": {"torch-flash": "flash-attention-2", "torch-cudnn": "flash-attention-3"},
     },
 }
+KERNEL_OF = {"torch-flash": "sdpa flash", "torch-cudnn": "sdpa cudnn"}
+"""How a program's attention ends in the table's column ``software``."""
 
 
 def rows(name: str, software: str = "", *ops: Op, dtype: str | None = None) -> tuple[Any, Any, Any, Any]:
@@ -201,10 +216,75 @@ LARGE = 60e6
 """Bytes from which a kernel's time is its bytes'."""
 
 
-def fit_elementwise(efficiency: Efficiency) -> tuple[Efficiency, float]:
-    """Shares of the bandwidth by kind, and the median error on what is withheld.
+def elementwise_rows(name: str) -> tables.Table:
+    """Element-wise kernels of a table of PyTorch's; of RMS norms the compiled ones, as serving software has them."""
+    table = tables.load(name)
+    eager = np.char.endswith(table.software.astype(str), "eager")
+    return table.select(table.operations.among(*ELEMENTWISE) & ~eager)
 
-    A100s only: the kernels are the same on others, and nobody has measured them for us.
+
+def fit_elementwise(gpu: Gpu, efficiency: Efficiency, name: str, evaluations: int) -> tuple[Efficiency, float]:
+    """All constants of element-wise kernels, and the median error on the columns that are withheld."""
+    table = elementwise_rows(name)
+    train, test = split(table)
+    free = tuple(Elementwise.model_fields)
+    start = efficiency.elementwise.model_copy(update={n: START.get(n.split("_")[0], 0.8) for n in free} | STARTING)
+    task = Task(
+        "elementwise",
+        free,
+        table.operations.select(train),
+        table.time_us[train] * 1e-6,
+        table.operations.select(test),
+        table.time_us[test] * 1e-6,
+        model._elementwise,
+    )
+    found = fit(gpu, efficiency.model_copy(update={"elementwise": start}), task, 8 * evaluations)
+    return found, report(gpu, found, task)
+
+
+START = {"columns": 0.3, "elements": 4.0}
+STARTING = {"launch": 1.2e-6, "kept": 0.7, "l2_rate": 30.0, "reduce": 6e-7}
+
+
+def fit_program(gpu: Gpu, efficiency: Efficiency, program: str, kernels: str, evaluations: int) -> Efficiency:
+    """Efficiency with the attention of another program fitted to its rows of the table of PyTorch's."""
+    start = Backward(launch=1e-5, mainloop=0.6, item=1000.0)
+    made = efficiency.model_copy(update={"attention": kernels, "backward": start})
+    table = tables.load(f"torch-{gpu.name}")
+    table = table.select(np.char.find(table.software.astype(str), KERNEL_OF[program]) >= 0)
+    for part, op, run in (
+        ("prefill", Op.ATTENTION_PREFILL, lambda g, e, o, _: model._prefill(g, e, o, False)),
+        ("decode", Op.ATTENTION_DECODE, model._decode),
+        ("backward", Op.ATTENTION_BACKWARD, model._backward),
+    ):
+        rows = table.select(table.operations.among(op))
+        train, test = split(rows)
+        if not test.any():
+            test = train
+        task = Task(
+            part,
+            tuple(type(getattr(made, part)).model_fields),
+            rows.operations.select(train),
+            rows.time_us[train] * 1e-6,
+            rows.operations.select(test),
+            rows.time_us[test] * 1e-6,
+            run,
+        )
+        made = fit(gpu, made, task, evaluations)
+        print(f"{program}: ", end="")
+        report(gpu, made, task)
+    kernel = AttentionKernel.model_validate(
+        {"kernels": kernels, "prefill": made.prefill, "decode": made.decode, "backward": made.backward}
+    )
+    changed = {"attention_by": efficiency.attention_by | {program: kernel}}
+    best = {"backward": made.backward} if kernels == efficiency.attention else {}  # training has the faster one
+    return efficiency.model_copy(update=changed | best)
+
+
+def fit_shares(efficiency: Efficiency) -> tuple[Efficiency, float]:
+    """Shares of the bandwidth by kind of element-wise kernel, and the median error on what is withheld.
+
+    A100s: their tables have large kernels only.
     """
     found, errors = {}, []
     launch = efficiency.elementwise.launch
@@ -279,20 +359,30 @@ def report(gpu: Gpu, efficiency: Efficiency, task: Task) -> float:
 def text_of(efficiency: Efficiency) -> str:
     """YAML of an efficiency, one line a part."""
     lines = []
-    for key, value in efficiency.model_dump().items():
-        if isinstance(value, dict):
-            inner = ", ".join(f"{n}: {_number(v)}" for n, v in value.items())
-            lines.append(f"{key}: {{{inner}}}" if len(inner) < 110 else f"{key}:\n  {{{_wrapped(value)}}}")
+    for key, value in efficiency.model_dump(exclude_defaults=True).items():
+        if key == "attention_by":
+            lines.append(f"{key}:")
+            for program, parts in value.items():
+                lines.append(f"  {program}:")
+                lines += [
+                    f"    {part}: " + (_flow(inner, " " * 7) if isinstance(inner, dict) else inner)
+                    for part, inner in parts.items()
+                ]
+        elif isinstance(value, dict):
+            lines.append(f"{key}:" + (" " if len(_flow(value)) < 110 else "\n  ") + _flow(value, " " * 3))
         else:
             shown = json.dumps(value) if key == "basis" else str(value).lower() if isinstance(value, bool) else value
             lines.append(f"{key}: {shown}")
     return "\n".join(lines) + "\n"
 
 
-def _wrapped(value: dict[str, float]) -> str:
-    cells = [f"{n}: {_number(v)}" for n, v in value.items()]
-    half = (len(cells) + 1) // 2
-    return ", ".join(cells[:half]) + ",\n   " + ", ".join(cells[half:])
+def _flow(value: dict[str, float], indent: str = "") -> str:
+    """A mapping of numbers in braces, broken into lines of at most 110 characters."""
+    cells = ", ".join(f"{n}:{_TIED}{_number(v)}" for n, v in value.items())
+    return "{" + textwrap.fill(cells, 110, subsequent_indent=indent).replace(_TIED, " ") + "}"
+
+
+_TIED = "\u00a0"
 
 
 def _number(value: float) -> str:
@@ -343,10 +433,17 @@ def main(arguments: list[str] | None = None) -> int:
             name = {"prefill": "attention_prefill", "decode": "attention_decode"}.get(task.part, task.part)
             if task.names != ("quantize", "narrow"):
                 error[name] = round(median, 3)
-        if not asked.only or "elementwise" in asked.only.split(","):
-            efficiency, median = fit_elementwise(efficiency)
-            if gpu.name == "a100":  # nobody measured them on the others: what is stated there stays
-                error["elementwise"] = round(median, 3)
+        only = asked.only.split(",") if asked.only else []
+        own = str(MEASURED[architecture].get("elementwise", ""))
+        if not only or "elementwise" in only:
+            if own:
+                efficiency, median = fit_elementwise(gpu, efficiency, own, asked.evaluations)
+            else:
+                efficiency, median = fit_shares(efficiency)
+            error["elementwise"] = round(median, 3)
+        for program, kernels in MEASURED[architecture].get("programs", {}).items():
+            if not only or "programs" in only:
+                efficiency = fit_program(gpu, efficiency, program, kernels, asked.evaluations)
         if architecture == "hopper" and (not asked.only or "power" in asked.only.split(",")):
             efficiency = fit_power(efficiency)
         basis = f"{gpu.product}: benchmarks/gpu_fit.py on the training split of baselines/data"

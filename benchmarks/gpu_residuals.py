@@ -20,8 +20,9 @@ from functools import cache
 
 import numpy as np
 
-from siliconloom.arch.gpu import load_gpu
+from siliconloom.arch.gpu import Gpu, load_gpu
 from siliconloom.baselines import tables
+from siliconloom.baselines.attention_backward import backward_times
 from siliconloom.baselines.bars import (
     DECADES,
     FILE,
@@ -35,6 +36,7 @@ from siliconloom.baselines.bars import (
     read_bars,
     write_bars,
 )
+from siliconloom.baselines.efficiency import load_efficiency
 from siliconloom.baselines.families import split
 from siliconloom.baselines.operations import ATTENTION, COLLECTIVES, ELEMENTWISE, Bool, Float, Op
 from siliconloom.baselines.predict import LAUNCH_ALONE, mechanism
@@ -50,6 +52,7 @@ from siliconloom.baselines.residuals import (
     measured_kind,
     read_fields,
     row_formats,
+    unaligned,
     write_fields,
 )
 from siliconloom.baselines.tables import Table
@@ -82,12 +85,19 @@ class Source:
     reference: bool = False
     sustained: bool = False
     alone: bool = False
+    contains: str = ""
+    without: str = " eager"  # PyTorch's RMS norm, where serving software has a compiled one
 
     def rows(self) -> Table:
         """Rows of the kernels that fields are of."""
         table = tables.load(self.table)
         keep = (table.gpu == self.card) & table.operations.among(*self.ops) & measured_kind(table.operations)
-        return table.select(keep & np.char.startswith(table.software.astype(str), self.prefix))
+        named = table.software.astype(str)
+        keep &= np.char.startswith(named, self.prefix) & (np.char.find(named, self.contains) >= 0)
+        keep &= ~np.char.endswith(named, self.without)
+        if self.prefix == "torch":  # their kernels are others
+            keep &= ~unaligned(table.operations)
+        return table.select(keep)
 
 
 BURST = "aiconfigurator-"
@@ -105,6 +115,16 @@ SOURCES = (
     ),
     Source(f"{BURST}gemm-h200-vllm", "h200", "h200", (Op.GEMM,), "vllm", "vllm", True, sustained=True),
     Source(f"{BURST}attention-h200", "h200", "h200", ATTENTION, "vllm", "vllm", True, sustained=True),
+    *(
+        Source(f"torch-{g}", g, g, ops, "torch", software, contains=contains)
+        for g in ("h100", "h200")
+        for ops, software, contains in (
+            ((Op.GEMM,), "torch", ""),
+            (ATTENTION, "torch-flash", "sdpa flash"),
+            (ATTENTION, "torch-cudnn", "sdpa cudnn"),
+        )
+    ),
+    *(Source(f"torch-{g}", g, g, ELEMENTWISE, "torch", "torch", True) for g in ("h100", "h200")),
     Source("vidur-elementwise-a100", "a100-80gb", "a100", ELEMENTWISE, "", "vidur", True),
     Source("neusight-elementwise", "a100-pcie-40gb", "a100-40gb", ELEMENTWISE, "torch", "torch", True),
     Source("deepbench-gemm", "v100", "v100", (Op.GEMM,), "cuBLAS", "cublas", True, alone=True),
@@ -146,7 +166,7 @@ def all_rows() -> tuple[Rows, ...]:
 def source_rows(source: Source) -> Iterator[Rows]:
     """Rows of a source with their residuals."""
     table = source.rows()
-    seconds = seconds_of(table, source.gpu, sustained=source.sustained, alone=source.alone)
+    seconds = seconds_of(table, source)
     residuals, withheld = np.log(table.time_us * 1e-6 / seconds), split(table)[1]
     formats = row_formats(table.operations)
     for op in source.ops:
@@ -158,12 +178,29 @@ def source_rows(source: Source) -> Iterator[Rows]:
                 yield Rows(*names, points, residuals[mask], seconds[mask], withheld[mask])
 
 
-def seconds_of(table: Table, gpu: str, *, like: str = "", sustained: bool = False, alone: bool = False) -> Float:
-    """The mechanism's seconds of a table's rows on a GPU, with the constants of the architecture ``like``."""
+def seconds_of(table: Table, source: Source, *, like: str = "") -> Float:
+    """The mechanism's seconds of a source's rows, with the constants of the architecture ``like``.
+
+    PyTorch's attention writes no cache.
+    """
+    found = mechanism(
+        _with_constants(source.gpu, like),
+        table.operations,
+        sustained=source.sustained,
+        cache_write=not source.software.startswith("torch-"),
+        software=source.software,
+    )
+    return found.seconds + LAUNCH_ALONE * source.alone
+
+
+def plain_seconds(table: Table, gpu: str, like: str = "") -> Float:
+    """The mechanism's seconds of a table's rows on a GPU, in bursts, with the constants of the architecture ``like``."""
+    return mechanism(_with_constants(gpu, like), table.operations).seconds
+
+
+def _with_constants(gpu: str, like: str) -> Gpu:
     described = load_gpu(gpu)
-    if like:
-        described = described.model_copy(update={"architecture": like})
-    return mechanism(described, table.operations, sustained=sustained).seconds + LAUNCH_ALONE * alone
+    return described.model_copy(update={"architecture": like}) if like else described
 
 
 def family_folds(rows: Rows) -> Iterator[Bool]:
@@ -291,7 +328,8 @@ LIKE = {"a100": "hopper", "h100": "ampere", "h200": "ampere"}
 
 def unseen(fields: Fields) -> list[Seen]:
     """Whole GPUs and laboratories that were left out."""
-    return [*other_architectures(), *other_gpus(fields), *other_programs(fields), *collectives(), *elementwise()]
+    others = [*other_architectures(), *other_gpus(fields), *other_programs(fields)]
+    return [*others, *collectives(), *elementwise(), *backward()]
 
 
 def _card(table: str, gpu: str, ops: tuple[Op, ...], prefix: str = "") -> Table:
@@ -311,7 +349,7 @@ def other_architectures() -> Iterator[Seen]:
             continue
         table = _card(source.table, source.card, source.ops, source.prefix)
         like = LIKE.get(source.gpu, "")
-        seconds = seconds_of(table, source.gpu, like=like, sustained=source.sustained, alone=source.alone)
+        seconds = seconds_of(table, source, like=like)
         off, formats = _off(table, seconds), row_formats(table.operations)
         for op in source.ops:
             for format in np.unique(formats).tolist():
@@ -345,7 +383,7 @@ def other_programs(fields: Fields) -> Iterator[Seen]:
     others = ((f"{BURST}gemm-a100-vllm", "a100", "a100"), (f"{BURST}gemm-h100-vllm", "h100", "h100"))
     for name, card, gpu in (*others, ("vidur-gemm-a100", "a100-80gb", "a100")):
         table = _card(name, card, (Op.GEMM,))
-        seconds = seconds_of(table, gpu)
+        seconds = plain_seconds(table, gpu)
         usual = fields.reference.get((gpu, Op.GEMM, SIXTEEN_BITS), "")
         if usual:
             log, _ = fields.found[gpu, Op.GEMM, SIXTEEN_BITS, usual]().at(coordinates(table.operations, Op.GEMM))
@@ -365,10 +403,10 @@ def collectives() -> Iterator[Seen]:
             (f"by {LIKE[gpu]}", Relation.BORROWED, table.select(nccl), LIKE[gpu]),
             ("not NCCL", Relation.LABORATORY, other, ""),
         ):
-            seconds = seconds_of(rows, gpu, like=like)
+            seconds = plain_seconds(rows, gpu, like)
             yield Seen(f"{gpu} {name}", relation, "collective", _off(rows, seconds), seconds)
     table = tables.load("vidur-allreduce-a100")
-    seconds = seconds_of(table, "a100")
+    seconds = plain_seconds(table, "a100")
     yield Seen("a100 in a running model", Relation.LABORATORY, "collective", _off(table, seconds), seconds)
 
 
@@ -382,13 +420,35 @@ def elementwise() -> Iterator[Seen]:
         ("neusight-elementwise", "v100-pcie-32gb", "v100", slower, "ampere", Relation.BORROWED),
         ("neusight-elementwise", "a100-pcie-40gb", "a100-40gb", [], "hopper", Relation.BORROWED),
         ("vidur-elementwise-a100", "a100-80gb", "a100", [], "hopper", Relation.BORROWED),
+        ("torch-h100", "h100", "h100", [], "", Relation.FITTED),
+        ("torch-h200", "h200", "h200", [], "", Relation.CHIP),
+        ("torch-h100", "h100", "h100", [], "ampere", Relation.BORROWED),
     ):
         rows = _card(table, card, ELEMENTWISE)
+        rows = rows.select(~np.char.endswith(rows.software.astype(str), " eager"))
         rows = rows.select(split(rows)[1]) if relation is Relation.FITTED else rows
         described = load_gpu(gpu, sets)
         described = described.model_copy(update={"architecture": like or described.architecture})
         seconds = mechanism(described, rows.operations).seconds
         yield Seen(f"{gpu} by {like or 'its own'}", relation, "elementwise", _off(rows, seconds), seconds)
+
+
+def backward() -> Iterator[Seen]:
+    """Attention's backward pass: the H200's by the H100's constants, and FlashAttention-2's as derived."""
+    for gpu, program, relation, derived in (
+        ("h200", "torch-cudnn", Relation.CHIP, False),
+        ("h200", "torch-flash", Relation.CHIP, False),
+        ("h100", "torch-cudnn", Relation.LABORATORY, True),
+        ("h100", "torch-flash", Relation.BORROWED, True),
+    ):
+        rows = _card(f"torch-{gpu}", gpu, (Op.ATTENTION_BACKWARD,))
+        rows = rows.select(np.char.find(rows.software.astype(str), program.replace("torch-", "sdpa ")) >= 0)
+        described = load_gpu(gpu)
+        efficiency = load_efficiency(described.architecture).by_program("torch-flash" if derived else program)
+        if derived:
+            efficiency = efficiency.model_copy(update={"backward": None})
+        seconds = backward_times(described, efficiency, rows.operations)
+        yield Seen(f"{gpu} backward {program}", relation, "attention_backward", _off(rows, seconds), seconds)
 
 
 def kind_bars(seen: Iterable[Seen]) -> dict[tuple[Relation, str], Float]:

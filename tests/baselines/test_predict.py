@@ -9,7 +9,7 @@ from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.gpu import load_gpu
 from siliconloom.arch.names import gpu_names
 from siliconloom.baselines import attention, collective, gemm
-from siliconloom.baselines.attention_backward import BLOCKS, backward_seconds
+from siliconloom.baselines.attention_backward import BLOCKS
 from siliconloom.baselines.dequantization import unpacking_cycles
 from siliconloom.baselines.model import kernels_of
 from siliconloom.baselines.operations import PRECISIONS, make_operations
@@ -216,18 +216,19 @@ def test_backward_attention_takes_longer_than_forward_and_respects_its_arithmeti
         "head_dim": head,
         "causal": str(causal).lower(),
     }
-    back = backward_seconds(gpu, batch=batch, queries=length, keys=length, heads=heads, head_dim=head, causal=causal)
+    back = seconds("a100", row | {"op": "attention_backward"})
     assert back > seconds("a100", row, cache_write=False)
     flops = 2.5 * 4 * batch * heads * length**2 * head / (2 if causal else 1)
     assert back > flops / gpu.peak_flops("bf16")
 
 
 def test_backward_attention_is_only_of_kernels_that_are_known():
-    sizes = {"batch": 1, "queries": 512, "keys": 512, "heads": 8, "causal": True}
-    with pytest.raises(NotSupported, match="h100"):
-        backward_seconds(GPUS["h100"], head_dim=128, **sizes)
+    row = {"op": "attention_backward", "batch": 1, "q_len": 512, "heads": 8, "head_dim": 128}
+    assert seconds("a100", row) > 0
     with pytest.raises(NotSupported, match="heads of 256"):
-        backward_seconds(GPUS["a100"], head_dim=256, **sizes)
+        seconds("a100", row | {"head_dim": 256})
+    with pytest.raises(NotSupported, match="other formats"):
+        seconds("h100", row | {"dtype": "fp8"})
     assert BLOCKS[64].shared_bytes(64) == 640 * 1024  # the sum worked out by hand from the warps' layouts
     assert BLOCKS[128].shared_bytes(128) == 608 * 1024
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +26,13 @@ def command(
         str, typer.Option("--dtype", metavar="LIST", help="Precisions of a model's operations, comma-separated.")
     ] = "bf16,fp8",
     quick: Annotated[bool, typer.Option("--quick", help="A few shapes, in short bursts.")] = False,
+    burst: Annotated[
+        bool, typer.Option("--burst", help="All shapes in short bursts, at full clock, rather than held for 0.3 s each.")
+    ] = False,
+    limit: Annotated[
+        float | None,
+        typer.Option("--limit", metavar="SECONDS", min=1, help="Begin nothing after that; keep what was timed."),
+    ] = None,
     json_file: Json = None,
 ) -> None:
     """Time this machine's GPU for a baseline; needs PyTorch."""
@@ -35,7 +43,15 @@ def command(
 
     check_outputs({"-o": output, "--json": json_file}, shapes or [])
     asked = shapes or ["llama3-8b", "llama3-70b"]
-    result, _ = measure_gpu(Path(output), asked, dtype, quick=quick, watcher=Terminal(json_file != "-"))
+    result, _ = measure_gpu(
+        Path(output),
+        asked,
+        dtype,
+        quick=quick,
+        burst=burst,
+        limit_seconds=math.inf if limit is None else limit,
+        watcher=Terminal(json_file != "-"),
+    )
     if json_file is not None:
         write_json(json_file, result)
     if json_file != "-":

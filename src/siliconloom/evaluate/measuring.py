@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,15 @@ def measure_gpu(
     dtypes: str,
     *,
     quick: bool,
+    burst: bool = False,
+    limit_seconds: float = math.inf,
     watcher: Watcher = NOBODY,
     backend: Backend | None = None,
 ) -> tuple[dict[str, Any], Table]:
     """Time everything, write the baseline file with its provenance, and say what was done, under a versioned schema.
 
-    Nothing is written unless all of it was timed. ``backend`` is the GPU at hand when left out.
+    Nothing is written before all of it was timed, or ``limit_seconds`` are over. ``quick`` is a few shapes in short
+    bursts, ``burst`` all of them. ``backend`` is the GPU at hand when left out.
     """
     if not output.name.endswith((".csv", ".csv.gz")):
         raise LoomError(f"{output}: a baseline file is named .csv or .csv.gz")
@@ -36,9 +40,9 @@ def measure_gpu(
     load_jobs(shapes, wanted, quick=quick)  # what is wrong with them is said before what is wrong with the machine
     machine = open_backend() if backend is None else backend
     jobs = load_jobs(shapes, wanted, quick=quick, gpus=machine.gpus)
-    settings = QUICK if quick else Settings()
+    settings = QUICK if quick or burst else Settings()
     with watcher.share(f"measuring {machine.device}") as advance:
-        found = measure(jobs, machine, settings, advance)
+        found = measure(jobs, machine, settings, advance, limit_seconds=limit_seconds)
     name = output.name.removesuffix(".gz").removesuffix(".csv")
     made = to_table(name, found, machine, settings)
     write_table(made, output)
