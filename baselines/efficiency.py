@@ -210,14 +210,22 @@ class Efficiency(Description):
         return self.model_copy(update={"attention": kernel.kernels, **parts})
 
 
+PARTS = ("gemm", "prefill", "decode", "backward", "elementwise", "collective", "power")
+"""Kinds of kernels, and energy, whose constants may be another architecture's."""
 Part = TypeVar("Part", bound=Constants)
 
 
 @cache
 def load_efficiency(architecture: str) -> Efficiency:
-    """Constants of ``architecture``; those it does not state are its relative's (``like``)."""
+    """Constants of ``architecture``; those it does not state are its relative's (``like``).
+
+    A part that is the name of an architecture is that one's.
+    """
     document = Document.load(FOLDER / f"{architecture}.yaml")
     like = document.data.pop("like", None)
+    for key, value in document.data.items():
+        if key in PARTS and isinstance(value, str):
+            document.data[key] = Document.load(FOLDER / f"{value}.yaml").data[key]
     if like is not None:
         base = Document.load(FOLDER / f"{like}.yaml")
         for key, value in document.data.items():

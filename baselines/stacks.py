@@ -45,7 +45,7 @@ NO_STACK = Stack("none", 0.0, 0.0)
 STACKS = {
     "none": NO_STACK,
     "tensorrt-llm": Stack("tensorrt-llm", 0.0, 0.0),
-    "vllm": Stack("vllm", 0.60e-3, 0.0, sequence=25e-6),
+    "vllm": Stack("vllm", 0.90e-3, 0.0, sequence=35e-6),
     "vllm-async": Stack("vllm-async", 1.25e-3, 0.0),
     "vllm-2024": Stack("vllm-2024", 1.25e-3, 0.0),
     "deepspeed-mii": Stack("deepspeed-mii", 4.5e-3, 25e-6),

@@ -454,7 +454,8 @@ def backward() -> Iterator[Seen]:
 def kind_bars(seen: Iterable[Seen]) -> dict[tuple[Relation, str], Float]:
     """Bars of each relation and kind by size of time; every source counts as much, however many rows it has.
 
-    What has no rows takes the farther relation's, products in other formats those of 16 bits.
+    What has no rows takes the farther relation's, products in other formats those of 16 bits, and attention's backward
+    pass, of which no farther one is measured, the forward one's.
     """
     listed = list(seen)
     found: dict[tuple[Relation, str], Float] = {}
@@ -463,6 +464,8 @@ def kind_bars(seen: Iterable[Seen]) -> dict[tuple[Relation, str], Float]:
             parts = [s for s in listed if (s.relation, s.kind) == (relation, kind)]
             if parts:
                 found[relation, kind] = _sized_bars(parts)
+            elif relation is Relation.BORROWED and kind == "attention_backward":
+                found[relation, kind] = found[relation, "attention_prefill"]
             elif relation is not Relation.BORROWED and relation is not Relation.MEASURED:
                 like = (relation, "gemm") if kind.startswith("gemm in") else (Relation(relation + 1), kind)
                 found[relation, kind] = found[like]

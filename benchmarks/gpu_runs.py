@@ -4,7 +4,8 @@
     python -m benchmarks.gpu_runs --write    and writes the bars into baselines/data/residuals/bars.json
 
 Every program's runs of a model on so many GPUs of one kind count as much. The runs are LLM-Inference-Bench's (a batch
-from prompts to last token), Splitwise's (a prompt, a token) and a server's time per token with 8 to 32 requests.
+from prompts to last token), Splitwise's (a prompt, a token), a server's time per token with 8 to 32 requests, and
+single layers by PyTorch.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 
 import numpy as np
@@ -20,10 +21,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from benchmarks import gpu_models
+from siliconloom.arch.gpu import load_gpu
+from siliconloom.baselines import tables
 from siliconloom.baselines.bars import COVERED, FILE, packaged_bars, read_bars, run_bars, run_name, write_bars
+from siliconloom.baselines.model import predict_model
+from siliconloom.baselines.operations import Op
 from siliconloom.baselines.stacks import NO_STACK
+from siliconloom.workloads import load_workload
 
 REQUESTS = (8, 16, 32)
+LAYER = "layer"
+"""Block of a workload's operators that a layer has."""
 
 
 class Run(Struct, frozen=True):
@@ -59,7 +67,28 @@ def all_runs() -> tuple[Run, ...]:
             off = float(np.log(step.seconds / step.step.kernels_s))
             group = f"splitwise {step.gpu} {step.tensor} {step.phase}"
             found.append(Run(run_name(step.phase == "prefill", False), group, "llama2-70b", off, step.step.bars))
-    return tuple(found)
+    return (*found, *layers())
+
+
+def layers() -> Iterator[Run]:
+    """Layers of Llama-3-8B by PyTorch, compiled and launched as one graph: all of a step's kernels but the head's."""
+    for gpu in ("h100", "h200"):
+        table = tables.load(f"torch-{gpu}")
+        mask = table.operations.among(Op.LAYER_PREFILL, Op.LAYER_DECODE)
+        table = table.select(mask & np.char.endswith(table.software.astype(str), "compiled"))
+        for at, op in enumerate(table.operations.ops()):
+            prompts, tokens = op is Op.LAYER_PREFILL, int(table.input_tokens[at])
+            length = ("sequence", str(tokens)) if prompts else ("context", str(tokens - 1))
+            asked = [("phase", "prefill" if prompts else "decode"), ("batch", str(table.operations.batch[at])), length]
+            graph = load_workload(str(table.model[at]), [("model.num_hidden_layers", "1"), *asked])
+            found = predict_model(load_gpu(gpu), graph)
+            named = {operator.name for operator in graph.operators() if operator.block == LAYER}
+            inside = np.array([kernel.operator in named for kernel in found.kernels])
+            seconds = found.seconds * inside
+            bars = [float((seconds * bar).sum() / seconds.sum()) for bar in (found.error, found.error_90)]
+            off = float(np.log(table.time_us[at] * 1e-6 / seconds.sum()))
+            name = "prompts" if prompts else "tokens"
+            yield Run(run_name(prompts, False), f"layer {gpu} {name}", f"layer on {gpu}", off, (bars[0], bars[1]))
 
 
 def calibrated(runs: Iterable[Run]) -> dict[str, tuple[float, float]]:
