@@ -298,7 +298,7 @@ def _runner(simulator: str, level: int) -> Any:
         def _execute_cmds(self, cmds: Any, cwd: Any, stdout: Any = None) -> None:
             for command in cmds:
                 if command[0] == "make":
-                    if level == 0 and _bytes_of_code(Path(self.build_dir)) <= FEW_BYTES:
+                    if level == 0 and by_one_compiler(Path(self.build_dir)):
                         self.env["MAKEFLAGS"] += " VM_PARALLEL_BUILDS=0"
                     lay_library(Path(self.build_dir), self.env)
                 super()._execute_cmds([command], cwd, stdout)
@@ -306,9 +306,9 @@ def _runner(simulator: str, level: int) -> Any:
     return PortsOnlyVerilator()
 
 
-def _bytes_of_code(folder: Path) -> int:
-    """Of the C++ that Verilator wrote into a folder."""
-    return sum(each.stat().st_size for each in folder.glob("*.cpp"))
+def by_one_compiler(folder: Path) -> bool:
+    """Whether the C++ that Verilator wrote into a folder is little enough for one compiler."""
+    return sum(each.stat().st_size for each in folder.glob("*.cpp")) <= FEW_BYTES
 
 
 def _visible_ports(top: str, ports: Sequence[str], folder: Path) -> Path:

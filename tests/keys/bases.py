@@ -303,8 +303,7 @@ BASES: dict[str, Callable[[Sets], Any]] = {
     "joined": command("sim neupims-device few.yaml --set workload.precision=fp16"),
     "packed": command("sim npu-edge few.yaml --set workload.precision=w4a16 --set workload.weight_group=16"),
     "packed elements": command(
-        "sim npu-edge few.yaml --set tile.array.cache=[] "
-        "--set workload.precision=w4a16 --set workload.weight_group=16"
+        "sim npu-edge few.yaml --set tile.array.cache=[] --set workload.precision=w4a16 --set workload.weight_group=16"
     ),
     "kept": command(
         "sim npu-edge gpt2 --set workload.layers=1 --set workload.phase=decode --set workload.cache_precision=fp8_e4m3"
