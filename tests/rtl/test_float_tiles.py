@@ -299,13 +299,9 @@ class Bits:
         return float_functions.normalize(x, one, 0 * one, epsilon, self.lanes, centred=centred)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "function",
-    [
-        VectorFunction.LAYER_NORM,
-        pytest.param(VectorFunction.RMS_NORM, marks=pytest.mark.slow),
-        pytest.param(VectorFunction.REQUANTIZE_ROWS, marks=pytest.mark.slow),
-    ],
+    "function", [VectorFunction.LAYER_NORM, VectorFunction.RMS_NORM, VectorFunction.REQUANTIZE_ROWS]
 )
 def test_every_bit_of_a_rows_state_is_that_of_the_golden_model(function):
     """The order of its sums, say, of which eight bits of a result show nothing."""

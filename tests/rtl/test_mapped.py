@@ -434,7 +434,8 @@ PARTS_OF_BLOCKS = [
 """As `CARRIED`, with tiles of half of a block of eight keys, and a quarter."""
 
 
-@pytest.mark.parametrize("dataflow", [pytest.param("output_stationary", marks=pytest.mark.slow), "weight_stationary"])
+@pytest.mark.slow
+@pytest.mark.parametrize("dataflow", ["output_stationary", "weight_stationary"])
 def test_tiles_of_a_part_of_a_block_of_keys_agree_in_every_cycle_and_byte(dataflow, tmp_path):
     sets = {"tile.array.cols": 8, "tile.array.dataflow": dataflow, "tile.sequencer.program_words": 2048}
     tile = tile_of(SETS | sets | ({"tile.array.load_rows": 1} if dataflow == "output_stationary" else {}))

@@ -149,7 +149,7 @@ def test_a_mismatch_ends_the_command_with_status_one(monkeypatch, capsys, tmp_pa
         vector = chip.tile.vector.model_copy(update={"latency": chip.tile.vector.latency + 1})
         return build_rtl(chip.model_copy(update={"tile": chip.tile.model_copy(update={"vector": vector})}))
 
-    monkeypatch.setattr("siliconloom.verification.npu.build_rtl", slower)
+    monkeypatch.setattr("siliconloom.verification.npu.bundle_of", slower)
     sets = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
     path = tmp_path / "v.json"
     command = ["verify", "npu-edge-int8", *sets, "--simulator", "icarus", "--programs", "3", "--seed", "1"]

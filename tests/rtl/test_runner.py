@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from siliconloom.rtl.bench import runner
 
@@ -29,3 +31,22 @@ def test_a_build_runs_scripts_by_this_python_whichever_is_first_on_the_path(ours
         assert (Path(found).parent == tmp_path) is ours
         assert os.environ["PATH"].startswith("/nowhere" + os.pathsep)
     assert os.environ["PATH"] == path
+
+
+@given(a=st.integers(1, 2**22), b=st.integers(1, 2**22))
+def test_a_longer_bench_is_compiled_with_no_less_care(a, b):
+    assert runner.care(min(a, b)) <= runner.care(max(a, b))
+    assert {runner.care(cycles) for cycles in (1, runner.SHORT, runner.LONG)} == {0, 1, 2}
+    assert runner.care(0) == 1  # how long it runs is not known
+
+
+@given(sizes=st.lists(st.integers(0, 60), max_size=4), headers=st.integers(0, 200))
+def test_little_code_is_compiled_at_once(sizes, headers, tmp_path_factory):
+    """Sources count, not what they include or become; 100 bytes stand for `runner.FEW_BYTES`."""
+    folder = tmp_path_factory.mktemp("build")
+    for number, size in enumerate(sizes):
+        (folder / f"Vtop_{number}.cpp").write_bytes(b" " * size)
+    (folder / "Vtop.h").write_bytes(b" " * headers)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "FEW_BYTES", 100)
+        assert runner.by_one_compiler(folder) == (sum(sizes) <= 100)

@@ -13,7 +13,7 @@ from siliconloom.arch import Chip, LoomError, NotSupported
 from siliconloom.arch.budget import require_memory
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import WORD_BYTES, Program, Unit, disassemble
-from siliconloom.arch.memo import key_of, shared_memo
+from siliconloom.arch.memo import compiled_memo, key_of
 from siliconloom.arch.verified import NpuCase, VerifiedNpu
 from siliconloom.rtl.bench.programs import ProgramCase, ProgramOutcome, run_programs
 from siliconloom.rtl.bench.runner import Spent
@@ -137,7 +137,7 @@ def bundle_of(chip: Chip) -> Bundle:
         return {"bundle": json.dumps([made.files, made.top, made.sidecar])}
 
     return Bundle(
-        *json.loads(str(shared_memo().recall(key_of("verilog", chip.digest), generated, large=True)["bundle"]))
+        *json.loads(str(compiled_memo().recall(key_of("verilog", chip.digest), generated, large=True)["bundle"]))
     )
 
 

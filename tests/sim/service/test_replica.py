@@ -14,6 +14,7 @@ from siliconloom.arch.serving import ServeSettings
 from siliconloom.sim.service.costs import EQUAL, RequestLengths, StepPassage
 from siliconloom.sim.service.fleet import Fleet, ReplicaGroup
 from siliconloom.sim.service.log import Activity, Intervals
+from tests.in_turn import in_turn
 from tests.sim.service import naive
 
 
@@ -159,7 +160,7 @@ def test_a_pipeline_with_one_request_takes_its_whole_way_and_with_many_its_slowe
     assert many.log.finished.max() == pytest.approx(101 * 3 * 0.05, rel=0.01)
 
 
-@pytest.mark.parametrize("load", [0.3, 0.7, 0.9])
+@pytest.mark.parametrize("load", in_turn([0.9, 0.3, 0.7], 3))
 def test_one_server_of_one_length_waits_as_m_d_1_says(load):
     """Pollaczek and Khinchine: with deterministic service the mean wait is rho / (2 (1 - rho)) services."""
     arrival = np.cumsum(np.random.default_rng(5).exponential(1 / load, 120_000))
@@ -170,7 +171,7 @@ def test_one_server_of_one_length_waits_as_m_d_1_says(load):
     assert waited == pytest.approx(load / (2 * (1 - load)), rel=0.04 if load > 0.8 else 0.02)
 
 
-@pytest.mark.parametrize(("servers", "load"), [(2, 0.6), (4, 0.7)])
+@pytest.mark.parametrize(("servers", "load"), in_turn([(4, 0.7), (2, 0.6)], 2))
 def test_several_servers_wait_as_m_m_c_says(servers, load):
     """Answers of geometric length on so many places at once are exponential servers, as steps go to nothing.
 

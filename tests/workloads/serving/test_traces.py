@@ -161,14 +161,15 @@ def test_turns_begin_with_what_was_said_before(tmp_path):
 def test_a_rate_is_what_comes_out(kind, rate, count, seed):
     keys = {"gamma": {"burstiness": 2.0}}.get(kind, {}) | ({"seed": seed} if kind in ("poisson", "gamma") else {})
     asked = ServeSettings(arrivals=kind, rate=rate, requests=count, skip=5, **keys)
-    served = timed(load_trace("azure-code"), asked)
+    trace = load_trace("azure-code")
+    served = timed(trace, asked)
     assert len(served) == count
     assert served.arrival_s[0] == 0
     assert (np.diff(served.arrival_s) >= 0).all()
-    assert served.prompt.tolist() == load_trace("azure-code").prompt[5 : 5 + count].tolist()
+    assert served.prompt.tolist() == trace.prompt[5 : 5 + count].tolist()
     if kind in ("trace", "uniform"):
         assert (count - 1) / served.arrival_s[-1] == pytest.approx(rate)
-    assert (timed(load_trace("azure-code"), asked).arrival_s == served.arrival_s).all()
+    assert (timed(trace, asked).arrival_s == served.arrival_s).all()
 
 
 @pytest.mark.parametrize(("kind", "variation"), [("poisson", 1.0), ("gamma", 3.0)])
