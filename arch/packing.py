@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from siliconloom.arch.datatype import INTEGER_CODES, DataType, Packing, scale_bits
 from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.floats import NAN, Patterns, Words, float_product, float_sum, narrowed, patterns_of, widened
-from siliconloom.arch.layout import fold_beats, padded, panel_beats, panel_rows
+from siliconloom.arch.layout import filled_values, fold_beats, padded, panel_beats, panel_rows
 from siliconloom.arch.scaled import group_rows, is_scaled
 from siliconloom.arch.vector import Count
 
@@ -157,8 +157,21 @@ def panel_bytes(array: SystolicArray, packing: Packing, k: Count) -> Count:
     return cast(Count, found)
 
 
-def weight_bytes(array: SystolicArray, packing: Packing, n: Count, k: Count) -> Count:
-    """Bytes of weights of ``k`` rows and ``n`` columns, as the array takes them."""
+def may_be_narrow(array: SystolicArray, packing: Packing | None) -> bool:
+    """Whether a last panel may lie in narrow lines: of elements, and of beats in the array's own format.
+
+    Not where a column of a beat is half of a byte.
+    """
+    if packing is None:
+        return True
+    own = packing.dtype is array.circuit_format and not array.load_rows * packing.dtype.bits % 8
+    return own and packing.sparsity is None and not has_header(array, packing)
+
+
+def weight_bytes(array: SystolicArray, packing: Packing, n: Count, k: Count, narrow: int = 0) -> Count:
+    """Bytes of weights of ``k`` rows and ``n`` columns, as the array takes them; the last panel may be ``narrow``."""
+    if narrow and may_be_narrow(array, packing):
+        return cast(Count, filled_values(n, array.cols) * panel_rows(array, k) * packing.dtype.bits // 8)
     return -(-n // array.cols) * panel_bytes(array, packing, k)
 
 
@@ -421,6 +434,7 @@ __all__ = [
     "line_bytes",
     "lines_before",
     "loads",
+    "may_be_narrow",
     "packed_weights",
     "panel_bytes",
     "quantised",

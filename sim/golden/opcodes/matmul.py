@@ -117,11 +117,11 @@ def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Non
         held = elements(local, moves, (beats - 1) * pitch + row, dtype)
         moving = as_strided(held, (beats, i.k), (size * pitch, size), writeable=False)
         if i.packing is not None:
-            held = window(local, stays, weight_bytes(array, i.packing, outer, i.k))
+            held = window(local, stays, weight_bytes(array, i.packing, outer, i.k, i.narrow))
             if tile.shares and not i.packing.group:
-                stationary = unpacked(array, from_memory(held, stored), i.k)
+                stationary = unpacked(array, from_memory(held, stored), i.k, outer, i.narrow)
             else:
-                stationary = weights_of(array, i.packing, held, outer, i.k)
+                stationary = weights_of(array, i.packing, held, outer, i.k, i.narrow)
         else:
             taken = elements(local, stays, stationary_values(array, outer, i.k, i.narrow), dtype)
             stationary = unpacked(array, taken, i.k, outer, i.narrow)
