@@ -171,7 +171,7 @@ def may_be_narrow(array: SystolicArray, packing: Packing | None) -> bool:
 def weight_bytes(array: SystolicArray, packing: Packing, n: Count, k: Count, narrow: int = 0) -> Count:
     """Bytes of weights of ``k`` rows and ``n`` columns, as the array takes them; the last panel may be ``narrow``."""
     if narrow and may_be_narrow(array, packing):
-        return cast(Count, filled_values(n, array.cols) * panel_rows(array, k) * packing.dtype.bits // 8)
+        return filled_values(n, array.cols) * panel_rows(array, k) * packing.dtype.bits // 8
     return -(-n // array.cols) * panel_bytes(array, packing, k)
 
 

@@ -40,8 +40,8 @@ def weights_of(array: SystolicArray, packing: Packing, held: Bytes, n: int, k: i
     if not packing.group:
         own = packing.dtype
         values = np.ascontiguousarray(held).view(f"<u{own.bits // 8}")
-        lines = int(narrow and layout.may_be_narrow(array, packing))
-        words = widened(unpacked(array, values.reshape(-1, 1), k, n, lines), own)
+        by = int(narrow and layout.may_be_narrow(array, packing))
+        words = widened(unpacked(array, values.reshape(-1, 1), k, n, by), own)
         return words if own is dtype else widened(narrowed(words, dtype), dtype)
     assert array.weights is not None
     panels, height = -(-n // array.cols), panel_rows(array, k)

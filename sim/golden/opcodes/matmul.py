@@ -21,7 +21,7 @@ from siliconloom.arch.layout import (
     unpacked,
 )
 from siliconloom.arch.opcodes import Opcode
-from siliconloom.arch.packing import weight_bytes
+from siliconloom.arch.packing import may_be_narrow, weight_bytes
 from siliconloom.arch.shared import CODE_FORMATS, from_memory, is_coded, shared_product
 from siliconloom.sim.golden import functions
 from siliconloom.sim.golden.float_functions import lowered
@@ -119,7 +119,8 @@ def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Non
         if i.packing is not None:
             held = window(local, stays, weight_bytes(array, i.packing, outer, i.k, i.narrow))
             if tile.shares and not i.packing.group:
-                stationary = unpacked(array, from_memory(held, stored), i.k, outer, i.narrow)
+                lines = int(i.narrow and may_be_narrow(array, i.packing))
+                stationary = unpacked(array, from_memory(held, stored), i.k, outer, lines)
             else:
                 stationary = weights_of(array, i.packing, held, outer, i.k, i.narrow)
         else:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from siliconloom.arch import Chip
 from siliconloom.arch.datatype import INTEGER_CODES, MX_ELEMENTS, DataType, Packing
-from siliconloom.arch.description import NpuTile
+from siliconloom.arch.description import NpuTile, SystolicArray
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.floats import SIGN, Words, float_product, patterns_of, widened
 from siliconloom.arch.isa import LOCAL_BITS, Address, Opcode
@@ -453,8 +453,8 @@ def packed_product(
     rows.put(held, rows.weights)
     rows.anything(rows.size * product_values(rows.tile, m, cols, k).a, rows.moving)
     ends = Address(base=rows.moving), Address(base=rows.weights)
-    shape = {"m": m, "n": cols, "k": k, "narrow": narrow}
-    rows.chain.add(Opcode.MATMUL, **shape, a=ends[0], b=ends[1], c=Address(), packing=packing)
+    product: dict[str, Any] = {"m": m, "n": cols, "k": k, "narrow": narrow, "packing": packing}
+    rows.chain.add(Opcode.MATMUL, **product, a=ends[0], b=ends[1], c=Address())
     rows.columns(rows.drawn(cols, 2.0**-4), rows.drawn(cols, 2.0**-4))
     rows.compute(VectorFunction.REQUANTIZE, m, cols, a=Address())
 
