@@ -202,6 +202,16 @@ def _cuts(made: AttentionLayout, most_queries: int) -> list[int]:
     return found
 
 
+def fewest_keys(chip: Chip, shape: Attention, panel: int) -> int:
+    """Keys of the smallest tile that is tried where so many of the array's columns are used: a block, or a part."""
+    assert isinstance(chip.tile, NpuTile)
+    made = AttentionLayout.of(chip, shape)
+    whole = min(chip.tile.array.cols, shape.kv_len)
+    if panel >= made.block:
+        return whole
+    return min((keys for keys in _cuts(made, shape.q_len) if keys >= panel), default=whole)
+
+
 def key_unit(tile: NpuTile, shape: Attention, whole: bool) -> int:
     """What tiles of keys are multiples of: whole panels, and whole folds where rows of sums are whole.
 
@@ -228,6 +238,7 @@ __all__ = [
     "attention_tiling",
     "carries",
     "choose_attention_tilings",
+    "fewest_keys",
     "key_unit",
     "softmax_functions",
 ]
