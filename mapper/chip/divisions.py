@@ -81,9 +81,7 @@ def divisions_of(
     return list(found)
 
 
-def _staying(
-    tasks: Sequence[Task], tile: NpuTile, chip: Chip, least: Mapping[str, int], panel: int
-) -> list[int]:
+def _staying(tasks: Sequence[Task], tile: NpuTile, chip: Chip, least: Mapping[str, int], panel: int) -> list[int]:
     """Bytes of a slot of the first operand, so that both hold all rows of a product, half of them, a third and so on.
 
     As many as there is room for beside the least of all other rings, and beside columns of the whole depth that fill an
