@@ -200,7 +200,7 @@ def _cuts(made: AttentionLayout) -> list[int]:
     keys, found = made.block, list[int]()
     while keys % 2 == 0 and (
         SLOTS * SLOTS * made.sums(rows, keys) > sums_room(made.tile)
-        or SLOTS * LARGE * made.cut_tile(keys) > made.tile.scratchpad.capacity
+        or SLOTS * LARGE * made.cut_tile(keys) >= made.tile.scratchpad.capacity
     ):
         keys //= 2
         found += [keys] if made.may_cut(keys) else []
