@@ -148,18 +148,15 @@ def _that_stay(
         alike: dict[tuple[bytes, int], list[GemmTiling]] = {}
         if not fitting.any():
             continue
-        rings = sorted({layout.values for layout in layouts}) if some[0] < shape.k else [0]
-        costed = gemm_costs(chip, memories, shape, laid.result_rows(m, n, k), n, k, KEPT, rings, held=m)
-        tables_of = {
-            values: [np.broadcast_to(each, tuple(map(len, axes))).ravel() for each in astuple(costs[KEPT[0]])]
-            for values, costs in zip(rings, costed, strict=True)
-        }
+        (costed,) = gemm_costs(chip, memories, shape, laid.result_rows(m, n, k), n, k, KEPT, held=m)
+        costs = costed[KEPT[0]]
+        tables = [np.broadcast_to(each, tuple(map(len, axes))).ravel() for each in astuple(costs)]
         for number, (fit, layout) in enumerate(zip(fits, layouts, strict=True)):
+            # estimates leave out what columns gain that take turns in a ring of values; runs do not
             values = layout.values if some[0] < shape.k else 0
             among, same = np.flatnonzero(fit[np.ix_(*used)]), (fit.tobytes(), values)
             if not len(among):
                 continue
-            tables = tables_of[values]
             for pick in dict.fromkeys(_best(tables, among, kept, objective)) if same not in alike else ():
                 places = np.unravel_index(pick, tuple(map(len, axes)))
                 tall, wide, deep = (int(each[place]) for each, place in zip(axes, places, strict=True))
