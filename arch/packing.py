@@ -19,8 +19,9 @@ A panel begins with a header, whatever its number of rows; the last group has th
 
 A tile whose elements are wider than the array's operands may have its weights in the operands' own format: beats
 without headers, whose last panel may lie in narrow lines as that of elements does (`may_be_narrow`). Keys
-and values may have fewer bits than elements, too (`SystolicArray.cache`): beats of numbers in that format, without headers, whatever their format is elsewhere the element of; or whole numbers in groups of p x C
-rows, with headers of as many bytes (`arch.scaled`).
+and values may have fewer bits than elements, too (`SystolicArray.cache`): beats of numbers in that format, without
+headers, whatever their format is elsewhere the element of; or whole numbers in groups of p x C rows, with headers of as
+many bytes (`arch.scaled`).
 
 Loading takes a cycle for each beat and each line of a header (`loads`).
 """
