@@ -188,7 +188,7 @@ class Instruction(Struct, frozen=True, kw_only=True, eq=False):
         For timing only, not encoded: no circuit makes them larger.
     narrow
         Of a computation: rows, panels and blocks of no more than half of what a line has lie in lines of the next power
-        of two, see `arch.layout`.
+        of two, see `arch.layout`. Of panels with a packing those in the array's own format, `packing.may_be_narrow`.
     split
         Of a matmul, and of a function that reads sums: the last panel's lie in lines of C / 2^split, see `arch.layout`.
     m, n, k

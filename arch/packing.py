@@ -18,9 +18,10 @@ filled up so that both begin with a part of a line that the array's port reads a
 A panel begins with a header, whatever its number of rows; the last group has the rows that are left.
 
 A tile whose elements are wider than the array's operands may have its weights in the operands' own format: beats
-without headers. Keys and values may have fewer bits than elements, too (`SystolicArray.cache`): beats of numbers in
-that format, without headers, whatever their format is elsewhere the element of; or whole numbers in groups of p x C
-rows, with headers of as many bytes (`arch.scaled`).
+without headers, whose last panel may lie in narrow lines as that of elements does (`may_be_narrow`). Keys
+and values may have fewer bits than elements, too (`SystolicArray.cache`): beats of numbers in that format, without
+headers, whatever their format is elsewhere the element of; or whole numbers in groups of p x C rows, with headers of as
+many bytes (`arch.scaled`).
 
 Loading takes a cycle for each beat and each line of a header (`loads`).
 """
@@ -35,7 +36,7 @@ from numpy.typing import NDArray
 from siliconloom.arch.datatype import INTEGER_CODES, DataType, Packing, scale_bits
 from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.floats import NAN, Patterns, Words, float_product, float_sum, narrowed, patterns_of, widened
-from siliconloom.arch.layout import fold_beats, padded, panel_beats, panel_rows
+from siliconloom.arch.layout import filled_values, fold_beats, padded, panel_beats, panel_rows
 from siliconloom.arch.scaled import group_rows, is_scaled
 from siliconloom.arch.vector import Count
 
@@ -157,8 +158,21 @@ def panel_bytes(array: SystolicArray, packing: Packing, k: Count) -> Count:
     return cast(Count, found)
 
 
-def weight_bytes(array: SystolicArray, packing: Packing, n: Count, k: Count) -> Count:
-    """Bytes of weights of ``k`` rows and ``n`` columns, as the array takes them."""
+def may_be_narrow(array: SystolicArray, packing: Packing | None) -> bool:
+    """Whether a last panel may lie in narrow lines: of elements, and of beats in the array's own format.
+
+    Not where a column of a beat is half of a byte.
+    """
+    if packing is None:
+        return True
+    own = packing.dtype is array.circuit_format and not array.load_rows * packing.dtype.bits % 8
+    return own and packing.sparsity is None and not has_header(array, packing)
+
+
+def weight_bytes(array: SystolicArray, packing: Packing, n: Count, k: Count, narrow: int = 0) -> Count:
+    """Bytes of weights of ``k`` rows and ``n`` columns, as the array takes them; the last panel may be ``narrow``."""
+    if narrow and may_be_narrow(array, packing):
+        return filled_values(n, array.cols) * panel_rows(array, k) * packing.dtype.bits // 8
     return -(-n // array.cols) * panel_bytes(array, packing, k)
 
 
@@ -421,6 +435,7 @@ __all__ = [
     "line_bytes",
     "lines_before",
     "loads",
+    "may_be_narrow",
     "packed_weights",
     "panel_bytes",
     "quantised",

@@ -47,7 +47,7 @@ def check_split(i: Instruction, tile: NpuTile, number: int) -> None:
 def accesses(i: Instruction, tile: NpuTile) -> Iterator[Access]:
     """Both operands, and the sums; the layouts are those of `arch.layout`."""
     values, size = product_values(tile, i.m, i.n, i.k, i.narrow), tile.element_bytes
-    taken = size * values.b if i.packing is None else packing.weight_bytes(tile.array, i.packing, i.n, i.k)
+    taken = size * values.b if i.packing is None else packing.weight_bytes(tile.array, i.packing, i.n, i.k, i.narrow)
     moving = [(i.a, size * values.a), (i.b, taken)]
     by_input = tile.array.dataflow == "input_stationary"
     if by_input:
@@ -80,6 +80,8 @@ def multiples(i: Instruction, tile: NpuTile) -> dict[str, int]:
     }
     if i.packing is not None and stays in found:
         found[stays] = packing.begin_unit(array, i.packing)
+        if packing.may_be_narrow(array, i.packing):
+            found[stays] = found[stays] * widths[stays] // array.cols
     return found
 
 

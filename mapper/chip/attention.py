@@ -547,7 +547,7 @@ class AttentionLowering:
 
     def _key_cols(self, keys: int) -> int:
         """Columns that the array computes of a tile of so many keys."""
-        return keys if self.cut else self.layout.key_cols(keys)
+        return int(self.layout.cut_cols(keys, self.tiling.keys)) if self.cut else self.layout.key_cols(keys)
 
     def _load_k(self, part: AttentionPart, at: QueryTile, keys: KeyTile | None) -> None:
         """A tile of keys: blocks of positions, of the last one perhaps a part, or parts of each."""
@@ -559,7 +559,7 @@ class AttentionLowering:
         terms = [(self.context.layer, self.k_unit)]
         if keys is not None:
             terms += keys.steps(lambda size: size // cols * block, self.dtype.size if self.cut else None)
-        parts = [layout.cut_part(count)] if self.cut else layout.key_parts(count)
+        parts = [layout.cut_part(self._key_cols(count))] if self.cut else layout.key_parts(count)
         within = self.dtype.size(start % cols // self.tiling.keys * self.tiling.keys) if self.cut else 0
         for each in parts:
             base = self.k_base + start // cols * block + within + each.offset

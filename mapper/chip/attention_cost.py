@@ -20,9 +20,9 @@ from siliconloom.mapper.chip.attention_estimate import (
     softmax_functions,
 )
 from siliconloom.mapper.chip.attention_layout import AttentionLayout, may_stay
-from siliconloom.mapper.chip.attention_places import most_heads
+from siliconloom.mapper.chip.attention_places import most_heads, query_parts
 from siliconloom.mapper.chip.builder import SLOTS
-from siliconloom.mapper.chip.layout import Layout
+from siliconloom.mapper.chip.layout import LARGE, Layout
 from siliconloom.mapper.chip.objective import ESTIMATED, Objective
 from siliconloom.mapper.chip.operands import packing_of
 from siliconloom.workloads import Attention
@@ -55,7 +55,7 @@ def choose_attention_tilings(
         for keys in dict.fromkeys(
             [
                 *(min(padded(k, key_unit(costs.tile, shape, whole)), most_keys) for k in _halvings(most_keys)),
-                *(() if whole else _cuts(made, most_queries)),
+                *(() if whole else _cuts(made)),
             ]
         )
         if keys < most_keys or not whole
@@ -190,16 +190,31 @@ def _between(total: int) -> list[int]:
     return sorted({*_halvings(total), *(size for size in between if size < total)}, reverse=True)
 
 
-def _cuts(made: AttentionLayout, most_queries: int) -> list[int]:
+def _cuts(made: AttentionLayout) -> list[int]:
     """Keys of tiles that are parts of a block, down to those of which sums of as many rows as the array has are few.
 
-    Half of a block leaves the accumulator room for twice the rows, and a quarter for four times.
+    Half of a block leaves the accumulator room for twice the rows, and a quarter for four times. Nor are tiles a large
+    part of the scratchpad then.
     """
-    rows, keys, found = min(made.array.rows, most_queries), made.block, list[int]()
-    while keys % 2 == 0 and SLOTS * SLOTS * made.sums(rows, keys) > sums_room(made.tile):
+    rows = min(made.array.rows, max(part.queries for part in query_parts(made.shape)))
+    keys, found = made.block, list[int]()
+    while keys % 2 == 0 and (
+        SLOTS * SLOTS * made.sums(rows, keys) > sums_room(made.tile)
+        or SLOTS * LARGE * made.cut_tile(keys) >= made.tile.scratchpad.capacity
+    ):
         keys //= 2
         found += [keys] if made.may_cut(keys) else []
     return found
+
+
+def fewest_keys(chip: Chip, shape: Attention, panel: int) -> int:
+    """Keys of the smallest tile that is tried where so many of the array's columns are used: a block, or a part."""
+    assert isinstance(chip.tile, NpuTile)
+    made = AttentionLayout.of(chip, shape)
+    whole = min(chip.tile.array.cols, shape.kv_len)
+    if panel >= made.block:
+        return whole
+    return min((keys for keys in _cuts(made) if keys >= panel), default=whole)
 
 
 def key_unit(tile: NpuTile, shape: Attention, whole: bool) -> int:
@@ -228,6 +243,7 @@ __all__ = [
     "attention_tiling",
     "carries",
     "choose_attention_tilings",
+    "fewest_keys",
     "key_unit",
     "softmax_functions",
 ]

@@ -245,7 +245,7 @@ class AttentionCosts:
         for count, size in _segments(self.part_keys, sizes.keys):
             keys, values = (_by_size(load, size) for load in (self._keys, self._values))
             if (cut := self._cut(sizes)).any():
-                moved, taken = _by_size(self._parts, size)
+                moved, taken = _by_size(self._parts, np.asarray(self.layout.cut_cols(size, sizes.keys)))
                 keys = np.where(cut, moved, keys[0]), np.where(cut, taken, keys[1])
             moved = keys[0] if self.shape.values_in_keys else keys[0] + values[0]
             found.append(_Row(count, size, moved, keys[1], values[1]))

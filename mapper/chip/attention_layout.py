@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache, cached_property
 from math import gcd, lcm, prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -245,13 +245,20 @@ class AttentionLayout:
     def may_cut(self, keys: int) -> bool:
         """Whether tiles may be such parts of a block: halves, quarters and so on, in whole beats of a fold of values.
 
-        Not where what is in a block counts in numbers, as keys that share exponents; nor where keys have a format of
-        their own, whose panels are whole; nor where loops over parts would be one more than there are.
+        Not where keys have a format of their own, whose panels are whole; nor where loops over parts would be one more
+        than there are.
         """
         shape, powers = self.shape, is_power(self.block) and is_power(keys) and is_power(self.tile.dma.bytes_per_cycle)
-        plain = self.packing is None and not self.tile.shares and shape.precision in TILE_FORMATS
+        plain = self.packing is None and shape.precision in TILE_FORMATS
         loops = shape.batch > 1 and shape.kv_heads > 1 and shape.heads > shape.kv_heads
         return self.cuts(keys) and powers and plain and not loops and keys % self.array.load_rows == 0
+
+    def cut_cols(self, keys: Any, tile: Any) -> Any:
+        """Columns of so many keys, at most a ``tile`` of them that is a part of a block.
+
+        Where those of a row share an exponent all of the part's count, whichever of them queries see.
+        """
+        return padded(keys, tile) if self.tile.shares else keys
 
     def cut_tile(self, keys: int) -> int:
         """A tile of so many keys that is a part of a block."""

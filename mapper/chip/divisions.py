@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.layout import sums_room
-from siliconloom.mapper.chip.attention_cost import attention_needs
+from siliconloom.mapper.chip.attention_cost import attention_needs, fewest_keys
 from siliconloom.mapper.chip.bounds import Bound
 from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.gemm_layout import GemmLayout
@@ -71,23 +71,21 @@ def divisions_of(
     values = {"values": tile.scratchpad.capacity // VALUES_SHARE // grain_of(tile) * grain_of(tile)}
     shares = (*SHARES, *FRUGAL_SHARES) if frugal else SHARES
     contexts = CONTEXT_SHARES if attended >= ATTENDED else CONTEXT_SHARES[:1]
-    first = True
-    for least in _least(tasks, chip, tile):
+    for columns, least in _least(tasks, chip, tile):
         constants |= _constant_bytes(tile, tasks, least["constants"])
         for each in [least, least | values] if has_ring else [least]:
             found |= dict.fromkeys(layouts(tile, constants, each, shares, contexts))
-            for rows in _staying(tasks, tile, chip, each) if first else ():
+            for rows in _staying(tasks, tile, chip, each, columns):
                 room = each | {"moving": rows}
                 found |= dict.fromkeys(layouts(tile, constants, room, STAYING_SHARES, contexts))
-        first = False
     return list(found)
 
 
-def _staying(tasks: Sequence[Task], tile: NpuTile, chip: Chip, least: Mapping[str, int]) -> list[int]:
+def _staying(tasks: Sequence[Task], tile: NpuTile, chip: Chip, least: Mapping[str, int], panel: int) -> list[int]:
     """Bytes of a slot of the first operand, so that both hold all rows of a product, half of them, a third and so on.
 
     As many as there is room for beside the least of all other rings, and beside columns of the whole depth that fill an
-    access of the memory; of the products with the most work.
+    access of the memory, or a ``panel`` of the array's lines that are used; of the products with the most work.
     """
     work: dict[int, int] = {}
     for task in tasks:
@@ -95,11 +93,11 @@ def _staying(tasks: Sequence[Task], tile: NpuTile, chip: Chip, least: Mapping[st
             continue
         shape = gemm_shape(task.operator, task)
         layout, most = GemmLayout(tile, shape), room_for_rows(tile, least)
-        wide = shape.halves * max(chip.nearest.access_bytes * 8 // shape.dtype.bits, tile.array.cols)
+        wide = shape.halves * max(chip.nearest.access_bytes * 8 // shape.dtype.bits, panel)
         columns = max(int(layout.b_tile(wide, shape.k)), least["weights"])
         beside = room_for_rows(tile, {**least, "weights": columns})
         # beside columns of a part of the depth all rows that stay have their sums at once
-        line = shape.halves * int(layout.sums(1, tile.array.cols))
+        line = shape.halves * int(layout.sums(1, panel))
         summed = sums_room(tile) * (4 - CONTEXT_SHARES[0]) // (4 * SLOTS * line) * int(layout.a_local(shape.k))
         for room in {most, (most + beside) // 2, beside, min(most, summed)}:
             sizes = (-(-shape.m // (parts * FINE)) * FINE for parts in range(1, PARTS + 1))
@@ -139,12 +137,12 @@ def _constant_bytes(tile: NpuTile, tasks: Sequence[Task], least: int) -> set[int
     return {max(least, min(widest, share)) for share in shares}
 
 
-def _least(tasks: Sequence[Task], chip: Chip, tile: NpuTile) -> list[dict[str, int]]:
-    """Bytes of a slot of every ring that the smallest tiles of the tasks take.
+def _least(tasks: Sequence[Task], chip: Chip, tile: NpuTile) -> list[tuple[int, dict[str, int]]]:
+    """Columns of a panel, and bytes of a slot of every ring that the smallest tiles of the tasks take.
 
     First those for the whole array, then for half of its lines, a quarter and so on, as far as such tiles are tried.
     """
-    others: dict[str, int] = {}
+    others, attended = dict[str, int](), list[Attention]()
     products: list[tuple[GemmLayout, list[int], Sequence[NDArray[np.int64]]]] = []
     for task in tasks:
         operator = task.operator
@@ -153,19 +151,21 @@ def _least(tasks: Sequence[Task], chip: Chip, tile: NpuTile) -> list[dict[str, i
             whole = [int(sizes[0]) for sizes in candidates(tile, shape, parts=False)]
             products.append((GemmLayout(tile, shape), whole, candidates(tile, shape)))
         elif isinstance(operator, Attention):
-            block = min(tile.array.cols, operator.kv_len)
-            _raise_to(others, attention_needs(chip, operator, 1, block, 1, False, operator.kv_len, apart=False))
+            attended.append(operator)
         else:
             _raise_to(others, VectorLayout(tile, vector_shape(tile, operator, task)).least())
-    found: list[dict[str, int]] = []
+    found: list[tuple[int, dict[str, int]]] = []
     for part in range(max((max(whole).bit_length() for _, whole, _ in products), default=1)):
-        least = dict(others)
+        least, panel = dict(others), max(tile.array.cols >> part, 1)
+        for each in attended:
+            keys = fewest_keys(chip, each, panel)
+            _raise_to(least, attention_needs(chip, each, 1, keys, 1, False, each.kv_len, apart=False))
         for layout, whole, tried in products:
             places = [each.searchsorted(-(-size // 2**part)) for size, each in zip(whole, tried, strict=True)]
             m, n, k = (int(each[place]) for place, each in zip(places, tried, strict=True))
             _raise_to(least, layout.needs(m, n, k))
-        if not found or least != found[-1]:
-            found.append(least)
+        if not found or least != found[-1][1]:
+            found.append((panel, least))
     return found
 
 

@@ -23,7 +23,7 @@ from siliconloom.arch.layout import (
     sums_split,
     window_of,
 )
-from siliconloom.arch.packing import weight_bytes
+from siliconloom.arch.packing import may_be_narrow, weight_bytes
 from siliconloom.arch.vector import Count, VectorFunction
 from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.epilogue import EpiloguePass, column_bytes, epilogue, function_bytes
@@ -108,6 +108,9 @@ class GemmLayout:
         self.tile, self.array, self.lanes, self.shape = tile, tile.array, tile.vector.lanes, shape
         self.blocks, self.beat = tile.array.dataflow == "output_stationary", tile.dma.bytes_per_cycle
         bits = shape.dtype.bits
+        self.narrow = may_be_narrow(tile.array, shape.packing)
+        """Whether the last panel of a second operand that lies tile by tile may be narrow."""
+        self.b_bits = bits if shape.packing is None else shape.packing.dtype.bits
         self.a_row, self.b_row, self.c_row = (
             row_bytes(tile, elements, bits) for elements in (shape.k, shape.n, shape.stored_n)
         )
@@ -146,14 +149,22 @@ class GemmLayout:
         """A tile of the second operand as the array takes it."""
         shape = self.shape
         half = n // shape.halves
-        if shape.packing is not None:
+        if shape.packing is not None and not self.narrow:
             return shape.halves * weight_bytes(self.array, shape.packing, half, k)
-        last = self.size(product_values(self.tile, 1, half, k, narrow=1).b)
+        last = self._b_panels(half, k)
         if shape.halves == 1:
             return last
         if self.shares:
             return shape.halves * (last + self.gap(half, k))
-        return self.size(product_values(self.tile, 1, padded(half, self.array.cols), k, narrow=1).b) + last
+        return self._b_panels(padded(half, self.array.cols), k) + last
+
+    def b_size(self, values: Count) -> Count:
+        """Bytes of so many values of the second operand, which may have a format of its own."""
+        return -(-values * self.b_bits // 8)
+
+    def _b_panels(self, n: Any, k: Any) -> Any:
+        """Panels of so many columns, the last of which may be narrow."""
+        return self.b_size(product_values(self.tile, 1, n, k, narrow=1).b)
 
     def turns(self, n: int, k: int, values: int) -> bool:
         """Whether tiles of the second operand take turns in two rings; slots of the other one have ``values`` bytes.
@@ -164,9 +175,9 @@ class GemmLayout:
 
     def gap(self, half: Any, k: Any) -> Any:
         """Bytes behind a half that ends with a narrow panel: the next one begins where the array reads whole lines."""
-        taken = self.size(product_values(self.tile, 1, half, k, narrow=1).b)
+        taken = self._b_panels(half, k)
         beat = 1 if self.blocks else self.array.load_rows
-        return (half > self.array.cols) * (-taken % (beat * self.size(self.array.cols)))
+        return (half > self.array.cols) * (-taken % (beat * self.b_size(self.array.cols)))
 
     @property
     def shares(self) -> bool:

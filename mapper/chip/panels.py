@@ -83,14 +83,14 @@ class PanelLayout:
     def __init__(self, chip: Chip, layout: GemmLayout) -> None:
         array, shape = layout.array, layout.shape
         self.layout, self.array, self.halves = layout, array, shape.halves
-        self.line = int(layout.size(array.cols))
+        self.line = int(layout.b_size(array.cols))
         self.by_folds = array.dataflow == "weight_stationary"
         access = max(memory.access_bytes for memory in chip.memory.values())
         self.ends: tuple[PanelRows, ...] = ()
         """Last panels of the halves; none where elements are no whole bytes, packed or compressed."""
-        plain = shape.packing is None and shape.compression is None
-        if array.dataflow != "input_stationary" and shape.dtype.bits % 8 == 0 and plain:
-            size = shape.dtype.bits // 8
+        plain = layout.narrow and shape.compression is None
+        if array.dataflow != "input_stationary" and layout.b_bits % 8 == 0 and plain:
+            size = layout.b_bits // 8
             self.ends = tuple(
                 _last_rows(array.cols, size, layout.beat, access, layout.shares or half == self.halves - 1)
                 for half in range(self.halves)

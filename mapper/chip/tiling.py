@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.layout import is_power, next_power, sums_room
+from siliconloom.arch.packing import may_be_narrow
 from siliconloom.arch.vector import Count
 from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.gemm_cost import KEPT, ORDERS, GemmMemories, Order, gemm_costs
@@ -343,7 +344,7 @@ def is_part(tile: NpuTile, shape: GemmShape, key: str, size: int) -> bool:
     if key == "k" and shape.packing is not None and shape.packing.sparsity is not None:
         return False
     if key == "n":
-        return shape.packed and shape.packing is None and is_power(grain)
+        return shape.packed and may_be_narrow(array, shape.packing) and is_power(grain)
     return key == "m" or size % max(array.load_rows, shape.packing.group if shape.packing else 1) == 0
 
 
@@ -413,7 +414,7 @@ def _slim(tile: NpuTile, shape: GemmShape, panel: int) -> list[int]:
     rows as the array has do not fit, half of a panel leaves room for twice the rows, and a quarter for four times.
     """
     layout, found, columns = GemmLayout(tile, shape), list[int](), panel
-    if not shape.packed or shape.packing is not None or not is_power(panel):
+    if not shape.packed or not layout.narrow or not is_power(panel):
         return found
     rows, room = min(tile.array.rows, shape.m), sums_room(tile)
     few = min(panel, next_power(shape.stored_n)) // 2 if shape.stored_n <= HALVES * panel else columns

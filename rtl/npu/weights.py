@@ -7,7 +7,7 @@ from functools import reduce
 from operator import or_
 from typing import Any, NamedTuple
 
-from amaranth import Const, Module, Mux, Signal
+from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.hdl import Value
 
 from siliconloom.arch.datatype import DataType, Packing
@@ -21,10 +21,12 @@ from siliconloom.arch.packing import (
     header_bytes,
     header_lines,
     header_room,
+    may_be_narrow,
 )
 from siliconloom.arch.scaled import group_rows
 from siliconloom.rtl.array.weights import BeatKind, cache_kind, code_kind, header_kind, kind_bits, scaled_kinds
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, Geometry, log2
+from siliconloom.rtl.npu.narrow import begins_within, line_width, spread
 
 
 class LoadRead(NamedTuple):
@@ -60,6 +62,9 @@ class PackedReads:
         self.scaled = geometry.array.cache_scaled
         self.lines = {dtype: header_lines(geometry.array, dtype) for dtype in self.groups}
         self.powers = is_power(self.line)
+        own = geometry.operand
+        self.own = own if own in formats and may_be_narrow(self.array, Packing(own, 0)) else None
+        """The operands' own format, whose last panel may lie in narrow lines; where the loader takes it."""
 
     def refuses(self, entry: Any) -> Value:
         """Whether the array has no circuit for an instruction's weights."""
@@ -84,8 +89,11 @@ class PackedReads:
             found = found | (scaled & (entry.group == BY_ROWS))
         return found
 
-    def odd(self, entry: Any, address: Value) -> list[Value]:
-        """Bits of the address of packed weights that are none where they begin as they must."""
+    def odd(self, entry: Any, address: Value, mask: Signal) -> list[Value]:
+        """Bits of the address of packed weights that are none where they begin as they must.
+
+        ``mask`` tells the lines that a narrow last panel lies in.
+        """
         if not self.powers:
             return []
         # keys and values of a format begin where weights in groups of it do
@@ -95,6 +103,8 @@ class PackedReads:
             if dtype in self.scaled:
                 scaled = address[: log2(begin_unit(self.array, Packing(dtype, 0)))]
                 within = Mux(kept, scaled, within) if dtype in self.weights else scaled
+            elif dtype is self.own:
+                within = begins_within(address, mask, granule(self.array, dtype) // self.array.cols)
             odd.append(Mux(entry.weights == CODES.index(dtype), within, 0))
         return odd
 
@@ -132,9 +142,16 @@ class PackedReads:
             found = Mux(reduce(or_, which), lines, found)
         return found
 
-    def reading(self) -> LoadRead:
-        """The next read."""
-        beats = {dtype: beat_bytes(self.array, dtype) for dtype in self.formats}
+    @property
+    def column(self) -> int:
+        """Bytes of a beat of the operands' own format that is one column wide."""
+        return beat_bytes(self.array, self.geometry.operand) // self.array.cols
+
+    def reading(self, mask: Signal) -> LoadRead:
+        """The next read; ``mask`` tells the lines that the panel lies in where it may be narrow."""
+        beats: dict[DataType, Value | int] = {dtype: beat_bytes(self.array, dtype) for dtype in self.formats}
+        if self.own is not None:
+            beats[self.own] = line_width(mask, self.array.cols) * self.column
         head = self.heads != 0
         room = {dtype: header_room(self.array, dtype) // lines for dtype, lines in self.lines.items()}
         size = {dtype: header_bytes(self.array, dtype) // lines for dtype, lines in self.lines.items()}
@@ -189,16 +206,28 @@ class PackedReads:
         m.d.comb += up.eq((behind + reading.unit - 1) & ~(reading.unit - 1))
         return Mux(ends, up, behind)
 
-    def part(self, m: Module, address: Value, line: Value) -> Value:
-        """The line that was read, with what was asked for in its low bits."""
-        unit = min(beat_bytes(self.array, dtype) for dtype in self.formats)
-        if not self.powers:
-            return line
-        place = Signal(range(self.line // unit), name="load_place")
-        m.d.sync += place.eq(address[log2(unit) : log2(self.line)])
-        return line >> (place * (8 * unit))
+    def part(self, m: Module, address: Value, line: Value, mask: Signal) -> Value:
+        """The line that was read, with what was asked for in its low bits, and narrow lines as whole ones."""
+        units = {dtype: beat_bytes(self.array, dtype) for dtype in self.formats}
+        if self.own is not None:
+            units[self.own] = self.column
+        unit = min(units.values())
+        part = line
+        if self.powers:
+            place = Signal(range(self.line // unit), name="load_place")
+            m.d.sync += place.eq(address[log2(unit) : log2(self.line)])
+            part = line >> (place * (8 * unit))
+        return part if self.own is None else self._spread(m, part, mask)
 
-    def _by_kind(self, values: Mapping[Any, int], other: int) -> Value:
+    def _spread(self, m: Module, part: Value, mask: Signal) -> Value:
+        """What was read, narrow lines of the operands' own format at the places of whole ones."""
+        read = Signal.like(mask, name="load_own_mask_read")
+        m.d.sync += read.eq(mask | (self.kind != CODES.index(self.own)).replicate(len(mask)))
+        rows, cols = self.array.load_rows, self.array.cols
+        made = spread(m, "load_own_line", part, read, rows, cols, self.geometry.operand.bits)
+        return Cat(made, part[len(made) :])
+
+    def _by_kind(self, values: Mapping[Any, Value | int], other: int) -> Value:
         """One of the values, by the format of the weights."""
         found: Value = Const(other, LOCAL_BITS)
         for dtype, value in values.items():

@@ -19,7 +19,7 @@ from siliconloom.arch.scaled import group_rows, is_scaled, numbers_of
 Bytes = NDArray[np.uint8]
 
 
-def weights_of(array: SystolicArray, packing: Packing, held: Bytes, n: int, k: int) -> Words:
+def weights_of(array: SystolicArray, packing: Packing, held: Bytes, n: int, k: int, narrow: int = 0) -> Words:
     """Fp32 patterns of operands that packed weights stand for, k rows of whole panels.
 
     Parameters
@@ -30,6 +30,8 @@ def weights_of(array: SystolicArray, packing: Packing, held: Bytes, n: int, k: i
         As they lie in local memory.
     n, k
         Columns and rows.
+    narrow
+        Whether the last panel may be, where the format is the array's own.
     """
     dtype = array.circuit_format
     assert dtype is not None
@@ -38,7 +40,8 @@ def weights_of(array: SystolicArray, packing: Packing, held: Bytes, n: int, k: i
     if not packing.group:
         own = packing.dtype
         values = np.ascontiguousarray(held).view(f"<u{own.bits // 8}")
-        words = widened(unpacked(array, values.reshape(-1, 1), k), own)
+        by = int(narrow and layout.may_be_narrow(array, packing))
+        words = widened(unpacked(array, values.reshape(-1, 1), k, n, by), own)
         return words if own is dtype else widened(narrowed(words, dtype), dtype)
     assert array.weights is not None
     panels, height = -(-n // array.cols), panel_rows(array, k)

@@ -11,6 +11,7 @@ from siliconloom.arch.datatype import INTEGER_CODES, MX_ELEMENTS, DataType, Pack
 from siliconloom.arch.description import SystolicArray, WeightFormats
 from siliconloom.arch.floats import patterns_of, values_of, widened
 from siliconloom.arch.layout import fold_beats
+from siliconloom.arch.layout import packed as in_lines_of
 from siliconloom.sim.golden.packed import weights_of
 from siliconloom.sim.timing.pace import matmul_pace, product_pace
 from siliconloom.sim.timing.systolic import ArrayTimeline, gemm_folds, gemm_run
@@ -114,6 +115,24 @@ def test_the_golden_kernel_has_the_same_numbers(data, array, shape):
     held = np.random.default_rng(count).integers(0, 256, count).astype(np.uint8)
     found = packed.unpacked(packed.unpacked_weights(array, packing, held, n, k), packing, array.circuit_format)
     np.testing.assert_array_equal(weights_of(array, packing, held, n, k), widened(found, array.circuit_format))
+
+
+@given(arrays(), sizes, st.integers(0, 1))
+def test_operands_in_the_array_s_own_format_lie_as_elements_do(array, shape, narrow):
+    """A last panel in narrow lines, too: as many bytes, and the golden kernel finds each number again."""
+    (_, n, k), packing = shape, Packing(array.circuit_format, 0)
+    patterns = patterns_of(np.random.default_rng(n * k).standard_normal((k, n)), packing.dtype)
+    held = in_lines_of(array, patterns, narrow).view(np.uint8)
+    assert len(held) == packed.weight_bytes(array, packing, n, k, narrow)
+    found = weights_of(array, packing, held, n, k, narrow)[:, :n]
+    np.testing.assert_array_equal(found, widened(patterns, packing.dtype))
+
+
+@given(st.data(), arrays(), sizes)
+def test_panels_of_groups_are_whole_ones(data, array, shape):
+    """Their headers have the scales of all columns: an instruction may say that operands are narrow, and others are."""
+    packing, (_, n, k) = data.draw(packings(array)), shape
+    assert packed.weight_bytes(array, packing, n, k, 1) == packed.weight_bytes(array, packing, n, k)
 
 
 @given(st.data(), arrays(), st.integers(1, 40), st.integers(1, 300), st.integers(0, 5))

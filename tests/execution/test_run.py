@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from siliconloom.arch import load_chip
@@ -293,7 +293,7 @@ def test_attention_in_tiles_of_any_sizes_is_the_exact_reading(
 @given(
     family=st.sampled_from(["gpt2", "llama", "bert"]),
     dataflow=st.sampled_from(DATAFLOWS),
-    dtype=st.sampled_from(["int8", "int8", "bf16"]),
+    dtype=st.sampled_from(["int8", "bf16", "w8a8"]),
     kv_heads=st.sampled_from([1, 4]),
     batch=st.integers(1, 3),
     length=st.integers(3, 33),
@@ -304,6 +304,21 @@ def test_attention_in_tiles_of_any_sizes_is_the_exact_reading(
     load_rows=st.sampled_from([1, 2]),
     apart=st.booleans(),
     seed=st.integers(0, 9),
+)
+@example(
+    family="gpt2",
+    dataflow="weight_stationary",
+    dtype="w8a8",
+    kv_heads=4,
+    batch=1,
+    length=33,
+    decode=False,
+    queries=3,
+    cols=8,
+    part=2,
+    load_rows=1,
+    apart=False,
+    seed=1,
 )
 def test_attention_in_tiles_of_a_part_of_a_block_of_keys_is_the_exact_reading(
     tmp_path_factory,
@@ -323,7 +338,8 @@ def test_attention_in_tiles_of_a_part_of_a_block_of_keys_is_the_exact_reading(
 ):
     """Keys of any number, of which the last block has some, in halves and quarters of a block at a time.
 
-    What was planted, and found here: parts that begin with their block's first, values that begin with the block.
+    What was planted, and found here: parts that begin with their block's first, values that begin with the block, and
+    exponents of as many keys of a part as its queries see.
     """
     decode = decode and family != "bert"
     sets = [("phase", "decode"), ("context", str(length + 1))] if decode else [("sequence", str(length))]

@@ -74,7 +74,7 @@ def inside(m: Module, unit: MatmulUnitCircuit, operands: MatmulOperands) -> list
         mask = line_mask(m, "stays", operands.outer, array.cols, entry.narrow)
         found.append(begins_within(operands.stays, mask, element * loads) & (entry.weights == 0))
         if unit.packed is not None:
-            found += unit.packed.odd(entry, operands.stays)
+            found += unit.packed.odd(entry, operands.stays, mask)
     if is_power(geometry.moving):
         mask = line_mask(m, "moves", across, array.rows, entry.narrow)
         found += [begins_within(address, mask, element) for address in (operands.moves, entry.d)]

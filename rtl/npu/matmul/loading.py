@@ -13,6 +13,7 @@ from siliconloom.rtl.array.weights import BeatKind, kind_bits, weight_marks
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, SIZE_BITS, log2
 from siliconloom.rtl.npu.matmul.reads import BUFFER, ReadStream, needs, read_panel
 from siliconloom.rtl.npu.matmul.unit import MatmulOperands, MatmulUnitCircuit
+from siliconloom.rtl.npu.narrow import line_mask
 
 
 def load_folds(m: Module, unit: MatmulUnitCircuit, operands: MatmulOperands, load: ReadStream) -> Signal:
@@ -34,13 +35,14 @@ def load_folds(m: Module, unit: MatmulUnitCircuit, operands: MatmulOperands, loa
     width, following = step, address + step
     if unit.packed is not None:
         unit.packed.begin(m, unit.taken, entry)
-        reading = unit.packed.reading()
+        lies_in = line_mask(m, "load_own", outer_left, array.cols, narrow)
+        reading = unit.packed.reading(lies_in)
         panel_ends = last_line & (k_left <= array.rows)
         ends = unit.packed.advance(m, unit.loaded.enable, reading, panel_ends)
         plain = unit.packed.kind == 0
         following = Mux(plain, following, unit.packed.next(m, address, reading, ends))
         width = Mux(plain, step, reading.bytes)
-        part, is_packed = unit.packed.part(m, address, unit.loaded.data), Signal(name="load_packed")
+        part, is_packed = unit.packed.part(m, address, unit.loaded.data, lies_in), Signal(name="load_packed")
         m.d.sync += is_packed.eq(unit.packed.kind != 0)
         line = Mux(is_packed, part[: len(line)], line)
         kind = Signal(kind_bits(array), name="load_mark")

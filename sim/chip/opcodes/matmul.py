@@ -37,7 +37,7 @@ def _counts(work: Work) -> dict[Counter, int]:
         values, folds_k = panels_n * i.m * i.k + -(-i.m // array.rows) * i.n * i.k, 1
     result, read = i.dtype.accumulator.size(i.m * i.n), i.dtype.size(values)
     if i.packing is not None:
-        read = i.dtype.size(values - i.k * i.n) + weight_bytes(array, i.packing, i.n, i.k)
+        read = i.dtype.size(values - i.k * i.n) + weight_bytes(array, i.packing, i.n, i.k, i.narrow)
     return macs | {
         Counter.SCRATCHPAD_READ: read,
         Counter.ACCUMULATOR_WRITE: folds_k * result,

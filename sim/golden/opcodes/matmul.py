@@ -21,7 +21,7 @@ from siliconloom.arch.layout import (
     unpacked,
 )
 from siliconloom.arch.opcodes import Opcode
-from siliconloom.arch.packing import weight_bytes
+from siliconloom.arch.packing import may_be_narrow, weight_bytes
 from siliconloom.arch.shared import CODE_FORMATS, from_memory, is_coded, shared_product
 from siliconloom.sim.golden import functions
 from siliconloom.sim.golden.float_functions import lowered
@@ -117,11 +117,12 @@ def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Non
         held = elements(local, moves, (beats - 1) * pitch + row, dtype)
         moving = as_strided(held, (beats, i.k), (size * pitch, size), writeable=False)
         if i.packing is not None:
-            held = window(local, stays, weight_bytes(array, i.packing, outer, i.k))
+            held = window(local, stays, weight_bytes(array, i.packing, outer, i.k, i.narrow))
             if tile.shares and not i.packing.group:
-                stationary = unpacked(array, from_memory(held, stored), i.k)
+                lines = int(i.narrow and may_be_narrow(array, i.packing))
+                stationary = unpacked(array, from_memory(held, stored), i.k, outer, lines)
             else:
-                stationary = weights_of(array, i.packing, held, outer, i.k)
+                stationary = weights_of(array, i.packing, held, outer, i.k, i.narrow)
         else:
             taken = elements(local, stays, stationary_values(array, outer, i.k, i.narrow), dtype)
             stationary = unpacked(array, taken, i.k, outer, i.narrow)

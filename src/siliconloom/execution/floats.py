@@ -317,11 +317,12 @@ class FloatReading(Reading):
             for head in range(operator.heads):
                 own, shared = slice(head * dim, (head + 1) * dim), head // group
                 theirs = slice(shared * dim, (shared + 1) * dim)
-                scores = self._sums(queries[sequence, :, own], past.keys[sequence, :, theirs].T, dim)
-                values = past.values[sequence, :, theirs]
+                asked, keys = queries[sequence, :, own], past.keys[sequence, :, theirs].T
+                values, scores = past.values[sequence, :, theirs], self._sums(asked, keys, dim)
                 for rows in carried:
                     part = slice(rows.start, rows.start + rows.count)
-                    sums, total = self._powers(at, scores[part], values, valid[part], rows.keys)
+                    found = self._sums(asked[part], keys, dim, across=rows.columns) if rows.columns else scores[part]
+                    sums, total = self._powers(at, found, values, valid[part], rows.keys)
                     quotients = float_product(sums, float_functions.reciprocal(total)[:, None])
                     found = float_sum(float_product(quotients, multiplier[None]), bias[None])
                     made[sequence, part, own] = self._narrow(found)
@@ -348,13 +349,22 @@ class FloatReading(Reading):
         return sums, before[1]
 
     def _sums(
-        self, a: Elements, b: Elements, depth: int, older: Words | None = None, stored: DataType | None = None
+        self,
+        a: Elements,
+        b: Elements,
+        depth: int,
+        older: Words | None = None,
+        stored: DataType | None = None,
+        across: int | None = None,
     ) -> Words:
-        """A product in fp32, fold by fold of tiles so deep; the format that the second operand is ``stored`` in."""
+        """A product in fp32, fold by fold of tiles so deep; the format that the second operand is ``stored`` in.
+
+        Columns of so many ``across`` share exponents, or of a panel.
+        """
         if self.shares:
             right = b if is_coded(b) else self._wide(b)
             form = CODE_FORMATS[self.operand]
-            return shared_product(self._wide(a), right, self.array.rows, self.array.cols, depth, older, form)
+            return shared_product(self._wide(a), right, self.array.rows, across or self.array.cols, depth, older, form)
         count = a.shape[1]
         keeps_sums = self.array.dataflow == "output_stationary"
         folds = folds_of(count, depth, tuple(range(count) if keeps_sums else summing_order(self.array)))

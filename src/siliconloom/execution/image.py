@@ -235,21 +235,25 @@ class Image:
         packing = shape.packing
         if packing is None or not packing.group:
             assert made.weights is not None
-            if packing is None and layout.shares:
+            stored = packing.dtype if packing is not None and self.tile.shares else None
+
+            def lying(values: NDArray[Any]) -> Bytes:
+                panels = packed(self.array, values, int(layout.narrow))
+                return panels.view(np.uint8) if stored is None else in_memory(panels, stored)
+
+            if layout.narrow and layout.shares:
                 parts = np.split(made.weights, shape.halves, axis=1)
                 parts = [part[:, start // shape.halves :][:, : size // shape.halves] for part in parts]
                 halves = shape.halves > 1
 
                 def lies(first: int, end: int) -> Bytes:
                     gap = int(layout.gap(size // shape.halves, end - first)) if halves else 0
-                    made = (packed(self.array, part[first:end], narrow=1).view(np.uint8) for part in parts)
+                    made = (lying(part[first:end]) for part in parts)
                     return np.concatenate([np.pad(part, (0, gap)) for part in made])
 
                 return lies
-            wide, narrow = columns(made.weights), int(packing is None)
-            if packing is not None and self.tile.shares:
-                return lambda first, end: in_memory(packed(self.array, wide[first:end], narrow), packing.dtype)
-            return lambda first, end: packed(self.array, wide[first:end], narrow).view(np.uint8)
+            wide = columns(made.weights)
+            return lambda first, end: lying(wide[first:end])
         assert made.packed is not None
         (whole,) = made.packed
         codes, scales = columns(whole.codes), columns(whole.scales)

@@ -33,11 +33,15 @@ def saturated(values: Integers) -> Integers:
 
 
 class CarriedRows(Struct, frozen=True):
-    """Queries ``start`` to ``start`` + ``count`` - 1 of an attention, whose keys come in tiles of ``keys``."""
+    """Queries ``start`` to ``start`` + ``count`` - 1 of an attention, whose keys come in tiles of ``keys``.
+
+    Where these are parts of a block, ``columns`` are those of a part: of the keys that they share an exponent with.
+    """
 
     start: int
     count: int
     keys: int
+    columns: int | None = None
 
 
 class IntegerReading(Reading):

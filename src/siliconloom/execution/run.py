@@ -31,6 +31,7 @@ from siliconloom.mapper.chip.epilogue import GATED
 from siliconloom.mapper.chip.gemm_layout import BlockRows
 from siliconloom.mapper.chip.operands import Operand, Turned
 from siliconloom.mapper.chip.program import MappedTask, MappedWorkload
+from siliconloom.mapper.chip.sharing import part_of
 from siliconloom.sim.golden.npu import GoldenMachine, LoadedProgram
 from siliconloom.workloads import Attention, Graph, Operator, Vector
 from siliconloom.workloads.architecture import EPSILON
@@ -232,9 +233,22 @@ def carried_rows(mapped: MappedWorkload) -> dict[str, list[CarriedRows]]:
     for task in mapped.tasks:
         operator, tiling = task.task.operator, task.tiling
         if isinstance(operator, Attention) and isinstance(tiling, AttentionTiling) and not tiling.whole:
-            parts = [part for part in query_parts(operator) if part.keys > tiling.keys]
-            found[operator.name] = [CarriedRows(part.query_start, part.queries, tiling.keys) for part in parts]
+            columns = tiling.keys if _share_in_parts(mapped, task, tiling.keys) else None
+            found[operator.name] = [
+                CarriedRows(part.query_start, part.queries, keys, columns)
+                for part in query_parts(operator)
+                for keys in (tiling.keys if part.keys > tiling.keys else operator.kv_len,)
+                if keys == tiling.keys or columns is not None
+            ]
     return found
+
+
+def _share_in_parts(mapped: MappedWorkload, task: MappedTask, keys: int) -> bool:
+    """Whether tiles of so many keys are parts of blocks, and those of a row share an exponent in each."""
+    shape, tile = part_of(task.task.operator, task.cut), mapped.chip.tile
+    assert isinstance(shape, Attention)
+    assert isinstance(tile, NpuTile)
+    return tile.shares and AttentionLayout.of(mapped.chip, shape).may_cut(keys)
 
 
 class _Clock:

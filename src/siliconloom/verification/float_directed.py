@@ -15,12 +15,20 @@ from numpy.typing import NDArray
 
 from siliconloom.arch import Chip
 from siliconloom.arch.datatype import INTEGER_CODES, MX_ELEMENTS, DataType, Packing
-from siliconloom.arch.description import NpuTile
+from siliconloom.arch.description import NpuTile, SystolicArray
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.floats import SIGN, Words, float_product, patterns_of, widened
 from siliconloom.arch.isa import LOCAL_BITS, Address, Opcode
 from siliconloom.arch.layout import padded, product_values, row_unit, row_values, sums_pitch, window_of
-from siliconloom.arch.packing import NO_SCALE, SCALE_BIAS, has_groups, set_scales, unpacked_weights, weight_bytes
+from siliconloom.arch.packing import (
+    NO_SCALE,
+    SCALE_BIAS,
+    has_groups,
+    may_be_narrow,
+    set_scales,
+    unpacked_weights,
+    weight_bytes,
+)
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.sim.golden import float_functions
 from siliconloom.sim.golden.npu import (
@@ -413,7 +421,17 @@ def packed_weights(chip: Chip, formats: Sequence[DataType]) -> LoadedProgram:
             while weight_bytes(array, packing, cols, k) > min(rows.places.bank, RESULTS // 12) and k > 1:
                 k -= 1
             packed_product(rows, packing, cols, k)
+            for wide in narrow_panels(array, packing):
+                packed_product(rows, packing, wide, min(k, array.rows + 1), narrow=1)
     return rows.program()
+
+
+def narrow_panels(array: SystolicArray, packing: Packing) -> list[int]:
+    """Numbers of columns that end with each kind of narrow panel, alone or behind a whole one; none of some formats."""
+    if not may_be_narrow(array, packing):
+        return []
+    ends = [1 << power for power in range((array.cols - 1).bit_length())]
+    return [end + number % 2 * array.cols for number, end in enumerate(ends)] + [max(array.cols // 2 + 1, 1)]
 
 
 def block_before_codes(chip: Chip, block: DataType, codes: Sequence[DataType]) -> LoadedProgram:
@@ -427,26 +445,27 @@ def block_before_codes(chip: Chip, block: DataType, codes: Sequence[DataType]) -
 
 
 def packed_product(
-    rows: FloatRows, packing: Packing, cols: int, k: int, held: Image | None = None, *, m: int = 2
+    rows: FloatRows, packing: Packing, cols: int, k: int, held: Image | None = None, *, m: int = 2, narrow: int = 0
 ) -> None:
     """A product of ``m`` rows by such weights, and what is stored of it; ``held`` is how they lie, or random."""
     if held is None:
-        held = _random_weights(rows, packing, cols, k)
+        held = _random_weights(rows, packing, cols, k, narrow)
     rows.put(held, rows.weights)
     rows.anything(rows.size * product_values(rows.tile, m, cols, k).a, rows.moving)
     ends = Address(base=rows.moving), Address(base=rows.weights)
-    rows.chain.add(Opcode.MATMUL, m=m, n=cols, k=k, a=ends[0], b=ends[1], c=Address(), packing=packing)
+    product: dict[str, Any] = {"m": m, "n": cols, "k": k, "narrow": narrow, "packing": packing}
+    rows.chain.add(Opcode.MATMUL, **product, a=ends[0], b=ends[1], c=Address())
     rows.columns(rows.drawn(cols, 2.0**-4), rows.drawn(cols, 2.0**-4))
     rows.compute(VectorFunction.REQUANTIZE, m, cols, a=Address())
 
 
-def _random_weights(rows: FloatRows, packing: Packing, cols: int, k: int) -> Image:
+def _random_weights(rows: FloatRows, packing: Packing, cols: int, k: int, narrow: int) -> Image:
     """Weights as they lie: what fills a beat up, and headers, is anything.
 
     Scales are of any size, one of them infinite, and one no number.
     """
     array, dtype = rows.tile.array, packing.dtype
-    held = rows.numbers.integers(0, 256, weight_bytes(array, packing, cols, k)).astype(np.uint8)
+    held = rows.numbers.integers(0, 256, weight_bytes(array, packing, cols, k, narrow)).astype(np.uint8)
     if not packing.group:
         return random_image(rows.numbers, dtype, len(held), odd=0)
     scales = unpacked_weights(array, packing, held, cols, k).scales

@@ -309,7 +309,7 @@ class Writer:
             a_bytes, b_bytes, sums, out_rows, out_cols = product_sizes(self.tile, m, n, k, builder.narrow)
             packing = self.packing()
             if packing is not None:
-                b_bytes = int(weight_bytes(array, packing, n, k))
+                b_bytes = int(weight_bytes(array, packing, n, k, builder.narrow))
             pitch = 0
             if self.chance.random() < 0.3:
                 by_input = array.dataflow == "input_stationary"

@@ -2,7 +2,7 @@
 
 ``python -m tests.mapper.chip.improvements SEED COUNT [tiny]`` compares so many and prints the worst; ``tiny`` ones are
 single products on arrays of 2 to 32 rows with 4 to 64 KiB of scratchpad. ``python -m tests.mapper.chip.improvements
-library`` compares chips and models of the library.
+library`` compares chips and models of the library, ``... arrays`` those with arrays of 8 to 128 rows and columns.
 """
 
 import json
@@ -279,9 +279,45 @@ def library_comparisons(names=LIBRARY):
                     yield timed(graph, IMPROVEMENTS[change](own)).seconds / before, change, name, f"{model} {stated}"
 
 
+ARRAYS = {name: name for name in LIBRARY if name not in ("gemmini-16", "tpu-v4")} | {
+    "npu-edge in w4a16": "npu-edge",
+    "npu-edge-w4a8": "npu-edge-w4a8",
+}
+"""Chips whose arrays are made as large as others', by what the comparison is called."""
+PROMPTS_AND_TOKENS = (
+    ("gpt2", {"sequence": 1024}),
+    ("gpt2", {"phase": "decode", "context": 512}),
+    ("smollm2-135m", {"sequence": 256}),
+    ("smollm2-135m", {"phase": "decode", "context": 256}),
+    ("llama3-8b", {"layers": 1, "sequence": 128}),
+    ("llama3-8b", {"layers": 1, "phase": "decode", "context": 512}),
+)
+
+
+def array_comparisons(names=tuple(ARRAYS), models=PROMPTS_AND_TOKENS, sides=(8, 16, 32, 64, 128)):
+    """As `comparisons`: arrays of twice the sides, all else as it is, of chips of the library with each of the models.
+
+    A larger array may need more than the same memories hold: it is not compared, nor is the next one.
+    """
+    for name in names:
+        for model, stated in models:
+            sets = {**stated, **({"precision": "w4a16"} if name.endswith("w4a16") else {})}
+            graph, before = load_workload(model, [(key, str(value)) for key, value in sets.items()]), None
+            for side in sides:
+                array = [(f"tile.array.{each}", str(side)) for each in ("rows", "cols")]
+                try:
+                    after = simulate(load_chip(ARRAYS[name], array), graph)
+                except LoomError:
+                    before = None
+                    continue
+                if before is not None:
+                    yield ratio("array doubled", before, after), "array doubled", f"{name} {side}", f"{model} {stated}"
+                before = after
+
+
 def main(seed, count=0, kind=""):
-    some = library_comparisons() if seed == "library" else comparisons(int(seed), int(count), tiny=kind == "tiny")
-    found = list(some)
+    some = {"library": library_comparisons, "arrays": array_comparisons}.get(seed)
+    found = list(comparisons(int(seed), int(count), tiny=kind == "tiny") if some is None else some())
     slower, times, worst = Counter(), Counter(), defaultdict(float)
     for ratio, name, _, _ in found:
         times[name] += 1
