@@ -194,7 +194,9 @@ class Efficiency(Description):
     gemm: GemmEfficiency
     prefill: Prefill
     decode: Decode
-    backward: Backward | None = Field(default=None, description="left out: derived from FlashAttention-2's forward pass")
+    backward: Backward | None = Field(
+        default=None, description="left out: derived from FlashAttention-2's forward pass"
+    )
     elementwise: Elementwise
     collective: CollectiveEfficiency
     power: Power

@@ -32,7 +32,15 @@ from siliconloom.baselines.operations import (
     Operations,
     Precision,
 )
-from siliconloom.baselines.residuals import Correction, Fields, corrections, measured_kind, packaged, program_of, row_formats
+from siliconloom.baselines.residuals import (
+    Correction,
+    Fields,
+    corrections,
+    measured_kind,
+    packaged,
+    program_of,
+    row_formats,
+)
 from siliconloom.baselines.roofline import compulsory_bytes, flops, least_seconds
 
 Float = NDArray[np.float64]
@@ -198,7 +206,7 @@ def mechanism(
     for mask, model, more in parts:
         if mask.any():
             seconds[mask], bound[mask] = model(gpu, efficiency, operations.select(mask), more)
-    if quantized and not rounded:  # what a measured time holds beside the product is not in this one, and has no residual here
+    if quantized and not rounded:  # a measured time holds more than the product, which is not in this one
         products = operations.among(Op.GEMM)
         alone = seconds[products]
         share[products] = alone / (alone + _scaling(gpu, efficiency, operations.select(products)))

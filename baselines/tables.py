@@ -243,8 +243,7 @@ def table_text(table: Table) -> str:
         "op": [str(op) for op in o.ops()],
         "dtype": [str(p) for p in o.dtypes()],
         "causal": [
-            str(c).lower() if p else ""
-            for c, p in zip(o.causal.tolist(), o.among(*MASKED).tolist(), strict=True)
+            str(c).lower() if p else "" for c, p in zip(o.causal.tolist(), o.among(*MASKED).tolist(), strict=True)
         ],
         **{name: [str(v or "") for v in getattr(o, name).tolist()] for name in (*SIZES, "group")},
         "weights": [str(WEIGHT_FORMATS[v]) if v else "" for v in o.weights.tolist()],

@@ -27,7 +27,7 @@ def command(
     ] = "bf16,fp8",
     quick: Annotated[bool, typer.Option("--quick", help="A few shapes, in short bursts.")] = False,
     burst: Annotated[
-        bool, typer.Option("--burst", help="All shapes in short bursts, at full clock, rather than held for 0.3 s each.")
+        bool, typer.Option("--burst", help="All shapes in bursts at full clock, not held for 0.3 s each.")
     ] = False,
     limit: Annotated[
         float | None,
