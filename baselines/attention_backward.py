@@ -57,8 +57,14 @@ class Blocks(Struct, frozen=True):
 
 BLOCKS = {64: Blocks(128, 128, 8, 4, 4, 4), 128: Blocks(64, 128, 8, 2, 4, 2)}
 """By head size at most: ``flash_bwd_launch_template.h`` of the library, for 164 KiB of shared memory."""
+MOST_HEAD = max(BLOCKS)
 FORWARD = {64: (128, 128, 4), 128: (128, 64, 4)}
 """Queries, keys and warps of the forward pass's blocks; each warp has its own rows."""
+
+
+def has_backward(efficiency: Efficiency) -> bool:
+    """Whether the backward pass of an architecture's own attention is known."""
+    return efficiency.backward is not None or efficiency.attention == "flash-attention-2"
 
 
 def backward_times(gpu: Gpu, efficiency: Efficiency, o: Operations) -> Float:
@@ -72,7 +78,7 @@ def backward_times(gpu: Gpu, efficiency: Efficiency, o: Operations) -> Float:
         For heads above 128, for other formats, and for kernels of which neither constants nor a derivation are there.
     """
     fitted, own = efficiency.prefill, efficiency.backward
-    if own is None and efficiency.attention != "flash-attention-2":
+    if not has_backward(efficiency):
         raise NotSupported(f"backward attention on {gpu.name}: only of FlashAttention-2's kernels, or where measured")
     if (o.element_bytes() != ELEMENT).any():
         raise NotSupported(f"backward attention on {gpu.name} in other formats than bf16 and fp16")
@@ -122,4 +128,13 @@ def forward_shared_share(size: int, rate: int) -> float:
     return moved / SHARED_BYTES / (4.0 * queries * keys * size / rate)
 
 
-__all__ = ["BLOCKS", "FORWARD", "Blocks", "backward_times", "forward_shared_share"]
+__all__ = [
+    "BLOCKS",
+    "FORWARD",
+    "MOST_HEAD",
+    "PRODUCTS",
+    "Blocks",
+    "backward_times",
+    "forward_shared_share",
+    "has_backward",
+]

@@ -20,13 +20,14 @@ from siliconloom.arch.datatype import MX_ELEMENTS, DataType, Sparsity
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.gpu import Gpu
 from siliconloom.arch.vector import VectorFunction
+from siliconloom.baselines.attention_backward import MOST_HEAD, PRODUCTS, has_backward
 from siliconloom.baselines.efficiency import load_efficiency
 from siliconloom.baselines.operations import Op, Operations, make_operations
 from siliconloom.baselines.predict import is_changed, predict, predict_times
 from siliconloom.baselines.roofline import flops, link_bytes, peak_rates
 from siliconloom.workloads import Attention, Collective, Gemm, Graph, Operator, SharedAttention, Vector
 from siliconloom.workloads.graph import Phase, is_optimizer
-from siliconloom.workloads.roles import Role
+from siliconloom.workloads.roles import Pass, Role
 
 Float = NDArray[np.float64]
 
@@ -220,15 +221,19 @@ def predict_model(
     kernels = kernels_of(graph, groups)
     if unfused:
         kernels = [replace(kernel, row=row) for kernel in kernels for row in _scores(kernel.row)]
+    shares: dict[str, float] = {}
     if training:
         kernels = [replace(kernel, fused=False) for kernel in kernels]
+        if not unfused:
+            kernels, shares = _with_backward(gpu, graph, kernels)
+    part = np.array([shares.get(kernel.operator, 1.0) for kernel in kernels])
     operations = make_operations([k.row for k in kernels])
     found = predict(gpu, operations, sustained=training or sustained, cache_write=not training, quantized=not training)
     fused = np.array([k.fused for k in kernels], bool)
     launch = load_efficiency(gpu.architecture).elementwise.launch
-    seconds = np.where(fused, np.maximum(found.seconds - launch, 0.0), found.seconds)
-    joules = np.where(fused, np.maximum(found.joules - launch * gpu.idle_power, 0.0), found.joules)
-    floor = _floor(gpu, operations)
+    seconds = np.where(fused, np.maximum(found.seconds - launch, 0.0), found.seconds) * part
+    joules = np.where(fused, np.maximum(found.joules - launch * gpu.idle_power, 0.0), found.joules) * part
+    floor = _floor(gpu, operations) * part
     for at, kernel in enumerate(kernels):
         if (
             kernel.fused and kernel.row["op"] in ATTENTION_KERNELS
@@ -238,7 +243,7 @@ def predict_model(
     seconds = np.maximum(seconds, floor)
     if training:
         wider = _value_widths(graph)
-        seconds = seconds * np.array([wider.get(k.operator, 1.0) for k in kernels])
+        seconds = seconds * np.array([1.0 if k.operator in shares else wider.get(k.operator, 1.0) for k in kernels])
     chunks = {o.name for o in graph.operators() if isinstance(o, Attention) and o.follows}
     times = np.where([k.operator in chunks for k in kernels], UNCALIBRATED, 1.0)
     bars = times * found.error, times * found.error_90
@@ -283,10 +288,42 @@ def chunk_notes(graph: Graph) -> list[str]:
     return [f"{text}, three times the kernel's is a guess"]
 
 
+def _with_backward(
+    gpu: Gpu, graph: Graph, kernels: Sequence[GpuKernel]
+) -> tuple[list[GpuKernel], dict[str, float]]:
+    """Kernels of a training step with those of attention's backward pass as what they are: one kernel each.
+
+    A graph has two operators in the place of one: the first has two of its five products, the second three. Each stands
+    for that share of the kernel's time, more where values are wider than keys. Heads that no such kernel has, and
+    formats, stay what the graph makes of them: attention of the forward pass.
+    """
+    found, shares = [], {}
+    attentions = {o.name: o for o in graph.operators() if isinstance(o, Attention)}
+    known = has_backward(load_efficiency(gpu.architecture))
+    for kernel in kernels:
+        operator = attentions.get(kernel.operator)
+        step = operator.place.step if operator is not None else Pass.FORWARD
+        if operator is None or not known or step not in (Pass.VALUES_GRADIENT, Pass.KEYS_GRADIENT):
+            found.append(kernel)
+            continue
+        first = step is Pass.VALUES_GRADIENT
+        keys, values = (
+            (operator.head_dim, operator.v_head_dim) if first else (operator.v_head_dim // 2, operator.head_dim)
+        )
+        if keys > MOST_HEAD or kernel.row["dtype"] not in ("bf16", "fp16"):
+            found.append(kernel)
+            continue
+        found.append(replace(kernel, row=kernel.row | {"op": "attention_backward", "head_dim": keys}))
+        products = keys + values if first else 2 * keys + values
+        shares[kernel.operator] = products / (PRODUCTS * keys)
+    return found, shares
+
+
 def _value_widths(graph: Graph) -> dict[str, float]:
     """Arithmetic of attention relative to one whose values are as wide as its keys, which the kernels' rows have.
 
-    Of the five products of the backward pass, two are one of that kind and three are the wider other.
+    Where the backward pass is not a kernel of its own, two of its five products are one of that kind, and three are the
+    wider other.
     """
     attentions = [o for o in graph.operators() if isinstance(o, Attention)]
     return {o.name: (o.head_dim + o.v_head_dim) / (2 * o.head_dim) for o in attentions}
