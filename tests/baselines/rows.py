@@ -19,7 +19,9 @@ def attention(draw, op):
         "head_dim": draw(st.sampled_from([64, 128, 256])),
         "dtype": draw(dtype),
     }
-    if op == "attention_prefill":
+    if op == "attention_backward":
+        row["head_dim"], row["dtype"] = draw(st.sampled_from([64, 96, 128])), draw(st.sampled_from(["bf16", "fp16"]))
+    if op != "attention_decode":
         row["q_len"] = draw(size)
         row["kv_len"] = row["q_len"] + draw(st.integers(0, 2**16))
         row["causal"] = draw(st.booleans())
@@ -42,4 +44,11 @@ collective = st.fixed_dictionaries(
 elementwise = st.fixed_dictionaries(
     {"op": st.sampled_from([str(op) for op in ELEMENTWISE]), "m": size, "n": size, "dtype": dtype}
 )
-kernel = st.one_of(gemm, attention("attention_prefill"), attention("attention_decode"), collective, elementwise)
+kernel = st.one_of(
+    gemm,
+    attention("attention_prefill"),
+    attention("attention_decode"),
+    attention("attention_backward"),
+    collective,
+    elementwise,
+)

@@ -10,11 +10,13 @@ from siliconloom.arch.errors import LoomError
 from siliconloom.arch.gpu import load_gpu
 from siliconloom.arch.names import gpu_names
 from siliconloom.baselines import efficiency, tables
+from siliconloom.baselines.attention_backward import backward_times
 from siliconloom.baselines.efficiency import FOLDER, load_efficiency
 from siliconloom.baselines.families import split
 from siliconloom.baselines.lookup import measured
-from siliconloom.baselines.operations import Op, make_operations
+from siliconloom.baselines.operations import ELEMENTWISE, Op, make_operations
 from siliconloom.baselines.predict import predict
+from siliconloom.baselines.residuals import NO_FIELDS, unaligned
 from siliconloom.baselines.roofline import flops
 from siliconloom.baselines.stacks import STACKS, Stack, find_stack
 from siliconloom.baselines.validation import validate
@@ -75,6 +77,42 @@ def test_gpus_that_nothing_was_fitted_to():
     assert error("aiconfigurator-gemm-h200-vllm", "h200", unseen=False, sustained=True) < 0.20
     assert error("aiconfigurator-attention-h200", "h200", unseen=False, sustained=True) < 0.20
     assert error("deepbench-gemm", "v100", keep=tensor_cores, unseen=False, graph=False) < 0.20
+
+
+def aligned(o):
+    return ~unaligned(o)
+
+
+def test_what_was_measured_by_us_and_nothing_was_fitted_to():
+    """Products of another program and an H200's element-wise kernels and attention by the H100's constants."""
+    assert error("torch-h100", "h100", "torch", Op.GEMM, keep=lambda o: aligned(o) & (o.element_bytes() == 2)) < 0.10
+    kinds = [op for op in ELEMENTWISE if op is not Op.SOFTMAX]
+    table = tables.load("torch-h200")
+    table = table.select(table.operations.among(*kinds) & ~np.char.endswith(table.software.astype(str), "eager"))
+    ratio = predict(load_gpu("h200"), table.operations, fields=NO_FIELDS).seconds * 1e6 / table.time_us - 1
+    assert len(ratio) > 200
+    assert np.median(np.abs(ratio)) < 0.08
+    for program in ("flash", "cudnn"):
+        table = tables.load("torch-h200")
+        named = np.char.find(table.software.astype(str), program) >= 0
+        for op, least in ((Op.ATTENTION_PREFILL, 50), (Op.ATTENTION_DECODE, 90), (Op.ATTENTION_BACKWARD, 20)):
+            rows = table.select(named & table.operations.among(op))
+            asked = {"software": f"torch-{program}", "cache_write": False, "fields": NO_FIELDS}
+            ratio = predict(load_gpu("h200"), rows.operations, **asked).seconds * 1e6 / rows.time_us - 1
+            assert len(ratio) > least
+            assert np.median(np.abs(ratio)) < 0.12
+
+
+def test_a_derived_backward_pass_of_a_gpu_that_it_was_never_tried_on():
+    """FlashAttention-2's on an H100, of its forward pass's constants there: nothing is fitted to a backward one."""
+    table = tables.load("torch-h100")
+    mask = table.operations.among(Op.ATTENTION_BACKWARD) & (np.char.find(table.software.astype(str), "flash") >= 0)
+    rows = table.select(mask)
+    derived = load_efficiency("hopper").by_program("torch-flash").model_copy(update={"backward": None})
+    ratio = backward_times(load_gpu("h100"), derived, rows.operations) * 1e6 / rows.time_us - 1
+    assert len(ratio) == 60
+    assert np.median(np.abs(ratio)) < 0.25
+    assert np.quantile(np.abs(ratio), 0.9) < 0.35
 
 
 def test_whole_models_under_tensorrt_llm():

@@ -1,6 +1,8 @@
 """The measuring harness on a machine that is made up: its clock is a number, its GPU a table of times."""
 
 import json
+import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,7 +14,7 @@ from siliconloom.baselines import torch_backend
 from siliconloom.baselines.jobs import Deployment, load_jobs, load_layer, parse_dtypes
 from siliconloom.baselines.measure import QUICK, TOLERANCE, CannotRun, Sensors, Settings, measure, time_case, to_table
 from siliconloom.baselines.operations import Op, Precision
-from siliconloom.baselines.tables import load_file
+from siliconloom.baselines.tables import load_file, write_table
 from siliconloom.baselines.validation import conflicts
 from siliconloom.cli import main
 from siliconloom.evaluate.measuring import measure_gpu
@@ -126,6 +128,34 @@ def test_what_cannot_run_is_told_and_the_rest_is_measured():
     assert {(d.why, d.rows) for d in table.provenance.dropped} == {("clockwork 1: out of memory", 1), ("no fp8", 1)}
     assert table.provenance.method == "short burst"
     assert to_table("x", found, workshop, Settings()).provenance.method == "sustained"
+
+
+def test_after_the_limit_nothing_begins_and_the_rest_is_told():
+    jobs = [replace(GEMM, m=m) for m in range(1, 41)]
+    now = iter(range(1000))
+    found = measure(jobs, Workshop(), QUICK, limit_seconds=10, clock=lambda: float(next(now)))
+    assert len(found.rows) == 10
+    assert len(found.skipped) == 30
+    assert {reason for _, reason in found.skipped} == {"not begun within 10 s"}
+    sizes = [row.job.m for row in found.rows]
+    assert sorted([*sizes, *(job.m for job, _ in found.skipped)]) == list(range(1, 41))
+    assert sizes != sorted(sizes)  # a sample of all, not the first
+
+
+def test_the_power_of_a_burst_is_not_told():
+    assert time_case(GEMM, Clockwork(1e-5), Workshop(), QUICK).power_w is None
+    assert time_case(GEMM, Clockwork(1e-5), Workshop(), Settings()).power_w == 300
+
+
+@given(st.booleans(), st.sampled_from([Op.ATTENTION_PREFILL, Op.ATTENTION_BACKWARD]))
+def test_a_file_says_whether_attention_is_causal(causal, op):
+    job = Deployment(op=op, batch=1, q_len=8, kv_len=8, heads=2, kv_heads=2, head_dim=16, causal=causal)
+    found = measure([job], Workshop(), QUICK)
+    with tempfile.TemporaryDirectory() as folder:
+        write_table(to_table("x", found, Workshop(), QUICK), Path(folder) / "x.csv")
+        again = load_file(Path(folder) / "x.csv").operations
+    assert again.row(0) == to_table("x", found, Workshop(), QUICK).operations.row(0)
+    assert again.causal.tolist() == [causal]
 
 
 def test_the_file_that_is_written_is_a_baseline(tmp_path):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from siliconloom.arch.errors import LoomError, NotSupported
@@ -11,7 +11,8 @@ from siliconloom.arch.names import gpu_names
 from siliconloom.baselines import attention, collective, gemm
 from siliconloom.baselines.attention_backward import BLOCKS
 from siliconloom.baselines.dequantization import unpacking_cycles
-from siliconloom.baselines.model import kernels_of
+from siliconloom.baselines.efficiency import load_efficiency
+from siliconloom.baselines.model import kernels_of, predict_model
 from siliconloom.baselines.operations import PRECISIONS, make_operations
 from siliconloom.baselines.predict import Prediction, mechanism, predict
 from siliconloom.baselines.residuals import NO_FIELDS
@@ -220,6 +221,66 @@ def test_backward_attention_takes_longer_than_forward_and_respects_its_arithmeti
     assert back > seconds("a100", row, cache_write=False)
     flops = 2.5 * 4 * batch * heads * length**2 * head / (2 if causal else 1)
     assert back > flops / gpu.peak_flops("bf16")
+
+
+@given(st.sampled_from(["add", "silu_mul", "rmsnorm", "layernorm", "gelu"]), st.integers(16, 14336))
+def test_operands_that_fit_the_last_cache_do_not_come_from_memory(op, columns):
+    gpu = GPUS["h100"]
+    each = compulsory_bytes(make_operations([{"op": op, "m": 1, "n": columns}]))[0]
+    for share, within in ((0.3, True), (3.0, False)):
+        rows = int(share * gpu.l2_bytes / each)
+        row = make_operations([{"op": op, "m": rows, "n": columns}])
+        slower = predict(gpu.model_copy(update={"memory": halved(gpu)}), row, fields=NO_FIELDS).seconds[0]
+        usual = predict(gpu, row, fields=NO_FIELDS).seconds[0]
+        assert slower == pytest.approx(usual, rel=0.01) if within else slower > 1.15 * usual
+
+
+def halved(gpu):
+    return gpu.memory.model_copy(update={"bandwidth": gpu.memory.bandwidth / 2})
+
+
+@given(st.sampled_from(["rmsnorm", "layernorm", "softmax"]), st.integers(1, 64), st.integers(1, 16000))
+def test_a_row_is_one_blocks_and_takes_as_long_as_its_columns(op, rows, columns):
+    alone = seconds("h100", {"op": op, "m": 1, "n": columns}, fields=NO_FIELDS)
+    assert seconds("h100", {"op": op, "m": rows, "n": columns}, fields=NO_FIELDS) >= alone
+    longer = seconds("h100", {"op": op, "m": 1, "n": 2 * columns}, fields=NO_FIELDS)
+    added = load_efficiency("hopper").elementwise.by_kind("columns_", [op], 0.0)[0] * columns / GPUS["h100"].clock
+    assert longer - alone >= added * (1 - 1e-9)
+
+
+def test_attention_is_that_of_the_program_that_is_asked_for():
+    long = {"op": "attention_prefill", "q_len": 8192, "heads": 32, "head_dim": 128, "batch": 1}
+    usual, flash, cudnn = (seconds("h100", long, software=s) for s in ("", "torch-flash", "torch-cudnn"))
+    assert flash > 1.5 * usual
+    assert cudnn < 1.2 * usual
+    assert seconds("a100", long, software="torch-flash", fields=NO_FIELDS) == seconds("a100", long, fields=NO_FIELDS)
+    backward = long | {"op": "attention_backward"}
+    assert seconds("h100", backward, software="torch-flash") > 1.4 * seconds("h100", backward)
+
+
+@given(
+    st.sampled_from(["a100", "h100", "b200"]),
+    st.sampled_from([64, 96, 128]),
+    st.sampled_from([512, 2048]),
+    st.sampled_from([1, 4]),
+)
+@settings(max_examples=20)
+def test_training_has_attentions_backward_pass_as_one_kernel(gpu, head, tokens, grouped):
+    sizes = {"num_attention_heads": 8, "num_key_value_heads": 8 // grouped, "head_dim": head, "num_hidden_layers": 1}
+    sets = [("phase", "training"), ("sequence", str(tokens)), ("batch", "2")]
+    graph = load_workload("llama3-8b", [*sets, *((f"model.{name}", str(size)) for name, size in sizes.items())])
+    parts = predict_model(GPUS[gpu], graph).by_operator
+    both = parts["layer.attention.values_gradient"] + parts["layer.attention.keys_gradient"]
+    row = {"op": "attention_backward", "batch": 2, "q_len": tokens, "heads": 8, "kv_heads": 8 // grouped}
+    whole = seconds(gpu, row | {"head_dim": head}, sustained=True, cache_write=False)
+    assert both == pytest.approx(whole, rel=1e-6)
+    assert parts["layer.attention.keys_gradient"] == pytest.approx(0.6 * whole, rel=1e-6)
+
+
+def test_training_with_heads_of_no_known_backward_kernel_has_attention_of_the_forward_pass():
+    sizes = [("model.head_dim", "256"), ("model.num_hidden_layers", "1"), ("phase", "training"), ("sequence", "1024")]
+    found = predict_model(GPUS["h100"], load_workload("llama3-8b", sizes))
+    assert {k.row["op"] for k in found.kernels if "attention" in k.row["op"]} == {"attention_prefill"}
 
 
 def test_backward_attention_is_only_of_kernels_that_are_known():
