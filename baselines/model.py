@@ -288,9 +288,7 @@ def chunk_notes(graph: Graph) -> list[str]:
     return [f"{text}, three times the kernel's is a guess"]
 
 
-def _with_backward(
-    gpu: Gpu, graph: Graph, kernels: Sequence[GpuKernel]
-) -> tuple[list[GpuKernel], dict[str, float]]:
+def _with_backward(gpu: Gpu, graph: Graph, kernels: Sequence[GpuKernel]) -> tuple[list[GpuKernel], dict[str, float]]:
     """Kernels of a training step with those of attention's backward pass as what they are: one kernel each.
 
     A graph has two operators in the place of one: the first has two of its five products, the second three. Each stands

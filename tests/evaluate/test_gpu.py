@@ -77,6 +77,13 @@ def test_other_software_has_other_kernels(capsys, ops):
     assert "did you mean 'sglang'?" in err
 
 
+def test_products_whose_rows_do_not_begin_at_16_bytes_are_told(capsys, tmp_path):
+    path = tmp_path / "odd.csv"
+    for sizes, told in (("64,777,2048", True), ("64,2048,777", True), ("777,64,2048", False), ("64,784,2048", False)):
+        path.write_text(f"op,m,n,k\ngemm,{sizes}\n")
+        assert ("off 16 bytes" in loom_json(capsys, "gpu", "h100", path)["measured"]) == told
+
+
 def test_a_gpu_of_which_nothing_was_measured_says_so(capsys, ops):
     found = loom_json(capsys, "gpu", "l40s", ops)
     assert "outside of what was measured" in found["measured"]

@@ -349,7 +349,7 @@ BASES: dict[str, Callable[[Sets], Any]] = {
     "heard": command("workload whisper-small"),
     "plan": command(PLAN),
     "experts": command(PREFILL),
-    "run": command(f"{PLAN} --set run.steps=2000 --set run.mtbf=1200s --set run.checkpoint=10s --set run.restart=600s"),
+    "run": command(f"{PLAN} --set run.steps=2000 --set run.mtbf=4000s --set run.checkpoint=10s --set run.restart=600s"),
     "stored": command(f"{PLAN} --set run.steps=2000 --set run.mtbf=2h --set run.storage=9GB/s"),
     "context": command(
         PLAN.replace("plan.data=2", "plan.data=1")

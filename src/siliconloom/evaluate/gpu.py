@@ -16,7 +16,7 @@ from siliconloom.baselines.efficiency import load_efficiency
 from siliconloom.baselines.model import measured_note
 from siliconloom.baselines.operations import OPS, Operations
 from siliconloom.baselines.predict import Prediction, predict
-from siliconloom.baselines.residuals import packaged
+from siliconloom.baselines.residuals import packaged, unaligned
 
 SCHEMA = "siliconloom.gpu/1"
 ROW_BYTES = 800
@@ -61,7 +61,7 @@ def gpu_result(
         "basis": load_efficiency(gpu.architecture).basis,
         "clock": "sustained" if sustained else "burst",
         **({"software": software} if software else {}),
-        "measured": measured_note(gpu, *_nearby(operations, found), software),
+        "measured": measured_note(gpu, *_nearby(operations, found), software) + _unaligned_note(operations),
         "rows": [
             {
                 "time_us": time,
@@ -81,6 +81,15 @@ def _nearby(operations: Operations, found: Prediction) -> tuple[float, list[str]
     """Share of the time that is of kernels measured near by, and the kinds of the others, sorted."""
     kinds = sorted({str(OPS[code]) for code in np.unique(operations.op[~found.nearby]).tolist()})
     return float(found.seconds[found.nearby].sum() / found.seconds.sum()), kinds
+
+
+def _unaligned_note(operations: Operations) -> str:
+    """What is said of products whose rows do not begin at 16 bytes; nothing where there are none."""
+    count = int(unaligned(operations).sum())
+    if not count:
+        return ""
+    rows = "a product's rows begin" if count == 1 else f"rows of {count} products begin"
+    return f"; {rows} off 16 bytes: as if padded, and 3 to 8 times as long where a library does not"
 
 
 def gpu_json(result: dict[str, Any]) -> str:
