@@ -81,7 +81,7 @@ def test_products_whose_rows_do_not_begin_at_16_bytes_are_told(capsys, tmp_path)
     path = tmp_path / "odd.csv"
     for sizes, told in (("64,777,2048", True), ("64,2048,777", True), ("777,64,2048", False), ("64,784,2048", False)):
         path.write_text(f"op,m,n,k\ngemm,{sizes}\n")
-        assert ("off 16 bytes" in loom_json(capsys, "gpu", "h100", path)["measured"]) == told
+        assert ("off 16 bytes" in loom_json(capsys, "gpu", "h100", str(path))["measured"]) == told
 
 
 def test_a_gpu_of_which_nothing_was_measured_says_so(capsys, ops):

@@ -33,8 +33,8 @@ SUMS = (
     "our other kernels take {rest:.0%} less than the paper's"
 )
 KERNELS = (
-    "our kernels are those of micro-benchmarks: {rest:.0%} less than in the paper's runs, {each:.0f} us a kernel; layers "
-    "of prompts that were measured on an H100 are 3 to 10 % slower than ours, too (docs/gpu.md)"
+    "our kernels are those of micro-benchmarks: {rest:.0%} less than in the paper's runs, {each:.0f} us a kernel; "
+    "layers of prompts that were measured on an H100 are 3 to 10 % slower than ours, too (docs/gpu.md)"
 )
 EACH = 8
 """Kernels of a layer beside its sums."""
