@@ -6,7 +6,7 @@ masks leave out the blocks behind the diagonal. In decode there is one query a s
 key head fill a block's rows, and the keys are split over several blocks whose results are joined (Flash-Decoding, Dao
 et al., 2023). FlashAttention-2's call for sequences of unequal length splits only for grouped queries, so that its
 decode with one query head a key head runs on as many multiprocessors as there are heads; FlashAttention-3 splits
-always.
+always. In prompts of few blocks FlashAttention-2's call for sequences of equal length splits the keys by the same rule.
 """
 
 from __future__ import annotations
@@ -131,6 +131,19 @@ def splits_of(items: float, slots: float, steps: int) -> int:
         if (s == 1 or math.ceil(steps / s) != math.ceil(steps / (s - 1))) and waves / math.ceil(waves) >= GOOD * best:
             return s
     return 1
+
+
+SPLIT_ROWS, SPLIT_RESIDENT = 64.0, 2.0
+"""Queries of a block, and blocks on a multiprocessor, of FlashAttention-2's kernel that splits keys."""
+SPLIT_KEYS = ((64, 256.0), (128, 128.0), (256, 64.0))
+"""Its keys of a block by head size at most."""
+
+
+@kernel(error_model="numpy")
+def prompt_splits(blocks: Any, steps: Any, slots: float, parts: Any) -> None:
+    """Fill ``parts`` with how many parts the keys of prompts are split into, by blocks of queries and keys."""
+    for i in range(blocks.size):
+        parts[i] = splits_of(blocks[i], slots, int(steps[i]))
 
 
 @kernel(error_model="numpy")

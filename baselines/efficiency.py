@@ -87,6 +87,7 @@ class AttentionKernel(Description):
     """Attention by another program than the one that an architecture's own constants are of."""
 
     kernels: Literal["flash-attention-2", "flash-attention-3"] = Field(description="whose blocks it has")
+    splits: bool = Field(default=False, description="keys of prompts of few blocks are split, too")
     prefill: Prefill
     decode: Decode
     backward: Backward | None = Field(default=None, description="left out: derived from the forward pass")
@@ -201,6 +202,7 @@ class Efficiency(Description):
     collective: CollectiveEfficiency
     power: Power
     error: ErrorBars
+    splits: bool = Field(default=False, description="keys of prompts of few blocks are split, as those of next tokens")
     attention_by: dict[str, AttentionKernel] = Field(default={}, description="attention of other programs, by name")
 
     def by_program(self, software: str) -> Efficiency:
@@ -209,7 +211,7 @@ class Efficiency(Description):
         if kernel is None:
             return self
         parts = {"prefill": kernel.prefill, "decode": kernel.decode, "backward": kernel.backward}
-        return self.model_copy(update={"attention": kernel.kernels, **parts})
+        return self.model_copy(update={"attention": kernel.kernels, "splits": kernel.splits, **parts})
 
 
 PARTS = ("gemm", "prefill", "decode", "backward", "elementwise", "collective", "power")

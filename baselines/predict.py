@@ -441,6 +441,13 @@ def _prefill(gpu: Gpu, efficiency: Efficiency, o: Operations, cache_write: bool)
     rows, columns = _block_sizes(efficiency, head)
     packs = np.full(len(o), 1.0 if BLOCKS[efficiency.attention][2] else 0.0)
     rates, expand = _kept_operands(gpu, efficiency, o)
+    parts, causal = np.ones(len(o)), o.causal
+    if efficiency.splits:
+        parts = _prompt_splits(gpu, o)
+        cut = parts > 1
+        seen = keys - np.where(causal, queries / 2, 0.0)  # of each query, in the mean
+        batch, keys, causal = batch * parts, np.where(cut, np.maximum(seen / parts, 1.0), keys), causal & ~cut
+        rows = np.where(cut, attention.SPLIT_ROWS, rows)
     asked = attention.Prefills(
         batch,
         queries,
@@ -448,7 +455,7 @@ def _prefill(gpu: Gpu, efficiency: Efficiency, o: Operations, cache_write: bool)
         heads,
         kv_heads,
         head,
-        o.causal,
+        causal,
         o.element_bytes(),
         rates,
         rows,
@@ -460,8 +467,20 @@ def _prefill(gpu: Gpu, efficiency: Efficiency, o: Operations, cache_write: bool)
         np.full(len(o), WRITERS if cache_write else 0.0),
     )
     attention.prefill_times(asked, _attention_machine(gpu), efficiency.prefill.vector(), time, bound)
+    time += np.where(parts > 1, efficiency.decode.join + efficiency.decode.join_each * parts, 0.0)
     time *= 1.0 + efficiency.gemm.slow * time / (time + efficiency.gemm.tau)
     return time, [attention.BOUNDS[b] for b in bound.tolist()]
+
+
+def _prompt_splits(gpu: Gpu, o: Operations) -> Float:
+    """In how many parts the keys of every prompt are split."""
+    sizes = np.array(attention.SPLIT_KEYS)
+    columns = sizes[np.searchsorted(sizes[:, 0], o.head_dim), 1]
+    blocks = o.batch * o.heads * np.ceil(o.q_len / attention.SPLIT_ROWS)
+    parts = np.empty(len(o))
+    slots = attention.SPLIT_RESIDENT * gpu.multiprocessors
+    attention.prompt_splits(blocks, np.ceil(o.kv_len / columns), slots, parts)
+    return parts
 
 
 def _decode(gpu: Gpu, efficiency: Efficiency, o: Operations, _: bool) -> tuple[Float, list[str]]:

@@ -249,7 +249,8 @@ STARTING = {"launch": 1.2e-6, "kept": 0.7, "l2_rate": 30.0, "reduce": 6e-7}
 def fit_program(gpu: Gpu, efficiency: Efficiency, program: str, kernels: str, evaluations: int) -> Efficiency:
     """Efficiency with the attention of another program fitted to its rows of the table of PyTorch's."""
     start = Backward(launch=1e-5, mainloop=0.6, item=1000.0)
-    made = efficiency.model_copy(update={"attention": kernels, "backward": start})
+    splits = kernels == "flash-attention-2"
+    made = efficiency.model_copy(update={"attention": kernels, "backward": start, "splits": splits})
     table = tables.load(f"torch-{gpu.name}")
     table = table.select(np.char.find(table.software.astype(str), KERNEL_OF[program]) >= 0)
     for part, op, run in (
@@ -274,7 +275,8 @@ def fit_program(gpu: Gpu, efficiency: Efficiency, program: str, kernels: str, ev
         print(f"{program}: ", end="")
         report(gpu, made, task)
     kernel = AttentionKernel.model_validate(
-        {"kernels": kernels, "prefill": made.prefill, "decode": made.decode, "backward": made.backward}
+        {"kernels": kernels, "splits": splits}
+        | {"prefill": made.prefill, "decode": made.decode, "backward": made.backward}
     )
     changed = {"attention_by": efficiency.attention_by | {program: kernel}}
     best = {"backward": made.backward} if kernels == efficiency.attention else {}  # training has the faster one
@@ -365,7 +367,7 @@ def text_of(efficiency: Efficiency) -> str:
             for program, parts in value.items():
                 lines.append(f"  {program}:")
                 lines += [
-                    f"    {part}: " + (_flow(inner, " " * 7) if isinstance(inner, dict) else inner)
+                    f"    {part}: " + (_flow(inner, " " * 7) if isinstance(inner, dict) else str(inner).lower())
                     for part, inner in parts.items()
                 ]
         elif isinstance(value, dict):

@@ -14,7 +14,7 @@ from siliconloom.baselines.dequantization import unpacking_cycles
 from siliconloom.baselines.efficiency import load_efficiency
 from siliconloom.baselines.model import kernels_of, predict_model
 from siliconloom.baselines.operations import PRECISIONS, make_operations
-from siliconloom.baselines.predict import Prediction, mechanism, predict
+from siliconloom.baselines.predict import Prediction, _prefill, mechanism, predict
 from siliconloom.baselines.residuals import NO_FIELDS
 from siliconloom.baselines.roofline import compulsory_bytes, flops, least_seconds, link_bytes
 from siliconloom.workloads import load_workload
@@ -256,6 +256,21 @@ def test_attention_is_that_of_the_program_that_is_asked_for():
     assert seconds("a100", long, software="torch-flash", fields=NO_FIELDS) == seconds("a100", long, fields=NO_FIELDS)
     backward = long | {"op": "attention_backward"}
     assert seconds("h100", backward, software="torch-flash") > 1.4 * seconds("h100", backward)
+
+
+@given(st.integers(1, 8), st.integers(1, 40), st.integers(1, 640), st.integers(0, 16384), st.sampled_from([64, 128]))
+def test_keys_of_few_blocks_of_queries_are_split_only_where_multiprocessors_would_idle(batch, heads, new, before, head):
+    row = {"op": "attention_prefill", "batch": batch, "q_len": new, "kv_len": new + before, "heads": heads}
+    row |= {"head_dim": head, "dtype": "bf16"}
+    efficiency = load_efficiency("hopper").by_program("torch-flash")
+    split, whole = (
+        _prefill(GPUS["h100"], efficiency.model_copy(update={"splits": s}), make_operations([row]), False)[0][0]
+        for s in (True, False)
+    )
+    if batch * heads * -(-new // 64) >= 0.8 * 2 * GPUS["h100"].multiprocessors:
+        assert split == whole
+    if before >= 8192 and batch * heads <= 16 and new <= 128:
+        assert split < 0.5 * whole
 
 
 @given(
