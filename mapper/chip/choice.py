@@ -7,11 +7,11 @@ not near its floor and another is not far behind, those few are lowered by thems
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
+import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -503,22 +503,14 @@ class _Pool:
         """
         if self.measure is None or len(self.all) < 2:
             return
-        left = set(range(len(self.all)))
-        best = min(chosen.cost for chosen in self.all)
-        if best - self.floor <= self.worth:
+        if min(chosen.cost for chosen in self.all) - self.floor <= self.worth:
             return
-        best = LONG
-        while left and len(self.known) < self.most and best - self.floor > self.worth:
-            values = ((self.value(number), number) for number in left)
-            near = [(value, number) for value, number in values if self.hoped(number, value) < best - self.worth]
-            if not near:
-                break
-            had = Counter(self.kinds[known][:2] for known in self.known)
-            _, _, number = min((2 * had[self.kinds[number][:2]] >= self.most, value, number) for value, number in near)
-            if not self.simulated(number):
+        outlook, best = _Outlook(self), LONG
+        while len(self.known) < self.most and best - self.floor > self.worth:
+            number = outlook.next(best - self.worth)
+            if number is None or not self.simulated(number):
                 break
             best = min(self.known[number], best)
-            left -= self.known.keys()
 
     def pick(self, layout: int) -> int:
         """Of those under a layout that are nearly the fastest, the one that moves the fewest bytes."""
@@ -574,6 +566,42 @@ class _Pool:
     def _moved(self, number: int) -> int:
         chosen = self.all[number]
         return chosen.share.tiles * (chosen.tiling.read_bytes + chosen.tiling.write_bytes)
+
+
+class _Outlook:
+    """What each candidate of a pool could still take, as arrays of all of them: hundreds may be run, of thousands."""
+
+    def __init__(self, pool: _Pool) -> None:
+        self.pool = pool
+        self.kinds = list(dict.fromkeys(pool.kinds))
+        orders = list(dict.fromkeys(kind[:2] for kind in self.kinds))
+        numbers = {kind: number for number, kind in enumerate(self.kinds)}
+        self.kind = np.array([numbers[kind] for kind in pool.kinds])
+        self.order = np.array([orders.index(kind[:2]) for kind in self.kinds])[self.kind]
+        """By candidate, its number of tiles and order of loops."""
+        self.cost = np.array([chosen.cost for chosen in pool.all], float)
+        self.floor = np.array(pool.floors, float)
+        self.hope = np.array([pool.hope(number) for number in range(len(pool.all))])
+
+    def next(self, limit: float) -> int | None:
+        """The candidate to simulate next: of those that are not known and could take less than a limit, the best.
+
+        Those of an order of loops that had its half of all simulations come after all others.
+        """
+        pool = self.pool
+        ratios = np.array([pool.ratios.get(kind, pool.least) for kind in self.kinds])
+        values = np.maximum(self.cost * ratios[self.kind], self.floor)
+        known = list(pool.known)
+        had = np.bincount(self.order[known], minlength=len(self.order))
+        near = np.maximum(self.hope * values, self.floor) < limit
+        near[known] = False
+        (numbers,) = near.nonzero()
+        if not len(numbers):
+            return None
+        over = 2 * had[self.order[numbers]] >= pool.most
+        if not over.all():
+            numbers = numbers[~over]
+        return int(numbers[values[numbers].argmin()])
 
 
 def _pool(
