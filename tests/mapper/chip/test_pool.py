@@ -5,7 +5,7 @@ import random
 import pytest
 
 from siliconloom.arch import LoomError
-from siliconloom.mapper.chip import choice
+from siliconloom.mapper.chip.pool import Outlook
 from tests.mapper.chip import improvements
 
 
@@ -23,13 +23,13 @@ def next_one(pool, limit):
 @pytest.mark.parametrize("case", range(2))
 def test_the_most_promising_candidate_is_simulated_next(monkeypatch, seed, case):
     """Arrays of all candidates say the same as the rule, candidate by candidate."""
-    asked, ask = [], choice._Outlook.next
+    asked, ask = [], Outlook.next
 
     def compared(outlook, limit):
         asked.append((ask(outlook, limit), next_one(outlook.pool, limit)))
         return asked[-1][0]
 
-    monkeypatch.setattr(choice._Outlook, "next", compared)
+    monkeypatch.setattr(Outlook, "next", compared)
     r = random.Random(f"{seed} {case}")
     chip, work = (
         (improvements.random_chip, improvements.random_workload)
