@@ -36,11 +36,7 @@ def searched(chip, graph):
     """The workload with the best mapping that is found."""
     wide = {"MEASURED": 4000, "LEAST_KEPT": 24, "WORTH": 0.0, "FINALISTS": 12}
     hope = {"HOPE": 0.6, "ATTENTION_HOPE": 0.6}
-    with (
-        patch.multiple(choice, **wide),
-        patch.multiple(pool, **hope),
-        patch.object(layout, "SHARES", divisions()),
-    ):
+    with patch.multiple(choice, **wide), patch.multiple(pool, **hope), patch.object(layout, "SHARES", divisions()):
         return simulate(made_chip(chip), graph, search=True)
 
 
