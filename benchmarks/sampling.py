@@ -23,7 +23,7 @@ from siliconloom.arch.description import NpuTile
 from siliconloom.arch.document import Document
 from siliconloom.arch.isa import Program
 from siliconloom.evaluate.chip import check_length
-from siliconloom.mapper.chip.choice import Part
+from siliconloom.mapper.chip.chosen import Part
 from siliconloom.mapper.chip.described import mapping_of
 from siliconloom.mapper.chip.gemm_cost import KEPT, ORDERS
 from siliconloom.mapper.chip.mapping import fit_precision

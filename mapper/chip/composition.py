@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from siliconloom.arch.isa import Program
-from siliconloom.mapper.chip.choice import Chosen, Part, nameless
+from siliconloom.mapper.chip.choice import nameless
+from siliconloom.mapper.chip.chosen import Chosen, Part
 from siliconloom.mapper.chip.memory import MemoryMap
 from siliconloom.mapper.chip.program import MappedWorkload, Mapping, lower_tasks
 from siliconloom.mapper.chip.tasks import Task

@@ -17,7 +17,7 @@ from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.isa import Program
 from siliconloom.mapper.chip.attention_layout import AttentionLayout
 from siliconloom.mapper.chip.builder import ProgramBuilder
-from siliconloom.mapper.chip.choice import Chosen, Part
+from siliconloom.mapper.chip.chosen import Chosen, Part
 from siliconloom.mapper.chip.known import KnownTasks, form_of
 from siliconloom.mapper.chip.layout import Layout, declare_rings
 from siliconloom.mapper.chip.tasks import Task

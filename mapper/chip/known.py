@@ -20,7 +20,7 @@ from siliconloom.arch.description import NpuTile
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.attention_cost import AttentionTiling
 from siliconloom.mapper.chip.builder import Stretch
-from siliconloom.mapper.chip.choice import Chosen
+from siliconloom.mapper.chip.chosen import Chosen
 from siliconloom.mapper.chip.gemm_layout import GemmLayout
 from siliconloom.mapper.chip.layout import index_bytes, most_indices
 from siliconloom.mapper.chip.lowering import Context, Stored

@@ -25,7 +25,7 @@ from siliconloom.arch.isa import Program
 from siliconloom.mapper.chip.attention_cost import AttentionTiling, attention_tiling
 from siliconloom.mapper.chip.bounds import least_bytes, mean_bound
 from siliconloom.mapper.chip.budget import Budget
-from siliconloom.mapper.chip.choice import Chosen, LocalEffort, Tiling
+from siliconloom.mapper.chip.chosen import Chosen, LocalEffort, Tiling
 from siliconloom.mapper.chip.described import mapping_of, mapping_text
 from siliconloom.mapper.chip.gemm_cost import KEPT, ORDERS, GemmMemories
 from siliconloom.mapper.chip.gemm_layout import GemmLayout

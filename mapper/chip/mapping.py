@@ -20,25 +20,21 @@ from siliconloom.mapper.chip.bounds import graph_bound
 from siliconloom.mapper.chip.choice import (
     FEW,
     FINALISTS,
-    LONG,
     WORTH,
-    Choice,
-    Chosen,
-    Part,
-    Rivals,
-    SearchEffort,
     choose_layouts,
     executions,
     finalists,
     moved_bytes,
     ways_of,
 )
+from siliconloom.mapper.chip.chosen import Choice, Chosen, Part, Rivals, SearchEffort
 from siliconloom.mapper.chip.drafts import DraftsOf, drafts_of
 from siliconloom.mapper.chip.known import KnownTasks
 from siliconloom.mapper.chip.layout import Layout
 from siliconloom.mapper.chip.memory import Kept, MemoryMap
 from siliconloom.mapper.chip.objective import ESTIMATED, NEARLY, Objective, in_time
 from siliconloom.mapper.chip.placement import Demand, Placement, measure, place
+from siliconloom.mapper.chip.pool import LONG
 from siliconloom.mapper.chip.program import (
     Drafted,
     Lowered,

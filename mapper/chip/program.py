@@ -19,7 +19,7 @@ from siliconloom.mapper.chip.attention import AttentionLowering
 from siliconloom.mapper.chip.attention_cost import AttentionTiling
 from siliconloom.mapper.chip.bounds import Bound, graph_bound
 from siliconloom.mapper.chip.builder import ProgramBuilder
-from siliconloom.mapper.chip.choice import Choice, Chosen, Part, SearchEffort, Tiling
+from siliconloom.mapper.chip.chosen import Choice, Chosen, Part, SearchEffort, Tiling
 from siliconloom.mapper.chip.drafts import DraftsOf
 from siliconloom.mapper.chip.gather import GatherLowering
 from siliconloom.mapper.chip.gemm import GemmLowering, takes_turns

@@ -22,9 +22,10 @@ from msgspec import Struct
 
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.serving import ServeSettings
+from siliconloom.sim.service.live import LiveRequest
 from siliconloom.sim.service.log import RequestLog
 from siliconloom.sim.service.pipeline import PipelinedReplica
-from siliconloom.sim.service.replica import LiveRequest, Replica
+from siliconloom.sim.service.replica import Replica
 
 AnyReplica = Replica | PipelinedReplica
 LOOK_S = 15.0

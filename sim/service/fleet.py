@@ -15,9 +15,10 @@ from siliconloom.arch.serving import Order, Router, ServeSettings
 from siliconloom.sim.service.adapters import AdapterSlots
 from siliconloom.sim.service.costs import StagedCosts, StepCosts
 from siliconloom.sim.service.elastic import AnyReplica, ElasticService
+from siliconloom.sim.service.live import LiveRequest
 from siliconloom.sim.service.log import RequestLog
 from siliconloom.sim.service.pipeline import PipelinedReplica
-from siliconloom.sim.service.replica import LiveRequest, Replica
+from siliconloom.sim.service.replica import Replica
 from siliconloom.sim.service.stages import Stages
 
 Float = NDArray[np.float64]

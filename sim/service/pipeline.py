@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from siliconloom.arch.requests import Segment
-from siliconloom.sim.service.replica import LiveRequest, Replica
+from siliconloom.sim.service.live import LiveRequest
+from siliconloom.sim.service.replica import Replica
 from siliconloom.sim.service.stages import Stages
 
 

@@ -9,17 +9,17 @@ time goes with what happens, not with tokens.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 
 import numpy as np
-from msgspec import Struct
 
 from siliconloom.arch.requests import Segment
 from siliconloom.arch.serving import Batching, Order, Preemption, ServeSettings
 from siliconloom.sim.service.adapters import AdapterSlots
 from siliconloom.sim.service.blocks import BlockPool, PrefixNode
 from siliconloom.sim.service.costs import EQUAL, Chunk, Float, RequestLengths, StepCosts
+from siliconloom.sim.service.decoding import DecodingRequests
+from siliconloom.sim.service.live import LiveRequest
 from siliconloom.sim.service.log import Activity, Intervals, RequestLog
 from siliconloom.sim.service.sharing import SharedPrefixes
 from siliconloom.sim.service.stages import Stages
@@ -27,48 +27,6 @@ from siliconloom.sim.service.waiting import ANSWER_WEIGHT, PROMPT_WEIGHT, Reques
 
 MOST_STEPS = 4096
 """Steps that are asked at once."""
-
-
-class LiveRequest(Struct, eq=False):
-    """A request that waits or runs.
-
-    Parameters
-    ----------
-    target
-        Tokens to be put into the cache before its next token: the prompt, and after a preemption what was answered.
-    done
-        Tokens in the cache, as long as it is at its prompt.
-    shared
-        Complete blocks of a cached prefix that it runs on.
-    held
-        Blocks of its own, as long as it is at its prompt.
-    began, base
-        When it came to its answer: the replica's count of steps, and the tokens in the cache then.
-    told_s
-        When its last token came.
-    """
-
-    number: int
-    order: int
-    prompt: int
-    output: int
-    path: tuple[Segment, ...] = ()
-    answer: int = -1
-    adapter: int = -1
-    client: int = -1
-    rank: float = 0.0
-    generated: int = 0
-    target: int = 0
-    done: int = 0
-    shared: int = 0
-    held: int = 0
-    node: PrefixNode | None = None
-    began: int = 0
-    base: int = 0
-    told_s: float = 0.0
-    deciding: bool = False
-    swapped: bool = False
-    handed: bool = False
 
 
 class Replica:
@@ -133,18 +91,13 @@ class Replica:
         self._waiting: RequestQueue[LiveRequest] = RequestQueue(fair=self._fair)
         self._running: dict[int, LiveRequest] = {}
         self._prompts: dict[int, LiveRequest] = {}
-        self._count = self._base = 0
-        self._step = self._arrived = 0
-        self._offsets: dict[int, int] = {}
-        """How many requests at their answers have as many tokens in the cache, less the count of steps."""
+        self._decoding = DecodingRequests(settings.block)
+        self._arrived = 0
         self._sharing = SharedPrefixes(settings.block) if settings.shared_attention else None
-        self._due = [0] * settings.block
-        self._ends: list[tuple[int, int]] = []
         self._joined: dict[int, float] = {}
         self._last_token_s = 0.0
         self._looked_s = 0.0
         self._pace_s = 0.0
-        self._held = 0
         self._load = 0
         self._padding = 0
         self._preempted = False
@@ -209,7 +162,7 @@ class Replica:
         chunks: list[tuple[LiveRequest, int]] = []
         prompts_only = False
         if settings.batching is Batching.CONTINUOUS:
-            chunks, more_s = self._fill(settings.token_budget - self._count)
+            chunks, more_s = self._fill(settings.token_budget - self._decoding.count)
             extra_s += more_s
         elif settings.batching is Batching.PREFILL_FIRST:
             chunks, more_s = self._fill(settings.token_budget)
@@ -225,10 +178,9 @@ class Replica:
     def _needed(self) -> int:
         """Blocks that the next token of each request begins; with guesses, those that they take if all are right."""
         if len(self._chances):
-            block, more = self.settings.block, len(self._chances) + 1
-            lengths = [r.base + self._step - r.began for r in self._running.values() if r.deciding]
-            return sum(-(-(length + more) // block) - -(-length // block) for length in lengths)
-        return self._due[-self._step % self.settings.block]
+            more = len(self._chances) + 1
+            return sum(self._decoding.needed(r, more) for r in self._running.values() if r.deciding)
+        return self._decoding.begun()
 
     def _fill(self, budget: int) -> tuple[list[tuple[LiveRequest, int]], float]:
         """Prompts for what is left of the budget: those under way, then waiting ones."""
@@ -250,7 +202,6 @@ class Replica:
                 break
             pool.take(blocks)
             each.held += blocks
-            self._held += blocks
             chunks.append((each, size))
             budget -= size
         spare = int(settings.watermark * pool.blocks)
@@ -275,7 +226,7 @@ class Replica:
             left = each.target - known
             if budget <= 0:
                 break
-            beside = self._count if settings.batching is Batching.CONTINUOUS else 0
+            beside = self._decoding.count if settings.batching is Batching.CONTINUOUS else 0
             if whole and left > budget and (chunks or beside):  # what is made anew may be longer, and goes alone
                 break
             size = left if whole else min(budget, left)
@@ -288,7 +239,6 @@ class Replica:
             pool.enter(node)
             pool.take(blocks)
             each.node, each.shared, each.held, each.done = node, known // block, blocks, known
-            self._held += blocks
             self.log.cached[each.number] += known
             self._load -= known
             self._start(each)
@@ -309,10 +259,9 @@ class Replica:
             return False
         self._waiting.pop()
         self.pool.take(blocks)
-        self._held += blocks
         each.shared = 0
         self._start(each)
-        self._decide(each, self._step)
+        self._decide(each)
         self._joined[each.number] = each.told_s
         return True
 
@@ -331,7 +280,6 @@ class Replica:
             loading_s += self.adapters.enter(each.adapter)
             self.pool.take(blocks)
             each.held = blocks
-            self._held += blocks
             self._start(each)
             self._prompts[each.number] = each
         return loading_s
@@ -341,20 +289,20 @@ class Replica:
     ) -> None:
         """Take steps, with ``chunks`` in the first, and with next tokens of all that answer unless ``prompts_only``."""
         self._left_before = self.left
-        count = 0 if prompts_only else self._count
+        count = 0 if prompts_only else self._decoding.count
         ended = [each for each, size in chunks if each.done + size == each.target]
         asked: list[Chunk] = [(size, each.done) for each, size in chunks]
         guessing = [r for r in self._running.values() if r.deciding] if len(self._chances) and count else []
         number = 1 if chunks or not count or guessing or not alone else self._run_length(until)
         assert chunks or count, "a replica has requests and nothing to do: a bug"
-        first = (self._base + self._count * self._step) / self._count + 1 if count else 0.0
+        first = self._decoding.mean + 1 if count else 0.0
         contexts = first + np.arange(number, dtype=np.float64) if number > 1 else np.array([first])
         parts = self._sharing.parts if self._sharing is not None and count else ()
         if self.steps >= self._next_sample and not parts:
             self._next_sample = self.steps + 1 + self.steps // 4
-            seen = [r.base + self._step - r.began + 1 for r in self._running.values() if r.deciding] if count else []
+            seen = [self._decoding.length(r) + 1 for r in self._running.values() if r.deciding] if count else []
             self.samples.append((asked, len(ended), seen))
-        lengths = RequestLengths(self._offsets, self._step, parts) if count else EQUAL
+        lengths = RequestLengths(self._decoding.offsets, self._decoding.step, parts) if count else EQUAL
         seconds, joules = self.costs.steps(asked, len(ended), count + self._padding, contexts, lengths)
         if self.adapters.used:
             seconds = seconds + self.adapters.step_s
@@ -396,38 +344,25 @@ class Replica:
             self._waiting.serve(each.client, PROMPT_WEIGHT * size)
         for each in ended:
             self._answered(each)
-        while self._ends and self._ends[0][0] <= self._step:
-            _, at = heapq.heappop(self._ends)
-            last = self._running.get(at)
-            if last is not None and last.deciding and last.began + last.output - last.generated <= self._step:
-                self._finish(last)
+        for last in self._decoding.ended(self._running):
+            self._finish(last)
 
     def _guess(self, requests: list[LiveRequest]) -> int:
         """Give requests the guessed tokens that are right, behind the one that every step has; returns how many."""
         if not requests:
             return 0
-        block, total = self.settings.block, 0
+        total = 0
         drawn = self._random.random((len(requests), len(self._chances))) < self._chances
         for each, many in zip(requests, np.cumprod(drawn, axis=1).sum(axis=1).tolist(), strict=True):
-            made = each.generated + self._step - each.began
+            made = self._decoding.made(each)
             if each.output - made >= len(self._chances):
                 self.guessed += len(self._chances)
                 self.accepted += many
             extra = min(many, each.output - made)
             if not extra:
                 continue
-            length = each.base + self._step - each.began
-            blocks = -(-(length + extra) // block) - -(-length // block)
-            self.pool.take(blocks)
-            self._held += blocks
-            self._due[(each.base - each.began) % block] -= 1
-            self._offset(each.base - each.began, -1)
-            each.base += extra
-            self._base += extra
-            self._offset(each.base - each.began, 1)
-            each.generated += extra
-            self._due[(each.base - each.began) % block] += 1
-            heapq.heappush(self._ends, (each.began + each.output - each.generated, each.number))
+            self.pool.take(self._decoding.needed(each, extra))
+            self._decoding.lengthen(each, extra)
             self.intervals.add(0.0, extra)
             if self._fair:
                 self._waiting.serve(each.client, ANSWER_WEIGHT * extra)
@@ -440,34 +375,18 @@ class Replica:
 
     def _run_length(self, until: float) -> int:
         """Steps until a request ends, the blocks are used up, or it is ``until``, as far as that can be told."""
-        block = self.settings.block
-        number = min(self._ends[0][0] - self._step, MOST_STEPS)
+        number = min(self._decoding.next_end, MOST_STEPS)
         if self._pace_s > 0 and until < np.inf:
             number = min(number, int((until - self.clock) / self._pace_s * 1.25) + 2)
-        if self._static:
-            return max(number, 1)
-        free = self.pool.available
-        if number * self._count // block + self._count <= free:
-            return max(number, 1)
-        taken = steps = 0
-        while steps < number:
-            taken += self._due[-(self._step + steps) % block]
-            if taken > free:
-                break
-            steps += 1
-        return max(steps, 1)
+        if not self._static:
+            number = self._decoding.within(number, self.pool.available)
+        return max(number, 1)
 
     def _grow(self, number: int) -> None:
         """All requests that are at their answers have ``number`` tokens more in the cache."""
-        block = self.settings.block
         if not self._static:
-            rounds, rest = divmod(number, block)
-            blocks = rounds * self._count
-            for i in range(rest):
-                blocks += self._due[-(self._step + i) % block]
-            self.pool.take(blocks)
-            self._held += blocks
-        self._step += number
+            self.pool.take(self._decoding.taken(number))
+        self._decoding.grow(number)
 
     def _tell(self, seconds: Float, extra_s: float, count: int, start: float) -> None:
         """Count the intervals between the tokens of these steps and the ones before."""
@@ -494,7 +413,6 @@ class Replica:
         if self._caches and each.path:
             before = each.held
             each.node, each.held = self.pool.extend(each.node, each.path, each.held)
-            self._held -= before - each.held
             each.shared += before - each.held
         if self._static and each.generated >= each.output:
             self._pad()
@@ -502,43 +420,25 @@ class Replica:
         if self.hands_over or each.generated >= each.output:
             self._leave(each, each.target)
             return
-        self._decide(each, self._step)
+        self._decide(each)
         self._joined[each.number] = now
 
-    def _decide(self, each: LiveRequest, step: int) -> None:
+    def _decide(self, each: LiveRequest) -> None:
         """The request is at its answer."""
-        block = self.settings.block
-        each.deciding, each.began, each.base = True, step, each.target
         if self._fair:
             self._clients[each.client] = self._clients.get(each.client, 0) + 1
-        self._count += 1
-        self._base += each.base - step
-        self._offset(each.base - step, 1)
+        self._decoding.enter(each)
         if self._sharing is not None:
             self._sharing.enter(each.number, each.node, each.shared)
-        self._due[(each.base - step) % block] += 1
-        heapq.heappush(self._ends, (step + each.output - each.generated, each.number))
-
-    def _offset(self, offset: int, change: int) -> None:
-        left = self._offsets.get(offset, 0) + change
-        if left:
-            self._offsets[offset] = left
-        else:
-            del self._offsets[offset]
 
     def _undecide(self, each: LiveRequest) -> int:
         """It no longer is; returns its tokens in the cache."""
-        each.deciding = False
         if self._fair:
             self._clients[each.client] -= 1
-        self._count -= 1
-        self._base -= each.base - each.began
-        self._offset(each.base - each.began, -1)
         if self._sharing is not None:
             self._sharing.leave(each.number)
-        self._due[(each.base - each.began) % self.settings.block] -= 1
         self._joined.pop(each.number, None)
-        return each.base + self._step - each.began
+        return self._decoding.leave(each)
 
     def _finish(self, each: LiveRequest) -> None:
         length = self._undecide(each)
@@ -565,11 +465,8 @@ class Replica:
             held = -(-length // self.settings.block) - each.shared
             if self._caches and each.answer >= 0 and length > each.prompt:
                 path = (*each.path, (each.answer, length - each.prompt))
-                before = held
                 each.node, held = self.pool.extend(each.node, path, held)
-                self._held -= before - held
         self.pool.give(held)
-        self._held -= held
         self.pool.leave(each.node)
         self.adapters.leave(each.adapter)
         del self._running[each.number]
@@ -613,9 +510,8 @@ class Replica:
         del self._running[each.number]
         seconds = 0.0
         if each.deciding:
-            self._ends = [end for end in self._ends if end[1] != each.number]
-            heapq.heapify(self._ends)
-            each.generated += self._step - each.began
+            self._decoding.forget_end(each)
+            each.generated = self._decoding.made(each)
             each.told_s = self._joined.get(each.number, self._last_token_s)
             length = self._undecide(each)
             held = -(-length // self.settings.block) - each.shared
@@ -630,7 +526,6 @@ class Replica:
             held = each.held
             self._load += each.done
         self.pool.give(held)
-        self._held -= held
         self.pool.leave(each.node)
         each.node, each.shared, each.held, each.done = None, 0, 0, 0
         self.adapters.leave(each.adapter)
@@ -646,9 +541,15 @@ class Replica:
 
     def check(self) -> None:
         """Raise `AssertionError` where blocks or tokens were lost."""
-        self.pool.check(self._held)
-        if not self.busy and (self._held or self._load or self._count or any(self._due)):
-            raise AssertionError(f"{self._held} blocks and {self._load} tokens of no request are left: a bug")
+        self.pool.check(sum(map(self._own_blocks, self._running.values())))
+        if not self.busy and (self._load or not self._decoding.empty):
+            raise AssertionError(f"{self._load} tokens of no request are left: a bug")
+
+    def _own_blocks(self, each: LiveRequest) -> int:
+        """Blocks of a running request that are none of the tree of prefixes."""
+        if self._static or not each.deciding:
+            return each.held
+        return -(-self._decoding.length(each) // self.settings.block) - each.shared
 
 
 def _held_twice(request: LiveRequest) -> int:
@@ -670,4 +571,4 @@ def _idle_of(node: PrefixNode | None) -> int:
     return idle
 
 
-__all__ = ["LiveRequest", "Replica"]
+__all__ = ["Replica"]

@@ -15,7 +15,7 @@ from siliconloom.evaluate.objectives import Search, map_for
 from siliconloom.evaluate.placement import placed_summary, placement_rows
 from siliconloom.mapper.chip.bounds import mean_bound
 from siliconloom.mapper.chip.budget import Budget
-from siliconloom.mapper.chip.choice import Effort
+from siliconloom.mapper.chip.chosen import Effort
 from siliconloom.mapper.chip.composition import composed_cycles
 from siliconloom.mapper.chip.described import refuse_joined
 from siliconloom.mapper.chip.program import MappedTask, MappedWorkload

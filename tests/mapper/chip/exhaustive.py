@@ -11,7 +11,7 @@ import sys
 from unittest.mock import patch
 
 from siliconloom.evaluate.chip import simulate
-from siliconloom.mapper.chip import choice, layout
+from siliconloom.mapper.chip import choice, layout, pool
 from tests.mapper.chip.improvements import (
     IMPROVEMENTS,
     WITH_A_PRICE,
@@ -34,8 +34,9 @@ def divisions():
 
 def searched(chip, graph):
     """The workload with the best mapping that is found."""
-    wide = {"MEASURED": 4000, "LEAST_KEPT": 24, "WORTH": 0.0, "HOPE": 0.6, "ATTENTION_HOPE": 0.6, "FINALISTS": 12}
-    with patch.multiple(choice, **wide), patch.object(layout, "SHARES", divisions()):
+    wide = {"MEASURED": 4000, "LEAST_KEPT": 24, "WORTH": 0.0, "FINALISTS": 12}
+    hope = {"HOPE": 0.6, "ATTENTION_HOPE": 0.6}
+    with patch.multiple(choice, **wide), patch.multiple(pool, **hope), patch.object(layout, "SHARES", divisions()):
         return simulate(made_chip(chip), graph, search=True)
 
 

@@ -12,7 +12,7 @@ from siliconloom.arch.vector import VectorFunction
 from siliconloom.evaluate.chip import simulate
 from siliconloom.mapper.chip.attention_cost import AttentionTiling
 from siliconloom.mapper.chip.bounds import operator_bound
-from siliconloom.mapper.chip.choice import Chosen, Part
+from siliconloom.mapper.chip.chosen import Chosen, Part
 from siliconloom.mapper.chip.gemm_layout import GemmLayout
 from siliconloom.mapper.chip.layout import Layout
 from siliconloom.mapper.chip.memory import MemoryMap

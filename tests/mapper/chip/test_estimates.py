@@ -7,7 +7,7 @@ import pytest
 from siliconloom.arch import LoomError
 from siliconloom.evaluate.chip import simulate
 from siliconloom.mapper.chip import mapping
-from siliconloom.mapper.chip.choice import busiest
+from siliconloom.mapper.chip.pool import busiest
 from tests.in_turn import in_turn
 from tests.mapper.chip import improvements
 from tests.mapper.chip.test_improvements import gemm

@@ -1,0 +1,297 @@
+"""The candidates of one task: which of them are simulated, in which order, and what the others are taken to need."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from msgspec.structs import replace
+
+from siliconloom.mapper.chip.attention_cost import AttentionTiling
+from siliconloom.mapper.chip.chosen import Chosen, Effort, SearchEffort, Tiling
+from siliconloom.mapper.chip.layout import Layout
+from siliconloom.mapper.chip.objective import Objective
+from siliconloom.mapper.chip.sharing import Share
+from siliconloom.mapper.chip.tiling import GemmTiling
+from siliconloom.mapper.chip.vector_cost import VectorTiling
+from siliconloom.workloads import Gemm
+
+LEAST_MEASURED = 8
+"""Of the candidates that are simulated, what a task's share is at least."""
+HOPE, ATTENTION_HOPE, FEW_HOPE = 0.95, 0.8, 0.7
+"""A candidate may take only this part of its estimate, beside others; attention's pipelines are hard to estimate, and
+among few tasks there is time to look at more."""
+DOUBTED = 3
+"""So many candidates of a kind must take far longer than their estimates before others of the kind are taken to."""
+LONG = 2**62
+
+
+Kind = tuple[int, int, int]
+
+
+def kind_of(share: Share, tiling: Tiling) -> Kind:
+    """What tells apart candidates whose instructions stand in another order or go to many more tiles.
+
+    The tiles of a product's depth are one loop, or a loop and the rest behind it.
+    """
+    if isinstance(tiling, GemmTiling):
+        part = share.operator
+        rest = isinstance(part, Gemm) and part.k % tiling.k > 0
+        turn = {"n_outer": 1, "m_kept": 2}.get(tiling.order, 0)
+        return share.tiles.bit_length(), turn, 2 * rest + tiling.resident
+    if isinstance(tiling, AttentionTiling):
+        return share.tiles.bit_length(), tiling.keys, int(tiling.resident)
+    return share.tiles.bit_length(), 0, 0
+
+
+def sizes_of(chosen: Chosen) -> tuple[int, ...]:
+    """What tells products' candidates apart whose tiles are computed in one order: share, sizes and estimate."""
+    tiling = chosen.tiling
+    assert isinstance(tiling, GemmTiling)
+    return id(chosen.share), tiling.m, tiling.n, tiling.k, tiling.cycles
+
+
+def busiest(tiling: Tiling, share: Share) -> int:
+    """Cycles of the unit that has the most to do, of those whose work is exact: how units go together is estimated.
+
+    Transfers of a first tile may be cut less than estimates say. So may those of rows that stay, of attention, whose
+    rows may be narrower than an access, and of weights in groups: memory does not count there.
+    """
+    array = 0 if isinstance(tiling, VectorTiling) else tiling.array_cycles
+    work, part = max(tiling.vector_cycles, array), share.operator
+    if isinstance(tiling, AttentionTiling) or (isinstance(tiling, GemmTiling) and tiling.order == "m_kept"):
+        return work
+    if isinstance(part, Gemm) and part.packing is not None and part.packing.group:
+        return work
+    return max(work, tiling.memory_cycles)
+
+
+class Pool:
+    """Candidates of a task, by number; those under each layout; and what the simulated ones take."""
+
+    def __init__(
+        self,
+        floor: int,
+        measure: Callable[[Layout, Chosen], int] | None,
+        layouts: Sequence[Layout],
+        most: int,
+        objective: Objective,
+        search: SearchEffort,
+        exact: bool = True,
+    ) -> None:
+        self.floor, self.measure, self.layouts, self.exact = floor, measure, layouts, exact
+        self.objective, self.search, self.effort = objective, search, Effort()
+        self.all: list[Chosen] = []
+        self.layout: list[Layout] = []
+        self.under: list[list[int]] = [[] for _ in layouts]
+        self.best: dict[int, int] = {}
+        """By layout, the least estimate under it."""
+        self.known: dict[int, int] = {}
+        self.count, self.worth = 0, 0.0
+        """Executions of the task, and cycles of each that are worth a simulation."""
+        self.most = most
+        """Most simulations before ways to divide the buffers are compared; twice as many in all."""
+        self.ratios: dict[Kind, float] = {}
+        """Of each kind, whose estimates err alike: simulated over estimated cycles, the least that was seen."""
+        self.doubted: dict[Kind, list[float]] = {}
+        """The same of kinds of which only some were simulated that take longer than any estimate is hoped to be off."""
+        self.least = self.worst = 1.0
+        """The least that was seen of any kind, and the most."""
+        self.kinds: list[Kind] = []
+        self.floors: list[int] = []
+        """What no run of a candidate is under: the work of its busiest unit, where that is ``exact``."""
+        self.alike: dict[tuple[int, ...], list[int]] = {}
+        """Candidates of one estimate whose tiles are computed in one order, of one tile of rows: `sizes_of`."""
+        self._numbers: dict[tuple[int, int], int] = {}
+        self._same: list[int] = []
+        """By layout, the first one with the same candidates, once all are known."""
+        self._picks: dict[int, int] = {}
+        """`pick` by layout, until the next simulation."""
+
+    def add(self, layout: int, share: Share, tiling: Tiling) -> None:
+        """Make a candidate known under a layout."""
+        key = id(share), id(tiling)
+        number = self._numbers.setdefault(key, len(self.all))
+        if number == len(self.all):
+            cost = int(self.objective.of_tiling(tiling, share.tiles))
+            self.all.append(Chosen(tiling, share, cost, self.objective.name == "time"))
+            self.effort.candidates += 1
+            self.layout.append(self.layouts[layout])
+            least = busiest(tiling, share) if self.exact else 0
+            self.floors.append(max(self.floor, int(self.objective.of(least, self._moved(number)))))
+            self.kinds.append(kind_of(share, tiling))
+            if self._has_twin(number):
+                self.alike.setdefault(sizes_of(self.all[number]), []).append(number)
+        self.under[layout].append(number)
+        self.best[layout] = min(self.all[number].cost, self.best.get(layout, LONG))
+
+    def value(self, number: int) -> float:
+        """Cycles, as far as they are known; of what will not be simulated any more a cautious guess."""
+        known = self.known.get(number)
+        if known is not None:
+            return known
+        ratio = self.ratios.get(self.kinds[number], self.least) if len(self.known) < 2 * self.most else self.worst
+        return max(self.all[number].cost * ratio, self.floors[number])
+
+    def simulated(self, number: int) -> bool:
+        """Simulate a candidate, unless the search was interrupted or now is."""
+        if self.search.interrupted:
+            return False
+        began = time.perf_counter()
+        try:
+            self.simulate(number)
+        except KeyboardInterrupt:
+            self.search.interrupted = True
+        self.effort.seconds += time.perf_counter() - began
+        return not self.search.interrupted
+
+    def simulate(self, number: int) -> int:
+        """Find out what a candidate takes, and those that are alike: of them the one without barriers is run."""
+        assert self.measure is not None
+        self._picks.clear()
+        alike = self.alike[sizes_of(self.all[number])] if self._has_twin(number) else [number]
+        number = min(alike, key=self._waits)
+        cost = self.measure(self.layout[number], self.all[number])
+        self.effort.simulated += 1
+        for each in alike:
+            self.known[each] = cost
+            self._learn(each, cost / max(self.all[each].cost, 1))
+        return cost
+
+    def _learn(self, number: int, ratio: float) -> None:
+        """Correct the estimates of a candidate's kind; one that is far too low speaks for itself until others are."""
+        kind = self.kinds[number]
+        self.least, self.worst = min(self.least, ratio), max(self.worst, ratio)
+        if self.most > LEAST_MEASURED and kind not in self.ratios and ratio * FEW_HOPE > 1:
+            doubted = self.doubted.setdefault(kind, [])
+            doubted.append(ratio)
+            if len(doubted) < DOUBTED:
+                return
+            ratio = min(doubted)
+        self.ratios[kind] = min(self.ratios.get(kind, ratio), ratio)
+
+    def _waits(self, number: int) -> bool:
+        """Whether the vector unit meets a barrier for parameters that stay while rows pass."""
+        tiling = self.all[number].tiling
+        return isinstance(tiling, GemmTiling) and tiling.order == "n_outer"
+
+    def _has_twin(self, number: int) -> bool:
+        """Whether either order of the outer loops is the same order of tiles, and transfers set the pace of both."""
+        tiling, part = self.all[number].tiling, self.all[number].share.operator
+        if not isinstance(tiling, GemmTiling) or not isinstance(part, Gemm) or tiling.resident:
+            return False
+        if tiling.order == "m_kept":  # rows are loaded once, whatever columns pass
+            return False
+        return tiling.m >= part.m and tiling.memory_cycles >= tiling.array_cycles
+
+    def explore(self) -> None:
+        """Simulate the most promising ones, while one could be faster than what was found.
+
+        Once one order of loops has had its half of all simulations others have their turn, as what is known of them
+        speaks for what fits other layouts.
+        """
+        if self.measure is None or len(self.all) < 2:
+            return
+        if min(chosen.cost for chosen in self.all) - self.floor <= self.worth:
+            return
+        outlook, best = Outlook(self), LONG
+        while len(self.known) < self.most and best - self.floor > self.worth:
+            number = outlook.next(best - self.worth)
+            if number is None or not self.simulated(number):
+                break
+            best = min(self.known[number], best)
+
+    def pick(self, layout: int) -> int:
+        """Of those under a layout that are nearly the fastest, the one that moves the fewest bytes."""
+        if len(self._same) != len(self.under):  # many layouts have room for the same candidates
+            firsts: dict[tuple[int, ...], int] = {}
+            self._same = [firsts.setdefault(tuple(some), number) for number, some in enumerate(self.under)]
+        layout = self._same[layout]
+        if layout not in self._picks:
+            values = {number: self.value(number) for number in self.under[layout]}
+            limit = self.objective.slack * min(values.values())
+            near = ((self._moved(n), value, self._waits(n), n) for n, value in values.items() if value <= limit)
+            self._picks[layout] = min(near)[3]
+        return self._picks[layout]
+
+    def rivals(self, layout: int) -> list[Chosen]:
+        """The candidates under a layout: the best of each kind, then the others, both in order of cycles.
+
+        Of those that are alike the first.
+        """
+        under = set(self.under[layout])
+        for alike in self.alike.values():
+            under.difference_update(sorted(under.intersection(alike), key=self._waits)[1:])
+        order = sorted((self.value(number), number) for number in under)
+        firsts = {self.kinds[number]: number for _, number in reversed(order)}
+        order.sort(key=lambda entry: entry[1] not in firsts.values())
+        return [self.chosen(number) for _, number in order]
+
+    def unsure(self, number: int) -> bool:
+        """Whether a candidate is to be simulated before it is taken."""
+        if self.measure is None or number in self.known or len(self.all) < 2 or len(self.known) >= 2 * self.most:
+            return False
+        if self.search.interrupted:
+            return False
+        value = self.value(number)
+        # of a kind of which none was run it is not known either how much more it could take
+        least = self.hoped(number, value) if self.kinds[number] in self.ratios else self.hope(number) * value
+        return value - max(least, self.floor) > self.worth
+
+    def hoped(self, number: int, value: float) -> float:
+        """The least that a candidate of this `value` could take: a part of that, and no less than its busiest unit."""
+        return max(self.hope(number) * value, self.floors[number])
+
+    def hope(self, number: int) -> float:
+        """How much of its estimate a candidate could take."""
+        if self.most > LEAST_MEASURED:
+            return FEW_HOPE
+        return ATTENTION_HOPE if isinstance(self.all[number].tiling, AttentionTiling) else HOPE
+
+    def chosen(self, number: int) -> Chosen:
+        """A candidate with what it takes."""
+        return replace(self.all[number], cost=int(self.value(number)))
+
+    def _moved(self, number: int) -> int:
+        chosen = self.all[number]
+        return chosen.share.tiles * (chosen.tiling.read_bytes + chosen.tiling.write_bytes)
+
+
+class Outlook:
+    """What each candidate of a pool could still take, as arrays of all of them: hundreds may be run, of thousands."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self.kinds = list(dict.fromkeys(pool.kinds))
+        orders = list(dict.fromkeys(kind[:2] for kind in self.kinds))
+        numbers = {kind: number for number, kind in enumerate(self.kinds)}
+        self.kind = np.array([numbers[kind] for kind in pool.kinds])
+        self.order = np.array([orders.index(kind[:2]) for kind in self.kinds])[self.kind]
+        """By candidate, its number of tiles and order of loops."""
+        self.cost = np.array([chosen.cost for chosen in pool.all], float)
+        self.floor = np.array(pool.floors, float)
+        self.hope = np.array([pool.hope(number) for number in range(len(pool.all))])
+
+    def next(self, limit: float) -> int | None:
+        """The candidate to simulate next: of those that are not known and could take less than a limit, the best.
+
+        Those of an order of loops that had its half of all simulations come after all others.
+        """
+        pool = self.pool
+        ratios = np.array([pool.ratios.get(kind, pool.least) for kind in self.kinds])
+        values = np.maximum(self.cost * ratios[self.kind], self.floor)
+        known = list(pool.known)
+        had = np.bincount(self.order[known], minlength=len(self.order))
+        near = np.maximum(self.hope * values, self.floor) < limit
+        near[known] = False
+        (numbers,) = near.nonzero()
+        if not len(numbers):
+            return None
+        over = 2 * had[self.order[numbers]] >= pool.most
+        if not over.all():
+            numbers = numbers[~over]
+        return int(numbers[values[numbers].argmin()])
+
+
+__all__ = ["LEAST_MEASURED", "LONG", "Pool", "busiest"]
