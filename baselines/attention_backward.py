@@ -100,19 +100,21 @@ def backward_times(gpu: Gpu, efficiency: Efficiency, o: Operations) -> Float:
         step = products + (1.0 / fitted.mainloop - 1.0) / forward * shared
         step = step + (1.0 - fitted.overlap) * exponentials + fitted.block
         launch, item = fitted.launch, fitted.item
+        tail, stream, norm = fitted.tail, fitted.stream, fitted.norm
     else:
         step, launch, item = products / own.mainloop, own.launch, own.item
+        tail, stream, norm = own.tail, own.stream, own.norm
     longest = np.ceil(queries / rows)
     shortest = np.where(o.causal, np.ceil(np.minimum(queries, columns) / rows), longest)
     items = batch * heads * np.ceil(keys / columns)
     even = items * (shortest + longest) / 2.0 / gpu.multiprocessors
     starts = np.ceil(items / gpu.multiprocessors)
-    walk = np.maximum(longest, even + fitted.tail * (starts * (shortest + longest) / 2.0 - even))
+    walk = np.maximum(longest, even + tail * (starts * (shortest + longest) / 2.0 - even))
     compute = (walk * step + np.maximum(1.0, items / gpu.multiprocessors) * item) / gpu.clock
     matrix, other = batch * heads * queries * head, batch * heads * keys * head
-    bandwidth = gpu.memory_bandwidth * fitted.stream
+    bandwidth = gpu.memory_bandwidth * stream
     moved = (2 * matrix + 4 * other) * ELEMENT + 2 * matrix * 4.0
-    busy = (compute**fitted.norm + (moved / bandwidth) ** fitted.norm) ** (1.0 / fitted.norm)
+    busy = (compute**norm + (moved / bandwidth) ** norm) ** (1.0 / norm)
     before = (2 * matrix * ELEMENT + matrix * 4.0) / bandwidth
     after = matrix * (4.0 + ELEMENT) / bandwidth
     grouped = np.where(o.heads > o.kv_heads, 2 * other * (1 + o.kv_heads / o.heads) * ELEMENT / bandwidth, 0.0)

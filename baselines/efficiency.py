@@ -81,6 +81,9 @@ class Backward(Constants):
     launch: float = Field(gt=0, description="seconds")
     mainloop: float = Field(gt=0, le=1, description="share of the matrix units' rate in its five products")
     item: float = Field(ge=0, description="cycles of a block of keys besides its walk over the queries")
+    tail: float = Field(ge=0, le=1)
+    stream: float = Field(gt=0, le=1)
+    norm: float = Field(ge=1)
 
 
 class AttentionKernel(Description):

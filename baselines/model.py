@@ -264,6 +264,8 @@ def measured_note(gpu: Gpu, share: float, unmeasured: Sequence[str], software: s
     alone = ", ".join(unmeasured)
     if is_changed(gpu):
         return f"outside of what was measured: this is not the {gpu.name} whose kernels were timed"
+    if share == 0.0 and load_efficiency(gpu.architecture).measured:
+        return f"by the mechanism alone, no measured row of {gpu.name} near by: {alone}"
     if share == 0.0:
         by = f" by '{software}'" if software else ""
         return f"outside of what was measured: nothing like these kernels ({alone}){by} is in the tables of {gpu.name}"

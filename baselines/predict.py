@@ -40,6 +40,7 @@ from siliconloom.baselines.residuals import (
     packaged,
     program_of,
     row_formats,
+    unaligned,
 )
 from siliconloom.baselines.roofline import compulsory_bytes, flops, least_seconds
 
@@ -238,6 +239,8 @@ def _relations(
             else:
                 found[rows] = _unmeasured(gpu, op, format, software, fields)
         found[o.among(*COLLECTIVES) & (o.gpus > gpu.link.per_node)] = Relation.LABORATORY
+    measured &= ~(unaligned(o) & (efficiency.kernels == "wgmma"))  # other kernels, which no field is of
+    found[unaligned(o) & (efficiency.kernels == "wgmma")] = Relation.BORROWED
     found[measured] = np.where(known.own[measured], Relation.MEASURED, Relation.CHIP)
     if _described(gpu.name) != _timed(gpu):  # another name's, too
         found[found < Relation.CHIP] = Relation.CHIP

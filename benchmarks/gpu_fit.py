@@ -248,7 +248,7 @@ STARTING = {"launch": 1.2e-6, "kept": 0.7, "l2_rate": 30.0, "reduce": 6e-7}
 
 def fit_program(gpu: Gpu, efficiency: Efficiency, program: str, kernels: str, evaluations: int) -> Efficiency:
     """Efficiency with the attention of another program fitted to its rows of the table of PyTorch's."""
-    start = Backward(launch=1e-5, mainloop=0.6, item=1000.0)
+    start = Backward(launch=1e-5, mainloop=0.6, item=1000.0, tail=0.9, stream=0.9, norm=4.0)
     splits = kernels == "flash-attention-2"
     made = efficiency.model_copy(update={"attention": kernels, "backward": start, "splits": splits})
     table = tables.load(f"torch-{gpu.name}")

@@ -92,7 +92,7 @@ def test_power_and_clock_are_medians_of_what_is_known():
     assert (found.power_w, found.clock_mhz) == (200, None)
 
 
-@pytest.mark.parametrize("error", [0.5, float("nan")])
+@pytest.mark.parametrize("error", [0.5, -1.0, float("nan")])
 def test_a_wrong_result_is_left_out_with_its_error(error):
     workshop = Workshop(lambda job: Clockwork(1e-5, error=error))
     found = measure([GEMM], workshop, QUICK)

@@ -54,6 +54,16 @@ def last_stored(made):
     return last
 
 
+@pytest.mark.parametrize("name", ["npu-edge", "npu-edge-mx", "npu-edge-w8a8", "npu-edge-w4a8", "npu-edge-int8"])
+@pytest.mark.parametrize("sides", [(), (8, 4), (8, 8), (16, 24), (16, 32)])
+def test_directed_programs_of_the_library_fit_the_memory_of_benches(name, sides):
+    """On random tiles they do, which have few formats: those of a tile with five were too long once."""
+    sets = [(f"tile.array.{side}", str(count)) for side, count in zip(("rows", "cols"), sides, strict=False)]
+    made = directed_programs(load_chip(name, sets))
+    assert len(made) >= 17
+    assert max(len(program.program.instructions) for _, program in made) <= PROGRAM_WORDS
+
+
 @pytest.mark.parametrize("any_sides", [False, True])
 @pytest.mark.parametrize("seed", range(0, 40, 3))
 def test_directed_programs_are_legal_on_any_tile_and_their_results_depend_on_what_they_reach(seed, any_sides):

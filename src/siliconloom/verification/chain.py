@@ -14,7 +14,7 @@ from siliconloom.arch.isa import Instruction, Opcode, Program, Semaphore
 from siliconloom.arch.layout import next_power, row_unit
 from siliconloom.arch.opcodes import Format, Unit
 from siliconloom.sim.golden.npu import LoadedProgram
-from siliconloom.verification.programs import PROGRAM_BASE
+from siliconloom.verification.programs import PROGRAM_BASE, PROGRAM_WORDS
 
 Image = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -52,7 +52,9 @@ class Chain(Struct):
         self.instructions += [Instruction(opcode=Opcode.NEXT)] * len(nest)
 
     def program(self, memory: Image) -> LoadedProgram:
-        """The program, ended."""
+        """The program, ended; raises `ValueError` for one that the memory of benches has no room for."""
+        if len(self.instructions) >= PROGRAM_WORDS:
+            raise ValueError(f"a program of {len(self.instructions) + 1} instructions, room for {PROGRAM_WORDS}")
         names = [Semaphore(f"{a.name.lower()}_to_{b.name.lower()}") for a, b in self.semaphores]
         end = Instruction(opcode=Opcode.END)
         return LoadedProgram(Program((*self.instructions, end), tuple(names)), memory, PROGRAM_BASE)

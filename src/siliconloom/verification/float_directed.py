@@ -402,6 +402,8 @@ def packed_programs(chip: Chip) -> list[tuple[str, LoadedProgram]]:
     codes = tuple(dtype for dtype in own if dtype in INTEGER_CODES)
     kinds = {"packed weights": tuple(dtype for dtype in own if dtype not in blocks), "MX blocks": blocks}
     made = [(name, packed_weights(chip, formats)) for name, formats in kinds.items() if formats]
+    formats = [dtype for dtype in own if narrow_panels(array, Packing(dtype, 0))]
+    made += [(f"narrow panels of {dtype.value}", packed_panels(chip, dtype)) for dtype in formats]
     return made + (
         [("an MX block before codes", block_before_codes(chip, blocks[0], codes))] if blocks and codes else []
     )
@@ -421,8 +423,21 @@ def packed_weights(chip: Chip, formats: Sequence[DataType]) -> LoadedProgram:
             while weight_bytes(array, packing, cols, k) > min(rows.places.bank, RESULTS // 12) and k > 1:
                 k -= 1
             packed_product(rows, packing, cols, k)
-            for wide in narrow_panels(array, packing):
-                packed_product(rows, packing, wide, min(k, array.rows + 1), narrow=1)
+    return rows.program()
+
+
+def packed_panels(chip: Chip, dtype: DataType) -> LoadedProgram:
+    """Products by weights in the array's own format that end with narrow panels, one fold deep and a line more.
+
+    Those of arrays so large that their operands take more than their share of a bench's memory are less deep.
+    """
+    rows = FloatRows(chip, np.random.default_rng(47))
+    array, packing = rows.tile.array, Packing(dtype, 0)
+    for wide in narrow_panels(array, packing):
+        k = array.rows + 1
+        while weight_bytes(array, packing, wide, k, 1) > min(rows.places.bank, RESULTS // 12) and k > 1:
+            k -= 1
+        packed_product(rows, packing, wide, k, narrow=1)
     return rows.program()
 
 
