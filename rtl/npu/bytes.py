@@ -115,3 +115,20 @@ class PartSelect(Written):
         ports = {"word": In(width), "part": In(bits(width // part)), "o": Out(part)}
         super().__init__(library, library.name("part", f"{part}of{width}"), ports)
         self.body = f"  assign o = word[part * {part} +: {part}];"
+
+
+class ByteShift(Written):
+    """A word from any of its bytes on, filled up with zeros.
+
+    Members
+    -------
+    word, first : In
+        The word; the byte that comes first.
+    o : Out
+        As many bits as the word has.
+    """
+
+    def __init__(self, library: Library, bus: int) -> None:
+        ports = {"word": In(8 * bus), "first": In(bits(bus)), "o": Out(8 * bus)}
+        super().__init__(library, library.name("shift", bus), ports)
+        self.body = "  assign o = word >> {first, 3'd0};"

@@ -456,8 +456,11 @@ class AccumulatorCircuit(Circuit):
         inner = ~wanted.apart
         held = (~((Const(part, len(inner)) ^ wanted.part) & wanted.apart).any() for part in range(parts))
         size = len(wanted.data) // parts
-        brought = repeated([wanted.data[at : at + size] for at in range(0, len(wanted.data), size)], inner)
-        return Cat(wanted.enable & each for each in held), Cat(*brought)
+        # a signal, so that the choices are made once, and not again for every lane's part of them
+        brought = Signal(len(wanted.data), name="brought")
+        sources = [wanted.data[at : at + size] for at in range(0, len(wanted.data), size)]
+        m.d.comb += brought.eq(Cat(*repeated(sources, inner)))
+        return Cat(wanted.enable & each for each in held), brought
 
     def _shifts(self, m: Module, wanted: Any) -> dict[str, Value]:
         """What the sums of the line that is read are divided by, for all lanes."""
