@@ -57,7 +57,7 @@ def whole_lines(m: Module, unit: VectorUnitCircuit) -> Value:
     """What was read, of every line from the part on that was meant."""
     bits, size = unit.geometry.part_bits, 8 * unit.geometry.results
     if not bits:
-        return unit.sums.data  # type: ignore[no-any-return] # Amaranth has no type hints
+        return unit.sums.data
     found = list[Value]()
     for number in range(unit.geometry.lines_of_block):
         line = unit.sums.data[number * size : (number + 1) * size]
