@@ -10,10 +10,12 @@ from itertools import pairwise
 
 from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.hdl import Value, signed
+from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch.numerics import EXP2, EXP2_ONE, LOG2_BITS, RECIPROCALS, ROOTS
 from siliconloom.rtl.cells.floating import BIAS, BITS, EXPONENT, FRACTION, NAN, float_sum
 from siliconloom.rtl.cells.table import entry
+from siliconloom.rtl.library import Circuit, Library
 
 FIXED_BITS = 32
 """Bits of the exponent of a power, `LOG2_BITS` of them behind the point."""
@@ -111,12 +113,32 @@ def float_count(m: Module, name: str, value: Value) -> Signal:
     return found
 
 
-def tree_level(m: Module, name: str, values: list[Value]) -> list[Value]:
-    """Sums of adjacent pairs."""
-    return [
-        float_sum(m, f"{name}_{place}", a, b)
-        for place, (a, b) in enumerate(zip(values[::2], values[1::2], strict=True))
-    ]
+class FloatSum(Circuit):
+    """The sum of two fp32 numbers, `rtl.cells.floating.float_sum`, for circuits that have many.
+
+    Members
+    -------
+    a, b : In(32)
+        The numbers.
+    o : Out(32)
+        Their sum, in the same cycle.
+    """
+
+    def __init__(self, library: Library) -> None:
+        super().__init__(library, library.name("float_sum"), {"a": In(BITS), "b": In(BITS), "o": Out(BITS)})
+
+    def elaborate(self, platform: object) -> Module:
+        m = self.module()
+        unused_clock = Signal(name="unused")
+        m.d.comb += [unused_clock.eq(self.clk), self.o.eq(float_sum(m, "sum", self.a, self.b))]
+        return m
+
+
+def tree_level(m: Module, unit: Circuit, name: str, values: list[Value]) -> list[Value]:
+    """Sums of adjacent pairs, each by a circuit of its own in ``unit``."""
+    kind = unit.library.make(FloatSum)
+    pairs = zip(values[::2], values[1::2], strict=True)
+    return [unit.place(m, kind, f"{name}_{place}", a=a, b=b).o for place, (a, b) in enumerate(pairs)]
 
 
 def _values(table: Mapping[int, int]) -> list[int]:
@@ -145,6 +167,7 @@ def _positive(m: Module, name: str, exponent: Value, fraction: Value, *, zero: V
 
 __all__ = [
     "FIXED_BITS",
+    "FloatSum",
     "float_count",
     "float_fixed",
     "float_power",

@@ -115,3 +115,42 @@ class PartSelect(Written):
         ports = {"word": In(width), "part": In(bits(width // part)), "o": Out(part)}
         super().__init__(library, library.name("part", f"{part}of{width}"), ports)
         self.body = f"  assign o = word[part * {part} +: {part}];"
+
+
+class ByteShift(Written):
+    """A word from any of its bytes on, filled up with zeros.
+
+    Members
+    -------
+    word, first : In
+        The word; the byte that comes first.
+    o : Out
+        As many bits as the word has.
+    """
+
+    def __init__(self, library: Library, bus: int) -> None:
+        ports = {"word": In(8 * bus), "first": In(bits(bus)), "o": Out(8 * bus)}
+        super().__init__(library, library.name("shift", bus), ports)
+        self.body = "  assign o = word >> {first, 3'd0};"
+
+
+class ByteGate(Written):
+    """The bytes of a word that are meant, and zeros for the others.
+
+    Members
+    -------
+    word, lanes : In
+        The word; a bit for each of its bytes.
+    o : Out
+        As many bits as the word has.
+    """
+
+    def __init__(self, library: Library, bus: int) -> None:
+        ports = {"word": In(8 * bus), "lanes": In(bus), "o": Out(8 * bus)}
+        super().__init__(library, library.name("gate", bus), ports)
+        self.body = (
+            "  genvar lane;\n"
+            f"  generate for (lane = 0; lane < {bus}; lane = lane + 1) begin : each\n"
+            "    assign o[8 * lane +: 8] = word[8 * lane +: 8] & {8{lanes[lane]}};\n"
+            "  end endgenerate"
+        )

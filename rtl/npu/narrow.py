@@ -6,11 +6,14 @@ A line is told by a *mask*: its width, a power of two, less one. See `arch.layou
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.hdl import Value
 
 from siliconloom.arch.layout import is_power
+from siliconloom.rtl.library import Circuit
+from siliconloom.rtl.npu.bytes import ByteShift
 from siliconloom.rtl.npu.geometry import log2
 
 
@@ -58,9 +61,12 @@ def row_offset(row: Value, split: Value, bits: int) -> Value:
     return offset
 
 
-def shifted(word: Value, first: Value) -> Value:
-    """A word from byte ``first`` on, filled up with zeros."""
-    return (word >> Cat(Const(0, 3), first))[: len(word)] if len(first) else word
+def shifted(m: Module, unit: Circuit, name: str, word: Value, first: Value) -> Value:
+    """A word from byte ``first`` on, filled up with zeros; ``name`` is that of the circuit in the unit that does it."""
+    if not len(first):
+        return word
+    shift = unit.library.make(ByteShift, len(word) // 8)
+    return cast(Value, unit.place(m, shift, name, word=word, first=first).o)
 
 
 def spread(m: Module, name: str, word: Value, mask: Signal, rows: int, line: int, bits: int) -> Signal:

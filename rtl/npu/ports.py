@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from amaranth import Cat, Module, Signal, Value
+from amaranth import Cat, Module, Signal
 from amaranth.lib.wiring import In, Out, Signature
 
 from siliconloom.rtl.library import Circuit, Library
+from siliconloom.rtl.npu.bytes import ByteGate
 from siliconloom.rtl.npu.geometry import MEMORY_BITS, Geometry, log2
 from siliconloom.rtl.npu.interfaces import read_channels, write_channels
 
@@ -102,12 +103,11 @@ class Ports(Circuit):
                 m.d.sync += taken.eq(source.valid & takes[-1] & ~source.ready)
             m.d.comb += source.ready.eq(Cat(*takes).all())
         beat, answer, written = self.read.beat, self.write.answer, self.write.beat.payload
-        # slices of the whole payload: a slice of a slice has Amaranth look through all bits of the bus, for each byte
-        bits, data, lanes = Value.cast(written), written.shape()["data"].offset, written.shape()["lanes"].offset
+        # bytes that are not written are zeros: they may come from memory that nothing has filled
+        gate = self.library.make(ByteGate, self.geometry.bus)
+        kept = self.place(m, gate, "kept", word=written.data, lanes=written.lanes).o
         for number, port in enumerate(ports):
             low, high = number * width, (number + 1) * width
-            # bytes that are not written are zeros: they may come from memory that nothing has filled
-            kept = Cat(bits[data + 8 * n : data + 8 * (n + 1)] & bits[lanes + n].replicate(8) for n in range(low, high))
             for channel in ("ar", "aw"):
                 burst = outwards[channel].payload
                 m.d.comb += [
@@ -117,7 +117,7 @@ class Ports(Circuit):
                     getattr(port, f"{channel}burst").eq(INCREMENTING),
                 ]
             m.d.comb += [
-                port.wdata.eq(kept),
+                port.wdata.eq(kept[8 * low : 8 * high]),
                 port.wstrb.eq(written.lanes[low:high]),
                 port.wlast.eq(written.last),
                 port.rready.eq(beat.valid & beat.ready),

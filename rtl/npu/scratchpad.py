@@ -22,7 +22,7 @@ from siliconloom.rtl.npu.interfaces import local_read, local_write, rises_write,
 from siliconloom.rtl.npu.narrow import repeated
 
 GROUP = 4
-"""Banks of a `Group`."""
+"""Banks of the smallest `Group`, and groups of each larger one."""
 
 
 def bank_read(size: int, address: int, banks: int = 1) -> Signature:
@@ -181,6 +181,9 @@ def bank_kind(geometry: Geometry) -> type[Circuit]:
 class Group(Circuit):
     """Some banks: a scratchpad in small, so that wide words meet in a tree.
 
+    Of more than `GROUP` banks it is `GROUP` smaller ones: whoever elaborates a circuit looks at each bit of every word
+    that leaves a part of it.
+
     Members
     -------
     <reader>, <writer>, conflict
@@ -189,24 +192,35 @@ class Group(Circuit):
 
     def __init__(self, library: Library, geometry: Geometry, count: int) -> None:
         self.geometry, self.count = geometry, count
-        super().__init__(library, library.name("banks"), {"conflict": Out(1), **bank_ports(geometry, count)})
+        name = library.name("banks", count) if count > GROUP else library.name("banks")
+        super().__init__(library, name, {"conflict": Out(1), **bank_ports(geometry, count)})
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
-        kind = self.library.make(bank_kind(self.geometry), self.geometry)
-        banks = [self.place(m, kind, f"bank_{bank}") for bank in range(self.count)]
-        for number, bank in enumerate(banks):
-            for name in (*readers(self.geometry), *writers(self.geometry)):
-                ours, its = getattr(self, name), getattr(bank, name)
-                m.d.comb += [its.here.eq(ours.here[number]), its.address.eq(ours.address)]
+        size, what = (1, "bank") if self.count <= GROUP else (self.count // GROUP, "banks")
+        make, geometry = self.library.make, self.geometry
+        kind = make(bank_kind(geometry), geometry) if size == 1 else make(Group, geometry, size)
+        parts = {first: self.place(m, kind, f"{what}_{first}") for first in range(0, self.count, size)}
+        for first, part in parts.items():
+            for name in (*readers(geometry), *writers(geometry)):
+                ours, its = getattr(self, name), getattr(part, name)
+                m.d.comb += [its.here.eq(ours.here[first : first + size]), its.address.eq(ours.address)]
                 if "after" in its.signature.members:
-                    m.d.comb += its.after.eq(ours.after[number])
-                if name in writers(self.geometry):
+                    m.d.comb += its.after.eq(ours.after[first : first + size])
+                if name in writers(geometry):
                     m.d.comb += [its.enable.eq(ours.enable), its.data.eq(ours.data)]
-        for name in readers(self.geometry):
-            m.d.comb += getattr(self, name).data.eq(any_of([getattr(bank, name).data for bank in banks]))
-        m.d.comb += self.conflict.eq(any_of([bank.conflict for bank in banks]))
+        for name in readers(geometry):
+            m.d.comb += getattr(self, name).data.eq(any_of([getattr(part, name).data for part in parts.values()]))
+        m.d.comb += self.conflict.eq(any_of([part.conflict for part in parts.values()]))
         return m
+
+
+def group_size(banks: int) -> int:
+    """Banks of each group that a scratchpad of so many banks is made of: several groups, and none of them in part."""
+    size = min(GROUP, banks)
+    while size * GROUP < banks and banks % (size * GROUP) == 0:
+        size *= GROUP
+    return size
 
 
 class ScratchpadCircuit(Circuit):
@@ -240,7 +254,7 @@ class ScratchpadCircuit(Circuit):
         ports = {name: getattr(self, name) for name in (*readers(geometry), *writers(geometry))}
         asked = {name: Signal(name=f"{name}_asks") for name in ports}
         m.d.comb += [asks.eq(ports[name].enable.any()) for name, asks in asked.items()]
-        size = min(GROUP, geometry.banks)
+        size = group_size(geometry.banks)
         kind = self.library.make(Group, geometry, size)
         here = {
             name: Cat(*(asked[name] & (port.address[high:] == bank) for bank in range(geometry.banks)))
@@ -456,8 +470,11 @@ class AccumulatorCircuit(Circuit):
         inner = ~wanted.apart
         held = (~((Const(part, len(inner)) ^ wanted.part) & wanted.apart).any() for part in range(parts))
         size = len(wanted.data) // parts
-        brought = repeated([wanted.data[at : at + size] for at in range(0, len(wanted.data), size)], inner)
-        return Cat(wanted.enable & each for each in held), Cat(*brought)
+        # a signal, so that the choices are made once, and not again for every lane's part of them
+        brought = Signal(len(wanted.data), name="brought")
+        sources = [wanted.data[at : at + size] for at in range(0, len(wanted.data), size)]
+        m.d.comb += brought.eq(Cat(*repeated(sources, inner)))
+        return Cat(wanted.enable & each for each in held), brought
 
     def _shifts(self, m: Module, wanted: Any) -> dict[str, Value]:
         """What the sums of the line that is read are divided by, for all lanes."""

@@ -12,6 +12,7 @@ from siliconloom.arch import LoomError, NotSupported, load_chip
 from siliconloom.cli import main
 from siliconloom.rtl.bench.runner import simulator_path
 from siliconloom.rtl.emit import SIDECAR, build_rtl
+from siliconloom.rtl.npu.scratchpad import GROUP, group_size
 from siliconloom.verification.emission import complete_rtl
 from tests.in_turn import in_turn
 from tests.rtl import npu
@@ -138,6 +139,27 @@ def test_the_datacentre_npu_is_emitted_whole():
     assert made.sidecar["contains"] == "the whole tile"
     assert (made.sidecar["parameters"]["rows"], made.sidecar["parameters"]["data_ports"]) == (128, 16)
     assert sum(made.files[f].count("\n") for f in made.sidecar["verilog"]) < 100_000
+
+
+@pytest.mark.parametrize("number", [-5, -3])
+def test_lines_are_shifted_by_modules_written_in_verilog(number):
+    made = bundle(*SMALL[number])
+    found = set()
+    for file in made.sidecar["verilog"]:
+        text = made.files[file]
+        widths = {each[2]: int(each[1]) + 1 for each in re.finditer(r"(?:wire|reg) \[(\d+):0\] (\w+) ?;", text)}
+        for target, word in re.findall(r"^  assign (\w+) = (\w+) >> \{", text, re.M):
+            if widths.get(word, 1) == widths.get(target, 1):  # a whole line, and not a part of one
+                found.add(file)
+    assert found
+    assert all("_shift_" in file for file in found)
+
+
+@pytest.mark.parametrize("banks", [1, 2, 3, 4, 6, 8, 16, 24, 32, 64, 96, 128, 256])
+def test_groups_of_banks_have_none_too_many(banks):
+    size = group_size(banks)
+    assert size < banks or banks <= GROUP
+    assert banks % size == 0 or size == GROUP  # of the smallest groups the last one may have room
 
 
 @pytest.mark.parametrize("number", [-3, -2])

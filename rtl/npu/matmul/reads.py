@@ -47,7 +47,7 @@ def read_line(m: Module, unit: MatmulUnitCircuit, port: Any, size: int) -> Value
         return cast(Value, port.data)
     begins = Signal(log2(size))
     m.d.sync += begins.eq(port.address[: log2(size)])
-    return shifted(port.data, begins)
+    return shifted(m, unit, f"{port.data.name}_shift", port.data, begins)
 
 
 def read_panel(m: Module, unit: MatmulUnitCircuit, name: str, left: Value, narrow: Value) -> tuple[Value, Signal]:

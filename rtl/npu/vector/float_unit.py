@@ -192,7 +192,7 @@ class FloatVectorUnit(VectorUnitCircuit):
         """The sum over the lanes: what they have in stage 7 is added up in stage 9, one half of the levels in each."""
         levels = log2(len(values))
         for level in range(levels):
-            values = tree_level(m, f"{name}_{level}", values)
+            values = tree_level(m, self, f"{name}_{level}", values)
             if level + 1 in (levels - levels // 2, levels):
                 values = self._held(m, f"{name}_{level}", values)
         return values[0] if levels > 1 else self._held(m, f"{name}_late", values)[0]

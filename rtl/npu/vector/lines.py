@@ -48,7 +48,7 @@ def read_lines(m: Module, unit: VectorUnitCircuit) -> None:
     for port, line in ((unit.first, unit.first_line), (unit.second, unit.second_line)):
         begins = Signal(bits, name=f"{line.name}_begins")
         m.d.sync += begins.eq(port.address[:bits])
-        m.d.comb += line.eq(shifted(port.data, begins))
+        m.d.comb += line.eq(shifted(m, unit, f"{line.name}_shift", port.data, begins))
 
 
 def parts_mask(unit: VectorUnitCircuit, narrow: Value) -> Value:

@@ -56,8 +56,10 @@ def sums_within(m: Module, unit: VectorUnitCircuit, new: Any) -> tuple[Value, Va
 def whole_lines(m: Module, unit: VectorUnitCircuit) -> Value:
     """What was read, of every line from the part on that was meant."""
     bits, size = unit.geometry.part_bits, 8 * unit.geometry.results
+    if not bits:
+        return unit.sums.data
     found = list[Value]()
-    for number in range(unit.geometry.lines_of_block if bits else 0):
+    for number in range(unit.geometry.lines_of_block):
         line = unit.sums.data[number * size : (number + 1) * size]
         parts = [line[at : at + (size >> bits)] for at in range(0, size, size >> bits)]
         for bit in reversed(range(bits)):
@@ -65,7 +67,10 @@ def whole_lines(m: Module, unit: VectorUnitCircuit) -> Value:
             first = unit.sums_parts[number * bits + bit]
             parts = [Mux(first, parts[at + (1 << bit)], parts[at]) for at in range(1 << bit)] + parts[1 << bit :]
         found += parts
-    return Cat(*found) if bits else unit.sums.data
+    # a signal, so that the choices are made once, and not again for every lane's part of them
+    whole = Signal(len(unit.sums.data), name="sums_from_part")
+    m.d.comb += whole.eq(Cat(*found))
+    return whole
 
 
 def sums_of(m: Module, unit: VectorUnitCircuit, place: BlockPlace) -> Value:

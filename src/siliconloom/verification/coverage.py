@@ -156,8 +156,11 @@ class _Watched(GoldenMachine):
 
     def __init__(self, chip: Chip, memory: Bytes) -> None:
         super().__init__(chip, memory)
-        self.source = np.full(len(self.scratchpad), -1)
-        """Place in `FUNCTIONS` of the function that a byte of the scratchpad is a result of; -1 where it is none."""
+        self.source = np.zeros(len(self.scratchpad), np.uint16)
+        """Which of `FUNCTIONS` a byte of the scratchpad is a result of, counted from 1; 0 where it is of none.
+
+        Zeros take no memory before they are written, and a datacentre tile has millions of bytes.
+        """
         self.stored: dict[int, set[int]] = {}
         """Results of each function that were stored."""
         self.changed = {name: np.zeros(len(self.scratchpad), bool) for name in OTHER_ROUNDINGS}
@@ -187,7 +190,7 @@ class _Watched(GoldenMachine):
             pitch, width = size * padded(cols, self.lanes), size * cols
             for row in range(rows):
                 first = i.c.at(indices) + row * pitch
-                self.source[first : first + width] = FUNCTIONS.index(i.function)
+                self.source[first : first + width] = 1 + FUNCTIONS.index(i.function)
                 for name, marks in self.changed.items():  # of integers alone
                     marks[first : first + width] = self._others[name][row] if name in self._others else False
         elif i.opcode in MOVES:
@@ -198,13 +201,13 @@ class _Watched(GoldenMachine):
     def _moved(self, where: slice, loaded: bool) -> None:
         """A row of the scratchpad was loaded or stored."""
         if loaded:
-            self.source[where] = -1
+            self.source[where] = 0
             for marks in self.changed.values():
                 marks[where] = False
             return
-        for number in set(self.source[where].tolist()) - {-1}:
+        for number in set(self.source[where].tolist()) - {0}:
             results = self.scratchpad[where][self.source[where] == number]
-            self.stored.setdefault(number, set()).update(results.tolist())
+            self.stored.setdefault(number - 1, set()).update(results.tolist())
         self.noticed |= {name for name, marks in self.changed.items() if marks[where].any()}
 
     def _softmax(self, sums: Integers, multiplier: int, shift: int, valid: Integers) -> Integers:
