@@ -105,7 +105,7 @@ def test_a_service_whose_requests_share_a_long_prefix_answers_sooner(tmp_path, m
         serve(prepare_named(machine, "llama3-8b", trace_of(tmp_path), [*given_sets, ("serve.shared_attention", on)]))
         for on in ("false", "true")
     )
-    assert together["tpot_s"]["mean"] < 0.95 * alone["tpot_s"]["mean"]
+    assert together["tpot_s"]["mean"] < 0.97 * alone["tpot_s"]["mean"]
     assert together["energy_j"] < alone["energy_j"]
     assert together["requests"]["output_tokens"] == alone["requests"]["output_tokens"]
 

@@ -100,7 +100,7 @@ def test_a_run_with_failures_takes_longer(tmp_path):
     found = json.loads(target.read_text())["run"]
     parts = ("useful_s", "checkpoints_s", "lost_s", "restart_s", "waiting_s")
     assert found["seconds"]["mean"] == pytest.approx(sum(found[p] for p in parts))
-    assert found["seconds"]["p10"] >= found["ideal_s"]
+    assert found["seconds"]["p10"] >= found["ideal_s"] * (1 - 1e-12)  # a sum of 2,000 steps
     assert found["expected_s"] > found["ideal_s"]
 
 
