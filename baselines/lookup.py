@@ -54,7 +54,18 @@ def _agreed(by: dict[str, float]) -> MeasuredTime:
 @cache
 def _tables(gpu: str) -> list[Table]:
     found = (t for t in tables.all_tables(gpu=gpu, fit=True) if t.provenance.method is Method.SHORT_BURST)
-    return [table.select(table.operations.among(*KERNELS)) for table in found]
+    return [table.select(table.operations.among(*KERNELS) & _served(table.software)) for table in found]
+
+
+NOT_SERVED = (" eager", " sdpa flash", " sdpa cudnn")
+"""How the software of PyTorch's own norms and attention ends: serving software has other kernels for them."""
+
+
+def _served(software: NDArray[np.str_]) -> NDArray[np.bool_]:
+    """Rows by kernels as serving software runs them."""
+    names = software.astype(str)
+    found: NDArray[np.bool_] = ~np.logical_or.reduce([np.char.endswith(names, end) for end in NOT_SERVED])
+    return found
 
 
 def _possible(rows: Operations, asked: Operations) -> NDArray[np.bool_]:

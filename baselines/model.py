@@ -24,7 +24,7 @@ from siliconloom.baselines.attention_backward import MOST_HEAD, PRODUCTS, has_ba
 from siliconloom.baselines.efficiency import load_efficiency
 from siliconloom.baselines.operations import Op, Operations, make_operations
 from siliconloom.baselines.predict import is_changed, predict, predict_times
-from siliconloom.baselines.roofline import flops, link_bytes, peak_rates
+from siliconloom.baselines.roofline import compulsory_bytes, flops, link_bytes, peak_rates
 from siliconloom.workloads import Attention, Collective, Gemm, Graph, Operator, SharedAttention, Vector
 from siliconloom.workloads.graph import Phase, is_optimizer
 from siliconloom.workloads.roles import Pass, Role
@@ -231,7 +231,9 @@ def predict_model(
     found = predict(gpu, operations, sustained=training or sustained, cache_write=not training, quantized=not training)
     fused = np.array([k.fused for k in kernels], bool)
     launch = load_efficiency(gpu.architecture).elementwise.launch
-    seconds = np.where(fused, np.maximum(found.seconds - launch, 0.0), found.seconds) * part
+    adds = operations.among(Op.ADD)  # what another kernel takes along is one more operand read
+    once = np.where(adds, compulsory_bytes(operations) / ADD_PASSES / gpu.memory_bandwidth, 0.0)
+    seconds = np.where(fused, np.maximum(found.seconds - launch, once), found.seconds) * part
     joules = np.where(fused, np.maximum(found.joules - launch * gpu.idle_power, 0.0), found.joules) * part
     floor = _floor(gpu, operations) * part
     for at, kernel in enumerate(kernels):

@@ -12,6 +12,7 @@ from siliconloom.baselines import attention, collective, gemm
 from siliconloom.baselines.attention_backward import BLOCKS
 from siliconloom.baselines.dequantization import unpacking_cycles
 from siliconloom.baselines.efficiency import load_efficiency
+from siliconloom.baselines.lookup import measured
 from siliconloom.baselines.model import kernels_of, predict_model
 from siliconloom.baselines.operations import PRECISIONS, make_operations
 from siliconloom.baselines.predict import Prediction, _prefill, mechanism, predict
@@ -290,6 +291,20 @@ def test_training_has_attentions_backward_pass_as_one_kernel(gpu, head, tokens, 
     whole = seconds(gpu, row | {"head_dim": head}, sustained=True, cache_write=False)
     assert both == pytest.approx(whole, rel=1e-6)
     assert parts["layer.attention.keys_gradient"] == pytest.approx(0.6 * whole, rel=1e-6)
+
+
+def test_a_sum_that_a_norm_takes_along_reads_one_more_operand_at_least():
+    sets = [("phase", "decode"), ("batch", "16"), ("context", "2048"), ("model.num_hidden_layers", "2")]
+    parts = predict_model(GPUS["h100"], load_workload("llama3-8b", sets)).by_operator
+    assert parts["layer.attention_add"] >= 16 * 4096 * 2 / GPUS["h100"].memory_bandwidth * (1 - 1e-9)
+
+
+def test_what_stands_beside_a_prediction_is_timed_of_kernels_that_serving_software_has():
+    rows = [{"op": "rmsnorm", "m": 16, "n": 4096}, {"op": "attention_prefill", "q_len": 8192, "heads": 32, "batch": 1}]
+    made = make_operations([rows[0], rows[1] | {"kv_heads": 8, "head_dim": 128}])
+    for time in measured("h100", made):
+        assert time is not None
+        assert not any(name.endswith(("eager", "flash", "cudnn")) for name in time.sources)
 
 
 def test_training_with_heads_of_no_known_backward_kernel_has_attention_of_the_forward_pass():
