@@ -422,13 +422,13 @@ def elementwise() -> Iterator[Seen]:
         ("neusight-elementwise", "v100-pcie-32gb", "v100", slower, "ampere", Relation.BORROWED),
         ("neusight-elementwise", "a100-pcie-40gb", "a100-40gb", [], "hopper", Relation.BORROWED),
         ("vidur-elementwise-a100", "a100-80gb", "a100", [], "hopper", Relation.BORROWED),
-        ("torch-h100", "h100", "h100", [], "", Relation.FITTED),
+        ("torch-h200", "h200", "h200", [], "", Relation.FITTED),  # of the H100 most kinds have few withheld columns
         ("torch-h200", "h200", "h200", [], "", Relation.CHIP),
         ("torch-h100", "h100", "h100", [], "ampere", Relation.BORROWED),
     ):
         rows = _card(table, card, ELEMENTWISE)
         rows = rows.select(~np.char.endswith(rows.software.astype(str), " eager"))
-        if relation is Relation.FITTED and gpu == "a100":  # of the H100 all: most kinds have few withheld columns
+        if relation is Relation.FITTED and gpu == "a100":
             rows = rows.select(split(rows)[1])
         described = load_gpu(gpu, sets)
         described = described.model_copy(update={"architecture": like or described.architecture})
