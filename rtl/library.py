@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import metadata
 from itertools import count
 from typing import Any, Literal, get_args
 
@@ -288,13 +289,24 @@ def _few_collections() -> Iterator[Callable[[], None]]:
             gc.enable()
 
 
+def _yosys() -> Any:
+    """The Yosys that writes the Verilog: Amaranth's own, or the one that its environment variables name."""
+    return find_yosys(lambda version: version >= (0, 40))
+
+
+def writers() -> tuple[str, ...]:
+    """Names and versions of the programs that turn circuits into Verilog: another one may write another text."""
+    yosys = _yosys()
+    return f"amaranth {metadata.version('amaranth')}", f"{yosys.__name__} {yosys.version()}"
+
+
 def _to_verilog(rtlil_text: str) -> str:
     """Convert RTLIL modules to Verilog with Amaranth's own Yosys, as ``amaranth.back.verilog`` does, and tidier.
 
     Initial values are left out, of registers and of memories: what needs a value has a reset, and a register that is
     initialised and assigned is not portable. Names that nothing uses are removed, or every linter complains of them.
     """
-    yosys = find_yosys(lambda version: version >= (0, 40))
+    yosys = _yosys()
     rtlil_text = re.sub(r"^ *attribute \\init .*\n", "", rtlil_text, flags=re.M)
     script = [
         f"read_rtlil <<rtlil\n{rtlil_text}\nrtlil",

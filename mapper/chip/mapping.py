@@ -15,7 +15,6 @@ from siliconloom.arch.description import Chip, NpuTile, SystolicTile
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.isa import Instruction, Opcode, Program
 from siliconloom.arch.packing import has_groups
-from siliconloom.mapper.chip.attention_cost import AttentionTiling
 from siliconloom.mapper.chip.bounds import graph_bound
 from siliconloom.mapper.chip.choice import (
     FEW,
@@ -50,7 +49,6 @@ from siliconloom.mapper.chip.program import (
     uses_values,
 )
 from siliconloom.mapper.chip.tasks import Task, refuse_training
-from siliconloom.mapper.chip.tiling import GemmTiling
 from siliconloom.workloads import Attention, Gemm, Graph, Vector
 
 IN_A_ROW = 4
@@ -234,14 +232,14 @@ Place = tuple[int, str]
 """A task: the number of its part, and its name."""
 
 
-def _hidden(chosen: Chosen) -> int:
+def _waits(chosen: Chosen) -> int:
     """Of what an execution costs, how much neighbours could hide: cycles in which its busiest unit waits.
 
-    Of costs that are no cycles that is all.
+    Of costs that are no cycles that is all. Here every unit counts by its estimate, as this says where it pays to try
+    a rival; a floor that no execution goes below is `pool.busiest`.
     """
     tiling = chosen.tiling
-    array = tiling.array_cycles if isinstance(tiling, GemmTiling | AttentionTiling) else 0
-    busy = max(tiling.memory_cycles, tiling.vector_cycles, array) if chosen.in_cycles else 0
+    busy = max(tiling.memory_cycles, tiling.vector_cycles, tiling.array_cycles) if chosen.in_cycles else 0
     return max(chosen.cost - busy, 0)
 
 
@@ -269,7 +267,7 @@ class _Trials(Struct):
         layout, made = best.mapping.choice
         tasks = [(part, name) for part, tiled in enumerate(self.parts) for name in tiled.levels]
         self._is_new(made)
-        waits = {(part, name): self.parts[part].count * _hidden(made[part][name]) for part, name in tasks}
+        waits = {(part, name): self.parts[part].count * _waits(made[part][name]) for part, name in tasks}
         some = [task for task in tasks if pairs or waits[task] > WORTH * least]
         some.sort(key=lambda at: -waits[at])
         each = [[(task, rival) for rival in self._rivals(layout, task)] for task in some]
@@ -293,7 +291,7 @@ class _Trials(Struct):
         layout, made = best.mapping.choice
         loses = sum(
             self.parts[p].count
-            * (new.cost - made[p][name].cost - (_hidden(new) if new.in_cycles and len(changes) == 1 else 0))
+            * (new.cost - made[p][name].cost - (_waits(new) if new.in_cycles and len(changes) == 1 else 0))
             for (p, name), new in changes.items()
         )
         if loses > self.overlap or self.left <= 0:

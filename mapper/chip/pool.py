@@ -14,7 +14,6 @@ from siliconloom.mapper.chip.layout import Layout
 from siliconloom.mapper.chip.objective import Objective
 from siliconloom.mapper.chip.sharing import Share
 from siliconloom.mapper.chip.tiling import GemmTiling
-from siliconloom.mapper.chip.vector_cost import VectorTiling
 from siliconloom.workloads import Gemm
 
 LEAST_MEASURED = 8
@@ -53,13 +52,13 @@ def sizes_of(chosen: Chosen) -> tuple[int, ...]:
 
 
 def busiest(tiling: Tiling, share: Share) -> int:
-    """Cycles of the unit that has the most to do, of those whose work is exact: how units go together is estimated.
+    """Cycles of the unit that has the most to do, of those whose work is exact: no execution takes fewer.
 
+    How units go together is estimated.
     Transfers of a first tile may be cut less than estimates say. So may those of rows that stay, of attention, whose
     rows may be narrower than an access, and of weights in groups: memory does not count there.
     """
-    array = 0 if isinstance(tiling, VectorTiling) else tiling.array_cycles
-    work, part = max(tiling.vector_cycles, array), share.operator
+    work, part = max(tiling.vector_cycles, tiling.array_cycles), share.operator
     if isinstance(tiling, AttentionTiling) or (isinstance(tiling, GemmTiling) and tiling.order == "m_kept"):
         return work
     if isinstance(part, Gemm) and part.packing is not None and part.packing.group:

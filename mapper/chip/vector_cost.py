@@ -31,6 +31,11 @@ class VectorTiling(Struct, frozen=True):
     vector_cycles: int
     cycles: int
 
+    @property
+    def array_cycles(self) -> int:
+        """Cycles that the array works: none, as it is of tilings that use it."""
+        return 0
+
 
 def choose_vector_tilings(
     chip: Chip, layouts: Sequence[Layout], shape: VectorShape, objective: Objective = ESTIMATED

@@ -289,7 +289,7 @@ class _Sharing:
         """A function of the forward pass, its backward, or the sum of an operator's gradients."""
         t, role = self.split.tensor, vector.role
         if role in RESIDUAL:
-            return self._hidden(vector)
+            return self._residual(vector)
         if role in EXPERTS:
             return self._expert_vector(vector)
         forward = self.operators.get(vector.place.forward or vector.name)
@@ -313,7 +313,7 @@ class _Sharing:
         if role is Role.LOSS:
             return replace(vector, rows=self._tokens(vector, vector.rows), cols=-(-vector.cols // t))
         if role is Role.EMBEDDING and vector.cols == self._model_width():
-            return self._hidden(vector)
+            return self._residual(vector)
         if role in REPEATED:
             table = -(-vector.weights // t) if role is Role.TABLE else vector.weights
             return replace(vector, rows=self._tokens(vector, vector.rows), weights=table)
@@ -352,8 +352,8 @@ class _Sharing:
         vectors = (o for o in self.operators.values() if isinstance(o, Vector))
         return next((o.cols for o in vectors if o.place.section is not Section.EMBEDDING), 0)
 
-    def _hidden(self, vector: Vector) -> Vector:
-        """Norms and residual sums."""
+    def _residual(self, vector: Vector) -> Vector:
+        """Norms and residual sums: a row of the model's width for every token."""
         rows = self._tokens(vector, vector.rows)
         return replace(vector, rows=-(-rows // self.split.tensor) if self.split.sequence else rows)
 

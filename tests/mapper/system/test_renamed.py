@@ -188,7 +188,7 @@ def test_reading_a_name_is_noticed(monkeypatch):
     monkeypatch.setattr(shard, "summed", lambda o: o.name.endswith((".output", ".down")))
     with pytest.raises(AssertionError):
         agree(graph, lambda g: repr(reduced_elements(tensor_shard(g, 2))))
-    hidden = parallel._Sharing._hidden
-    monkeypatch.setattr(parallel._Sharing, "_hidden", lambda self, o: hidden(self, o) if "norm" in o.name else o)
+    residual = parallel._Sharing._residual
+    monkeypatch.setattr(parallel._Sharing, "_residual", lambda self, o: residual(self, o) if "norm" in o.name else o)
     with pytest.raises(AssertionError):
         agree(graph, lambda g: content(share(g, Split(2, sequence=True))))
