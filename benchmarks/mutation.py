@@ -148,7 +148,7 @@ def npu_chips() -> dict[str, Any]:
     One of 4x4 with two data ports, one of 4x2 with a wide port, little bandwidth and short queues, and one of 3x5 with
     8 lanes, whose operands begin anywhere in two halves of a bank and whose blocks of columns lie over panels of sums.
     """
-    from siliconloom.verification.programs import random_npu
+    from siliconloom.verification.random_tiles import random_npu
 
     def changed(seed: int, dram: dict[str, Any], tile: dict[str, dict[str, Any]]) -> Any:
         chip = random_npu(seed)

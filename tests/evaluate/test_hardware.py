@@ -15,7 +15,8 @@ from siliconloom.cli import main
 from siliconloom.evaluate.chip import simulate
 from siliconloom.evaluate.hardware import hardware_of, hardware_summary
 from siliconloom.sim.dram.memory import effective
-from siliconloom.verification.programs import random_npu, random_program
+from siliconloom.verification.programs import random_program
+from siliconloom.verification.random_tiles import random_npu
 from siliconloom.verification.workload import refuse
 from siliconloom.workloads import Graph, load_workload
 from siliconloom.workloads.builder import Builder

@@ -18,8 +18,10 @@ from siliconloom.sim.golden.npu import GoldenMachine
 from siliconloom.verification.chain import Chain, Places
 from siliconloom.verification.directed import directed_programs
 from siliconloom.verification.faults import fault_cases
+from siliconloom.verification.images import MEMORY_BYTES, PROGRAM_WORDS, RESULTS
 from siliconloom.verification.npu import check_programs, compare, surrounded
-from siliconloom.verification.programs import MEMORY_BYTES, PROGRAM_WORDS, RESULTS, random_npu, random_program
+from siliconloom.verification.programs import random_program
+from siliconloom.verification.random_tiles import random_npu
 
 
 def quick_chip():

@@ -16,7 +16,7 @@ from siliconloom.rtl.npu.example import ExampleTile, ProductShape, default_shape
 from siliconloom.rtl.npu.testbench import sparse_words
 from siliconloom.sim.golden.npu import GoldenMachine
 from siliconloom.verification.emission import complete_rtl
-from siliconloom.verification.programs import random_npu
+from siliconloom.verification.random_tiles import random_npu
 from tests.rtl.npu import npu, small_chip
 
 FILES = ("start.hex", "memory.hex", "expected.hex")

@@ -17,7 +17,8 @@ from siliconloom.rtl.bench.runner import Spent, simulator_path
 from siliconloom.sim.chip.engine import duration
 from siliconloom.verification.array import verify_array
 from siliconloom.verification.npu import check_programs
-from siliconloom.verification.programs import random_npu, random_program
+from siliconloom.verification.programs import random_program
+from siliconloom.verification.random_tiles import random_npu
 
 
 def test_every_new_report_is_told_once(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from siliconloom.rtl.formal import _System, check
 from siliconloom.rtl.library import Library
 from siliconloom.rtl.npu.geometry import geometry_of
 from siliconloom.rtl.npu.sequencer import QUEUES, SequencerCircuit
-from siliconloom.verification.programs import random_npu
+from siliconloom.verification.random_tiles import random_npu
 from tests.rtl.contracts import Contract, implies
 
 pytestmark = pytest.mark.skipif(

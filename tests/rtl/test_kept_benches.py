@@ -11,7 +11,8 @@ from siliconloom.rtl.bench.runner import Spent, run_cases, simulator_path
 from siliconloom.rtl.emit import Bundle, build_rtl
 from siliconloom.verification import npu
 from siliconloom.verification.array import compare, random_cases
-from siliconloom.verification.programs import random_npu, random_program
+from siliconloom.verification.programs import random_program
+from siliconloom.verification.random_tiles import random_npu
 
 pytestmark = pytest.mark.rtl
 

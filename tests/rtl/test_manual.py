@@ -17,7 +17,7 @@ from siliconloom.rtl.npu.geometry import geometry_of
 from siliconloom.rtl.npu.manual import FILE, bank_users, manual, word_tables
 from siliconloom.rtl.npu.places import product_places, vector_places
 from siliconloom.sim.golden.npu import GoldenMachine
-from siliconloom.verification.programs import random_npu
+from siliconloom.verification.random_tiles import random_npu
 from tests.arch.test_isa import instructions
 from tests.rtl.npu import npu, small_chip
 

@@ -35,7 +35,8 @@ from siliconloom.rtl.synthesis.area import structure_checks
 from siliconloom.rtl.synthesis.yosys import run_yosys
 from siliconloom.verification.coverage import choose
 from siliconloom.verification.emission import complete_rtl
-from siliconloom.verification.programs import random_npu, random_program
+from siliconloom.verification.programs import random_program
+from siliconloom.verification.random_tiles import random_npu
 from siliconloom.verification.vectors import bench_vectors
 from tests.arch.test_isa import instructions
 from tests.rtl.npu import SMALL, npu, small_chip

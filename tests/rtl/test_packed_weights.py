@@ -18,7 +18,8 @@ from siliconloom.rtl.library import Library
 from siliconloom.verification import npu as verification
 from siliconloom.verification.float_directed import packed_programs
 from siliconloom.verification.npu import check_programs
-from siliconloom.verification.programs import random_npu, random_program
+from siliconloom.verification.programs import random_program
+from siliconloom.verification.random_tiles import random_npu
 from tests.rtl.test_float_tiles import needs
 
 pytestmark = pytest.mark.rtl

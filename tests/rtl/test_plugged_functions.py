@@ -20,9 +20,10 @@ from siliconloom.sim.chip.costs import cost_key
 from siliconloom.sim.golden import functions
 from siliconloom.sim.golden.npu import GoldenMachine
 from siliconloom.sim.golden.vector import GOLDEN, golden
-from siliconloom.verification import programs
+from siliconloom.verification import writer
 from siliconloom.verification.npu import compare
-from siliconloom.verification.programs import random_npu, random_program
+from siliconloom.verification.programs import random_program
+from siliconloom.verification.random_tiles import random_npu
 from tests.arch.test_functions import registered
 
 DISTANCE = FunctionSpec(
@@ -75,7 +76,7 @@ def plugged():
 
 def made_of(name, chip, count, seed, monkeypatch):
     """Of random programs whose element functions are all this one, those that store most different results of it."""
-    monkeypatch.setattr(programs.Writer, "functions", [VectorFunction(name)])
+    monkeypatch.setattr(writer.Writer, "functions", [VectorFunction(name)])
     made = [random_program(chip, seed + number) for number in range(100)]
     made = [each for each in made if any(name == i.function for i in each.program.instructions)]
     return sorted(made, key=lambda each: -len(stored(chip, each, name)))[:count]

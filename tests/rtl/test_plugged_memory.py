@@ -27,8 +27,10 @@ from siliconloom.sim.chip.levels import READ, USEFUL_READ, USEFUL_WRITE, WRITE
 from siliconloom.sim.chip.opcodes import TIMINGS
 from siliconloom.sim.golden.npu import GoldenMachine, LoadedProgram
 from siliconloom.sim.timing.units import access_cycles
+from siliconloom.verification.images import PROGRAM_BASE, RESULTS
 from siliconloom.verification.npu import compare
-from siliconloom.verification.programs import PROGRAM_BASE, RESULTS, random_npu, random_program
+from siliconloom.verification.programs import random_program
+from siliconloom.verification.random_tiles import random_npu
 from tests.rtl.plugged import PLUGS, SOW, InvertingLoad, engine_spec, rows
 
 # Programs -----------------------------------------------------------------------------------------------------------

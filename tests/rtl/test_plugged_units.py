@@ -31,8 +31,10 @@ from siliconloom.sim.chip.engine import run
 from siliconloom.sim.chip.opcodes import TIMINGS, Counter, Timing
 from siliconloom.sim.golden.npu import GoldenMachine, LoadedProgram
 from siliconloom.sim.golden.opcodes import EXECUTIONS, executes
+from siliconloom.verification.images import PROGRAM_BASE, RESULTS
 from siliconloom.verification.npu import compare
-from siliconloom.verification.programs import PROGRAM_BASE, RESULTS, random_npu, random_program
+from siliconloom.verification.programs import random_program
+from siliconloom.verification.random_tiles import random_npu
 from tests.arch.test_units import registered
 
 START = 1

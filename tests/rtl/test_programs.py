@@ -27,8 +27,10 @@ from siliconloom.rtl.npu.ports import prefixes
 from siliconloom.sim.chip.engine import run
 from siliconloom.sim.golden.npu import LoadedProgram
 from siliconloom.verification.directed import directed_programs
+from siliconloom.verification.images import PROGRAM_BASE
 from siliconloom.verification.npu import check_programs, compare
-from siliconloom.verification.programs import PROGRAM_BASE, random_npu, random_program
+from siliconloom.verification.programs import random_program
+from siliconloom.verification.random_tiles import random_npu
 from siliconloom.verification.vectors import predict
 from tests.rtl.npu import SMALL
 

@@ -22,7 +22,7 @@ from siliconloom.arch.vector import VectorFunction
 from siliconloom.sim.golden.npu import LoadedProgram
 from siliconloom.verification.chain import Image
 from siliconloom.verification.float_directed import FloatRows, packed_product
-from siliconloom.verification.programs import RESULTS, random_image
+from siliconloom.verification.images import RESULTS, random_image
 
 ROUND = (0.0, 2.0**-130, 2.0**-20, 1.0, 0.984375, 240.0, 448.0, 464.0, 480.0, 57344.0, 61440.0, 65504.0, 3e38, np.inf)
 """Sizes at which formats end, or their halves lie, and numbers that are none of theirs."""

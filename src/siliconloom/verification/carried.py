@@ -19,7 +19,8 @@ from siliconloom.sim.golden.npu import (
     scalar_bytes,
 )
 from siliconloom.verification.chain import Chain, Places
-from siliconloom.verification.programs import RESULTS, product_sizes, random_image
+from siliconloom.verification.images import RESULTS, random_image
+from siliconloom.verification.writer import product_sizes
 
 Fields = dict[str, Any]
 """Fields of an instruction by name."""

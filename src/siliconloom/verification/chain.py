@@ -14,7 +14,7 @@ from siliconloom.arch.isa import Instruction, Opcode, Program, Semaphore
 from siliconloom.arch.layout import next_power, row_unit
 from siliconloom.arch.opcodes import Format, Unit
 from siliconloom.sim.golden.npu import LoadedProgram
-from siliconloom.verification.programs import PROGRAM_BASE, PROGRAM_WORDS
+from siliconloom.verification.images import PROGRAM_BASE, PROGRAM_WORDS
 
 Image = np.ndarray[Any, np.dtype[np.uint8]]
 

@@ -42,10 +42,11 @@ from siliconloom.verification.cached_directed import cache_programs
 from siliconloom.verification.carried import carry
 from siliconloom.verification.chain import Chain, Image, Places
 from siliconloom.verification.float_directed import FLOAT, packed_programs
+from siliconloom.verification.images import MEMORY_BYTES, PROGRAM_BASE, RESULTS, random_image
 from siliconloom.verification.narrow_directed import every_table, narrow_lines
-from siliconloom.verification.programs import MEMORY_BYTES, PROGRAM_BASE, RESULTS, product_sizes, random_image
 from siliconloom.verification.shared_directed import shared_programs
 from siliconloom.verification.transposed_directed import transposed_rows
+from siliconloom.verification.writer import product_sizes
 
 PAGE = 4096
 MOST_HELD = MEMORY_BYTES // 8

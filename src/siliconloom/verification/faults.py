@@ -33,7 +33,7 @@ from siliconloom.rtl.npu.geometry import geometry_of
 from siliconloom.rtl.npu.ports import prefixes
 from siliconloom.verification.chain import Places
 from siliconloom.verification.directed import PAGE
-from siliconloom.verification.programs import PROGRAM_BASE, PROGRAM_WORDS, random_image
+from siliconloom.verification.images import PROGRAM_BASE, PROGRAM_WORDS, random_image
 
 LIMIT = 20_000
 """Cycles in which a tile must have stopped."""

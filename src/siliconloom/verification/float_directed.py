@@ -39,7 +39,8 @@ from siliconloom.sim.golden.npu import (
     float_turn_planes,
 )
 from siliconloom.verification.chain import Chain, Image, Places
-from siliconloom.verification.programs import RESULTS, product_sizes, random_image
+from siliconloom.verification.images import RESULTS, random_image
+from siliconloom.verification.writer import product_sizes
 
 EPSILONS = (0.0, 1e-5, 3.0, 1e20)
 """Added to mean squares: nothing, little, as much as these are, so much that nothing else counts."""

@@ -24,7 +24,7 @@ from siliconloom.arch.layout import (
 from siliconloom.arch.vector import SCALAR_BYTES, VectorFunction
 from siliconloom.sim.golden.npu import LoadedProgram, parameter_planes, scalar_bytes
 from siliconloom.verification.chain import Places
-from siliconloom.verification.programs import RESULTS, random_image
+from siliconloom.verification.images import RESULTS, random_image
 
 ROWS = 3
 """Rows of the operands."""

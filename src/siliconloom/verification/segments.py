@@ -17,7 +17,7 @@ MOST_ROWS = 12
 
 
 class SegmentWriter(Protocol):
-    """What a writer of random programs has for its segments, see `verification.programs.Writer`."""
+    """What a writer of random programs has for its segments, see `verification.writer.Writer`."""
 
     tile: NpuTile
     chance: random.Random

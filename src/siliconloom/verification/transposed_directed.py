@@ -15,7 +15,7 @@ from siliconloom.arch.layout import padded, row_values
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.sim.golden.npu import LoadedProgram
 from siliconloom.verification.chain import Places
-from siliconloom.verification.programs import RESULTS, random_image
+from siliconloom.verification.images import RESULTS, random_image
 
 
 def transposed_rows(chip: Chip) -> LoadedProgram:

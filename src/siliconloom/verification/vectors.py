@@ -17,7 +17,8 @@ from siliconloom.sim.chip.engine import run
 from siliconloom.sim.golden.npu import GoldenMachine, LoadedProgram
 from siliconloom.verification.chain import why_no_programs
 from siliconloom.verification.coverage import choose, features
-from siliconloom.verification.programs import PROGRAM_WORDS, RESULTS, random_image, random_program
+from siliconloom.verification.images import PROGRAM_WORDS, RESULTS, random_image
+from siliconloom.verification.programs import random_program
 
 TRACE = 1_000_000
 CANDIDATES = 256

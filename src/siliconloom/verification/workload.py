@@ -36,9 +36,9 @@ from siliconloom.sim.golden.npu import (
     parameter_planes,
     scalar_bytes,
 )
+from siliconloom.verification.images import random_image
 from siliconloom.verification.npu import check_programs
 from siliconloom.verification.parity import Findings
-from siliconloom.verification.programs import random_image
 from siliconloom.workloads import Attention, Gemm, Vector
 
 Bytes = NDArray[np.uint8]
