@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from siliconloom.arch.isa import Address
 from siliconloom.arch.layout import row_values
-from siliconloom.mapper.chip.builder import affine
 from siliconloom.mapper.chip.cache_layout import CacheLayout
 from siliconloom.mapper.chip.lowering import Context, Nest, Walk
+from siliconloom.mapper.chip.rings import affine
 from siliconloom.mapper.chip.tasks import Task
 from siliconloom.mapper.chip.vector_cost import VectorTiling
 from siliconloom.mapper.chip.vector_shape import VectorLayout, VectorShape, vector_shape

@@ -37,9 +37,9 @@ from siliconloom.mapper.chip.attention_places import (
 )
 from siliconloom.mapper.chip.attention_steps import AttentionSteps
 from siliconloom.mapper.chip.attention_tiles import KeyTile, QueryTile
-from siliconloom.mapper.chip.builder import SLOTS, affine
 from siliconloom.mapper.chip.lowering import Walk, joined, when
 from siliconloom.mapper.chip.pipelined import MOST_WRITTEN, Stage, outside, pipeline
+from siliconloom.mapper.chip.rings import SLOTS, affine
 
 
 class AttentionLowering(AttentionSteps):

@@ -21,10 +21,10 @@ from siliconloom.mapper.chip.attention_estimate import (
 )
 from siliconloom.mapper.chip.attention_layout import AttentionLayout, may_stay
 from siliconloom.mapper.chip.attention_places import most_heads, query_parts
-from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.layout import LARGE, Layout
 from siliconloom.mapper.chip.objective import ESTIMATED, Objective
 from siliconloom.mapper.chip.operands import packing_of
+from siliconloom.mapper.chip.rings import SLOTS
 from siliconloom.workloads import Attention
 
 Int = NDArray[np.int64]

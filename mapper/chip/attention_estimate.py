@@ -35,9 +35,9 @@ from siliconloom.mapper.chip.attention_places import (
     query_parts,
     whole_places,
 )
-from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.pipelined import outside
+from siliconloom.mapper.chip.rings import SLOTS
 from siliconloom.mapper.chip.transfers import pieces
 from siliconloom.sim.timing.pace import matmul_pace
 from siliconloom.sim.timing.units import access_cycles, fetch_cycles, moved_bytes, vector_cycles

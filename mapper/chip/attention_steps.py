@@ -16,9 +16,9 @@ from siliconloom.mapper.chip.attention_cost import MOST_SUMMED, AttentionTiling,
 from siliconloom.mapper.chip.attention_layout import AttentionLayout
 from siliconloom.mapper.chip.attention_places import AttentionPart, is_masked
 from siliconloom.mapper.chip.attention_tiles import KeyTile, QueryTile
-from siliconloom.mapper.chip.builder import Loop, Ring, affine
 from siliconloom.mapper.chip.lowering import Context, Nest, when
 from siliconloom.mapper.chip.operands import NO_BIAS, attended, has_biases
+from siliconloom.mapper.chip.rings import Loop, Ring, affine
 from siliconloom.mapper.chip.tasks import Task
 from siliconloom.workloads import Attention
 

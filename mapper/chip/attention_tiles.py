@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from siliconloom.arch.isa import Address
-from siliconloom.mapper.chip.builder import Loop, affine
 from siliconloom.mapper.chip.lowering import Walk, joined
+from siliconloom.mapper.chip.rings import Loop, affine
 
 
 class QueryTile(NamedTuple):

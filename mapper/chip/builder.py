@@ -11,139 +11,23 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.isa import LEVELS, Address, Draft, Instruction, Opcode, Program, Semaphore
 from siliconloom.arch.opcodes import Unit
 from siliconloom.arch.vector import VectorFunction
+from siliconloom.mapper.chip.rings import NOBODY, NOWHERE, SLOTS, LocalSlot, Loop, Region, Ring, RingSide, address
 from siliconloom.mapper.chip.transfers import TransferPiece, pieces
 
-SLOTS = 2
-NOBODY = -1
-"""Semaphore of slots that nobody waits for."""
-
-
-class Loop(Struct, frozen=True):
-    """An open hardware loop; ``level`` is ``None`` when a single iteration needed no loop."""
-
-    level: int | None
-    count: int
-
-    @property
-    def mask(self) -> int:
-        return 0 if self.level is None else 1 << self.level
-
-
-NOWHERE = Address()
-"""At the beginning of a slot."""
-
-
-@lru_cache(maxsize=1 << 14)
-def address(base: int, strides: tuple[int, ...], slot: int = 0, parity: int = 0, odd: int = 0) -> Address:
-    """An `Address`: one for all instructions that have it, in whatever draft of a program."""
-    return Address(base=base, strides=strides, slot=slot, parity=parity, odd=odd)
+LOCAL = ("a", "b", "c", "d")
+"""Fields of an instruction that may be local addresses."""
 
 
 @lru_cache(maxsize=256)
 def _semaphore(name: str, initial: int, cause: str) -> Semaphore:
     return Semaphore(name, initial, cause)
-
-
-class _Local(Struct):
-    """A local address whose parity mask is completed when the loops around it close."""
-
-    base: int
-    slot: int
-    odd: int
-    parity: int = 0
-    strides: tuple[int, ...] = (0,) * LEVELS
-
-    def move(self, by: Address) -> None:
-        """Begin further on, by ``by`` at each turn of the loops."""
-        self.base, self.strides = self.base + by.base, by.strides
-
-    def freeze(self) -> Address:
-        return address(self.base, self.strides, self.slot, self.parity, self.odd)
-
-
-class _Side(Struct):
-    """Cursor of one side of a ring."""
-
-    count: int = 0
-    uses: list[_Local] = field(default_factory=list)
-    """Those inside of open loops."""
-
-
-class Ring(Struct):
-    """Two slots of local memory between a producing and a consuming unit."""
-
-    name: str
-    base: int
-    slot_bytes: int
-    full: int
-    free: int
-    producer: _Side = field(default_factory=_Side)
-    consumer: _Side = field(default_factory=_Side)
-
-    def write_slot(self) -> _Local:
-        """Slot that the producer fills now."""
-        return self._use(self.producer)
-
-    def read_slot(self) -> _Local:
-        """Slot that the consumer reads now."""
-        return self._use(self.consumer)
-
-    def last_slot(self) -> _Local:
-        """Slot that the consumer has read last."""
-        local = self.read_slot()
-        local.odd ^= 1
-        return local
-
-    def written(self) -> None:
-        """Move the producer to the other slot."""
-        self.producer.count += 1
-
-    def read(self) -> None:
-        """Move the consumer to the other slot."""
-        self.consumer.count += 1
-
-    @property
-    def whole(self) -> Ring:
-        """Both slots as one, under the same semaphores: whoever fills it has waited for either slot to be free."""
-        return Ring(self.name, self.base, 0, self.full, self.free)
-
-    @property
-    def full_bit(self) -> int:
-        return 1 << self.full
-
-    @property
-    def free_bit(self) -> int:
-        return 1 << self.free
-
-    def _use(self, side: _Side) -> _Local:
-        local = _Local(self.base, self.slot_bytes, side.count & 1)
-        side.uses.append(local)
-        return local
-
-
-class Region(Struct, frozen=True):
-    """One slot of local memory that a unit both fills and empties: its instructions go one after the other."""
-
-    base: int
-
-    def write_slot(self) -> _Local:
-        """Where a result goes."""
-        return _Local(self.base, 0, 0)
-
-    def read_slot(self) -> _Local:
-        """Where it lies."""
-        return _Local(self.base, 0, 0)
-
-
-LOCAL = ("a", "b", "c", "d")
-"""Fields of an instruction that may be local addresses."""
 
 
 def _frozen(draft: dict[str, object] | Instruction) -> Instruction:
@@ -152,7 +36,7 @@ def _frozen(draft: dict[str, object] | Instruction) -> Instruction:
         return draft
     for name in LOCAL:
         value = draft.get(name)
-        if isinstance(value, _Local):
+        if isinstance(value, LocalSlot):
             draft[name] = value.freeze()
     return Instruction(**draft)  # type: ignore[arg-type]
 
@@ -182,7 +66,7 @@ class ProgramBuilder:
         self.working: list[int | None] = []
         self.semaphores: list[Semaphore] = []
         self.rings: list[Ring] = []
-        self.sides: list[_Side] = []
+        self.sides: list[RingSide] = []
         self.depth = 0
         self.operator = 0
         self.narrow = 0
@@ -518,7 +402,7 @@ class ProgramBuilder:
     def _transfer(
         self,
         opcode: Opcode,
-        slot: Callable[[], _Local],
+        slot: Callable[[], LocalSlot],
         made: Sequence[TransferPiece],
         memory: Address,
         offset: int,
@@ -574,12 +458,3 @@ def _both(memory: Address, local: Address) -> Address:
         return memory
     strides = tuple(abs(one) | abs(other) for one, other in zip(memory.strides, local.strides, strict=True))
     return Address(base=memory.base | local.base, strides=strides)
-
-
-def affine(base: int, *terms: tuple[Loop, int]) -> Address:
-    """Address ``base + sum(index * stride)`` over open loops."""
-    strides = [0] * LEVELS
-    for loop, stride in terms:
-        if loop.level is not None:
-            strides[loop.level] += stride
-    return address(base, tuple(strides))

@@ -12,7 +12,6 @@ from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.layout import sums_room
 from siliconloom.mapper.chip.attention_cost import attention_needs, fewest_keys
 from siliconloom.mapper.chip.bounds import Bound
-from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.gemm_layout import GemmLayout
 from siliconloom.mapper.chip.layout import (
     CONTEXT_SHARES,
@@ -25,6 +24,7 @@ from siliconloom.mapper.chip.layout import (
     room_for_rows,
 )
 from siliconloom.mapper.chip.orientation import oriented
+from siliconloom.mapper.chip.rings import SLOTS
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
 from siliconloom.mapper.chip.tiling import FINE, PARTS, candidates
 from siliconloom.mapper.chip.vector_shape import VectorLayout, vector_shape

@@ -11,8 +11,8 @@ from __future__ import annotations
 from siliconloom.arch.isa import Address
 from siliconloom.arch.layout import INDEX_BYTES, padded
 from siliconloom.arch.vector import VectorFunction
-from siliconloom.mapper.chip.builder import affine
 from siliconloom.mapper.chip.lowering import STILL, Context, Segment, Walk, joined, when
+from siliconloom.mapper.chip.rings import affine
 from siliconloom.mapper.chip.tasks import Task
 from siliconloom.mapper.chip.vector import VectorLowering
 from siliconloom.mapper.chip.vector_cost import VectorTiling

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from siliconloom.arch.isa import Address, Unit
 from siliconloom.arch.layout import parameter_bytes
-from siliconloom.mapper.chip.builder import NOWHERE, SLOTS, Loop, Ring, affine
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape
 from siliconloom.mapper.chip.lowering import STILL, Context, Nest, Segment, Walk, joined, parts_of, when
 from siliconloom.mapper.chip.operands import operands, residual
 from siliconloom.mapper.chip.panels import PanelLayout, PanelPart
+from siliconloom.mapper.chip.rings import NOWHERE, SLOTS, Loop, Ring, affine
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
 from siliconloom.mapper.chip.tiling import GemmTiling
 from siliconloom.workloads import Gemm

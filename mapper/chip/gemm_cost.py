@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.description import Chip, Memory, NpuTile, SystolicArray
 from siliconloom.arch.timing import ACCUMULATOR_WRITE, BARRIER, LOAD_WRITE, QUEUE_POP, STORE_WRITE, TRANSFER_START
-from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape
 from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.panels import PanelLayout
+from siliconloom.mapper.chip.rings import SLOTS
 from siliconloom.mapper.chip.transfers import moved_rows
 from siliconloom.sim.timing.pace import first_load, matmul_pace
 from siliconloom.sim.timing.units import (

@@ -25,9 +25,9 @@ from siliconloom.arch.layout import (
 )
 from siliconloom.arch.packing import may_be_narrow, weight_bytes
 from siliconloom.arch.vector import Count, VectorFunction
-from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.epilogue import EpiloguePass, column_bytes, epilogue, function_bytes
 from siliconloom.mapper.chip.orientation import oriented
+from siliconloom.mapper.chip.rings import SLOTS
 
 LONG_ROW = 8
 """Beats of the DMA, or parts of them of a power of two, from which on a row is filled up to whole ones."""

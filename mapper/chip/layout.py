@@ -14,7 +14,8 @@ from msgspec.structs import asdict
 
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.layout import INDEX_BYTES, is_power, padded, sums_lines, sums_pitch
-from siliconloom.mapper.chip.builder import SLOTS, ProgramBuilder, Region, Ring
+from siliconloom.mapper.chip.builder import ProgramBuilder
+from siliconloom.mapper.chip.rings import SLOTS, Region, Ring
 
 GRAIN = 64
 """Slots are multiples of this many bytes, and of a line of every unit."""

@@ -9,10 +9,11 @@ from msgspec import Struct, field
 
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.isa import Address
-from siliconloom.mapper.chip.builder import NOWHERE, Loop, ProgramBuilder, Ring
+from siliconloom.mapper.chip.builder import ProgramBuilder
 from siliconloom.mapper.chip.layout import Layout, Rings
 from siliconloom.mapper.chip.memory import MemoryMap
 from siliconloom.mapper.chip.operands import Found
+from siliconloom.mapper.chip.rings import NOWHERE, Loop, Ring
 from siliconloom.mapper.chip.tasks import Task
 from siliconloom.workloads import Graph, Operator
 

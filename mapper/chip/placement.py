@@ -23,8 +23,8 @@ from siliconloom.arch.description import Chip, Memory
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.isa import Opcode, Program
 from siliconloom.arch.quantity import format_bytes
-from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.memory import Home, Item, Key, MemoryMap, alignment_of, no_room
+from siliconloom.mapper.chip.rings import SLOTS
 from siliconloom.sim.timing.units import access_cycles, moved_bytes
 
 

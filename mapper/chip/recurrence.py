@@ -8,8 +8,8 @@ one tile of a sequence to the next, and every instruction is complete by itself.
 from __future__ import annotations
 
 from siliconloom.arch.isa import Address
-from siliconloom.mapper.chip.builder import affine
 from siliconloom.mapper.chip.lowering import Context, Walk
+from siliconloom.mapper.chip.rings import affine
 from siliconloom.mapper.chip.tasks import Task
 from siliconloom.mapper.chip.vector import VectorLowering
 from siliconloom.mapper.chip.vector_cost import VectorTiling

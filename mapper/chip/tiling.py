@@ -20,12 +20,12 @@ from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.layout import is_power, next_power, sums_room
 from siliconloom.arch.packing import may_be_narrow
 from siliconloom.arch.vector import Count
-from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.gemm_cost import KEPT, ORDERS, GemmMemories, Order, gemm_costs
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape
 from siliconloom.mapper.chip.layout import LARGE, Layout
 from siliconloom.mapper.chip.objective import ESTIMATED, Objective
 from siliconloom.mapper.chip.orientation import oriented
+from siliconloom.mapper.chip.rings import SLOTS
 from siliconloom.mapper.chip.transfers import LONGEST_ROW, lowest
 
 FINE = 8

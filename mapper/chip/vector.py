@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from siliconloom.arch.isa import Address
-from siliconloom.mapper.chip.builder import affine
 from siliconloom.mapper.chip.lowering import Context, Nest, Walk, when
 from siliconloom.mapper.chip.operands import expert_weights, operands
+from siliconloom.mapper.chip.rings import affine
 from siliconloom.mapper.chip.tasks import Task
 from siliconloom.mapper.chip.vector_cost import VectorTiling
 from siliconloom.mapper.chip.vector_shape import VectorLayout, VectorShape, vector_shape

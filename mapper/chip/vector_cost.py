@@ -11,10 +11,10 @@ from siliconloom.arch.errors import LoomError
 from siliconloom.arch.layout import INDEX_BYTES, padded
 from siliconloom.arch.timing import GATHER_START, LOAD_WRITE, QUEUE_POP, STORE_WRITE, TRANSFER_START
 from siliconloom.arch.vector import ROW_LIMIT, VectorFunction, vector_cost
-from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.cache_layout import CacheLayout
 from siliconloom.mapper.chip.layout import Layout, most_indices
 from siliconloom.mapper.chip.objective import ESTIMATED, Objective
+from siliconloom.mapper.chip.rings import SLOTS
 from siliconloom.mapper.chip.transfers import LONGEST_ROW, lowest, pieces
 from siliconloom.mapper.chip.vector_shape import VectorLayout, VectorShape, tile_counts
 from siliconloom.sim.timing.units import access_cycles, fetch_cycles, moved_bytes, vector_cycles

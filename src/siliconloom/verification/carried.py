@@ -18,12 +18,10 @@ from siliconloom.sim.golden.npu import (
     parameter_planes,
     scalar_bytes,
 )
-from siliconloom.verification.chain import Chain, Places
+from siliconloom.verification.chain import Chain, Fields, Places
 from siliconloom.verification.images import RESULTS, random_image
 from siliconloom.verification.writer import product_sizes
 
-Fields = dict[str, Any]
-"""Fields of an instruction by name."""
 TILES = 3
 ROWS = (200, 5)
 """Rows of a tile; as many only where there is room for tiles of two keys and more."""

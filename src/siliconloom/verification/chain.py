@@ -8,6 +8,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from siliconloom.arch import Chip
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import Instruction, Opcode, Program, Semaphore
@@ -17,6 +18,8 @@ from siliconloom.sim.golden.npu import LoadedProgram
 from siliconloom.verification.images import PROGRAM_BASE, PROGRAM_WORDS
 
 Image = np.ndarray[Any, np.dtype[np.uint8]]
+Fields = dict[str, Any]
+"""Fields of an instruction by name."""
 
 
 class Chain(Struct):
@@ -62,6 +65,12 @@ class Chain(Struct):
 
 BANKS = 8
 """Banks in which programs of benches have their operands, results and parameters: a side of a bank has one user."""
+
+
+def npu_tile(chip: Chip) -> NpuTile:
+    """The tile of a chip that has RTL and runs programs."""
+    assert isinstance(chip.tile, NpuTile)
+    return chip.tile
 
 
 def why_no_programs(tile: NpuTile) -> str:

@@ -29,10 +29,9 @@ from siliconloom.arch.opcodes import OPCODE_BITS, UNIT_BITS, Unit, built_units
 from siliconloom.arch.scaled import result_bytes
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.rtl.bench.programs import EACH, ProgramCase
-from siliconloom.rtl.npu.geometry import geometry_of
+from siliconloom.rtl.npu.geometry import PAGE, geometry_of
 from siliconloom.rtl.npu.ports import prefixes
 from siliconloom.verification.chain import Places
-from siliconloom.verification.directed import PAGE
 from siliconloom.verification.images import PROGRAM_BASE, PROGRAM_WORDS, random_image
 
 LIMIT = 20_000

@@ -38,7 +38,7 @@ from siliconloom.sim.golden.npu import (
     float_scalar_bytes,
     float_turn_planes,
 )
-from siliconloom.verification.chain import Chain, Image, Places
+from siliconloom.verification.chain import Chain, Fields, Image, Places
 from siliconloom.verification.images import RESULTS, random_image
 from siliconloom.verification.writer import product_sizes
 
@@ -57,7 +57,6 @@ LONGEST = 1024
 """Columns of the longest rows."""
 LAST = 0xFF
 """Bits of an fp32 number that a bias leaves: as many as bf16 has."""
-Fields = dict[str, Any]
 
 
 @dataclass

@@ -23,15 +23,13 @@ from siliconloom.arch.layout import (
 )
 from siliconloom.arch.vector import SCALAR_BYTES, VectorFunction
 from siliconloom.sim.golden.npu import LoadedProgram, parameter_planes, scalar_bytes
-from siliconloom.verification.chain import Places
+from siliconloom.verification.chain import Fields, Places
 from siliconloom.verification.images import RESULTS, random_image
 
 ROWS = 3
 """Rows of the operands."""
 WIDEST = 8
 """Values of the widest of narrow lines."""
-Fields = dict[str, Any]
-"""Fields of an instruction by name."""
 PART = 512
 """Bytes of main memory that an operand or a result has."""
 

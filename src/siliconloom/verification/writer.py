@@ -40,7 +40,8 @@ from siliconloom.arch.vector import (
     column_lines,
     vector_cost,
 )
-from siliconloom.mapper.chip.builder import SLOTS, ProgramBuilder, Ring, affine
+from siliconloom.mapper.chip.builder import ProgramBuilder
+from siliconloom.mapper.chip.rings import SLOTS, Ring, affine
 from siliconloom.verification.images import PROGRAM_BASE, RESULTS
 
 MOST_ROWS = 12
