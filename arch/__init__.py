@@ -6,22 +6,30 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from siliconloom.arch.array import SystolicArray
     from siliconloom.arch.datatype import DataType
-    from siliconloom.arch.description import Chip, Memory, NpuTile, PimTile, SystolicArray, SystolicTile, load_chip
+    from siliconloom.arch.description import Chip, load_chip
     from siliconloom.arch.document import Description, Document
     from siliconloom.arch.errors import CheckFailed, DescriptionError, LoomError, NotSupported
     from siliconloom.arch.kinds import machine_kind
+    from siliconloom.arch.memory import Memory
     from siliconloom.arch.names import chip_names, system_names
+    from siliconloom.arch.pim import PimTile
     from siliconloom.arch.system import System, load_group, load_system
+    from siliconloom.arch.tile import NpuTile, SystolicTile
 
 MODULES = {
+    "array": ("SystolicArray",),
     "datatype": ("DataType",),
-    "description": ("Chip", "Memory", "NpuTile", "PimTile", "SystolicArray", "SystolicTile", "load_chip"),
+    "description": ("Chip", "load_chip"),
     "document": ("Description", "Document"),
     "errors": ("CheckFailed", "DescriptionError", "LoomError", "NotSupported"),
     "kinds": ("machine_kind",),
+    "memory": ("Memory",),
     "names": ("chip_names", "system_names"),
+    "pim": ("PimTile",),
     "system": ("System", "load_group", "load_system"),
+    "tile": ("NpuTile", "SystolicTile"),
 }
 """Where each name comes from; it is imported when it is first asked for, so that an error costs no description."""
 _MODULE_OF = {name: module for module, names in MODULES.items() for name in names}

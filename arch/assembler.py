@@ -14,12 +14,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from siliconloom.arch.access import Access, illegal, where
-from siliconloom.arch.description import TILE_FORMATS, Chip, NpuTile
+from siliconloom.arch.array import TILE_FORMATS
+from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.faults import Cause, IllegalProgram
 from siliconloom.arch.isa import Address, Instruction, Opcode, Program, Unit
 from siliconloom.arch.layout import sums_room
 from siliconloom.arch.opcodes import Format, built_units
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import VectorFunction
 
 ACCUMULATOR = -1

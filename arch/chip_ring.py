@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from siliconloom.arch import Chip, LoomError, NotSupported, System, load_system
-from siliconloom.arch.description import NpuTile
 from siliconloom.arch.document import Document
 from siliconloom.arch.link import LinkProtocol
 from siliconloom.arch.ring import RingEngine
 from siliconloom.arch.system import load_group
+from siliconloom.arch.tile import NpuTile
 
 
 def load_ring(name: str | Document, overrides: list[tuple[str, str]]) -> System:

@@ -27,7 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.access import SUM_BYTES
-from siliconloom.arch.description import NpuTile, SystolicArray
+from siliconloom.arch.array import SystolicArray
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import INDEX_BYTES, SPLIT_BITS, Count, VectorFunction, vector_cost
 
 Values = TypeVar("Values", bound=np.generic)

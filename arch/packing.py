@@ -33,8 +33,8 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from siliconloom.arch.array import SystolicArray
 from siliconloom.arch.datatype import INTEGER_CODES, DataType, Packing, scale_bits
-from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.floats import NAN, Patterns, Words, float_product, float_sum, narrowed, patterns_of, widened
 from siliconloom.arch.layout import filled_values, fold_beats, padded, panel_beats, panel_rows
 from siliconloom.arch.scaled import group_rows, is_scaled

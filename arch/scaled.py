@@ -30,8 +30,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from siliconloom.arch.array import SystolicArray
 from siliconloom.arch.datatype import CACHE_SCALED, DataType, Packing
-from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.floats import EXPONENT, FRACTION_BITS, NAN, Words
 
 PLACES = {DataType.INT8: 6, DataType.INT4: 2}

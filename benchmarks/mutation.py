@@ -216,8 +216,8 @@ def packed_stages(folder: Path, simulator: str | None) -> list[Stage]:
 
 def packed_chips() -> dict[str, Any]:
     """Three tiles: headers of two lines and elements of four bytes; codes with a sign, two rows a beat; MX blocks alone."""
+    from siliconloom.arch.array import WeightFormats
     from siliconloom.arch.datatype import INTEGER_CODES, MX_ELEMENTS, DataType
-    from siliconloom.arch.description import WeightFormats
 
     narrow = npu_chips()["two-ports"]
     formats = {"all": INTEGER_CODES + MX_ELEMENTS, "int4": INTEGER_CODES[:1], "blocks": MX_ELEMENTS}
@@ -263,8 +263,8 @@ def cache_stages(folder: Path, simulator: str | None) -> list[Stage]:
 
 def cache_chips() -> dict[str, Any]:
     """Two tiles: every format before elements in fp32, and eight bits beside MX blocks of the same format in fp16."""
+    from siliconloom.arch.array import WeightFormats
     from siliconloom.arch.datatype import CACHE_CODES, MX_ELEMENTS, DataType
-    from siliconloom.arch.description import WeightFormats
 
     narrow, made = npu_chips()["two-ports"], {}
     for name, operand, rows, elements in CACHE:
@@ -399,7 +399,7 @@ class _Tile:
 def array_stages(folder: Path, simulator: str | None) -> list[Stage]:
     """Sequences of products on a small array of every dataflow."""
     from siliconloom.arch import load_chip
-    from siliconloom.arch.description import SystolicArray
+    from siliconloom.arch.array import SystolicArray
     from siliconloom.rtl.bench.runner import run_cases
     from siliconloom.rtl.emit import build_rtl
     from siliconloom.verification.array import compare, random_cases

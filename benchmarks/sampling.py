@@ -19,9 +19,9 @@ from typing import Any
 import yaml
 
 from siliconloom.arch import Chip, LoomError
-from siliconloom.arch.description import NpuTile
 from siliconloom.arch.document import Document
 from siliconloom.arch.isa import Program
+from siliconloom.arch.tile import NpuTile
 from siliconloom.evaluate.chip import check_length
 from siliconloom.mapper.chip.chosen import Part
 from siliconloom.mapper.chip.described import mapping_of

@@ -19,7 +19,7 @@ import numpy as np
 from rich.console import Console
 
 from siliconloom.arch import load_chip
-from siliconloom.arch.description import NpuTile
+from siliconloom.arch.tile import NpuTile
 from siliconloom.execution.constants import constants_of
 from siliconloom.execution.encoding import encoding_of
 from siliconloom.execution.files import FileWeights

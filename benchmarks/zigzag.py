@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from benchmarks.measure import cpu_seconds
 from siliconloom.arch import Chip
-from siliconloom.arch.description import NpuTile
+from siliconloom.arch.tile import NpuTile
 
 RUN = """
 import contextlib, io, json, logging, sys, time

@@ -10,8 +10,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from siliconloom.arch.description import Chip, PimTile
+from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import NotSupported
+from siliconloom.arch.pim import PimTile
 from siliconloom.rtl.array.design import systolic_design
 from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.flows.constraints import constraints

@@ -7,11 +7,11 @@ the memory port to itself.
 from collections.abc import Iterator
 
 from siliconloom.arch.access import Access, illegal, where
-from siliconloom.arch.description import NpuTile
 from siliconloom.arch.faults import Cause, IllegalProgram
 from siliconloom.arch.isa import Instruction, gather_operands, transfer_operands
 from siliconloom.arch.layout import INDEX_BYTES, window_of
 from siliconloom.arch.opcodes import Format, OpcodeSpec, UnitSpec, register_unit
+from siliconloom.arch.tile import NpuTile
 
 ENTRY = ("m", "n", "pitch", "local_pitch", "memory", "local")
 

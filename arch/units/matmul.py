@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from siliconloom.arch import packing
 from siliconloom.arch.access import Access, illegal
-from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import Instruction, compute_operands
 from siliconloom.arch.layout import (
     filled_values,
@@ -16,6 +15,7 @@ from siliconloom.arch.layout import (
     sums_bytes,
 )
 from siliconloom.arch.opcodes import Format, OpcodeSpec, UnitSpec, register_unit
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import ROW_LIMIT
 
 

@@ -7,12 +7,12 @@ import numpy as np
 from siliconloom.arch import scaled
 from siliconloom.arch.access import Access, illegal
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.description import NpuTile
 from siliconloom.arch.floats import values_of
 from siliconloom.arch.isa import Instruction, compute_operands
 from siliconloom.arch.layout import line_values, parameter_bytes, row_values, sums_begin, sums_bytes, sums_line
 from siliconloom.arch.opcodes import Format, OpcodeSpec, UnitSpec, register_unit
 from siliconloom.arch.scaled import keeps_scales
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.units.matmul import check_split, shown_split
 from siliconloom.arch.vector import INPUT_LIMIT, ROW_LIMIT, built_in
 

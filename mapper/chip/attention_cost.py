@@ -8,9 +8,10 @@ from math import lcm
 import numpy as np
 from numpy.typing import NDArray
 
-from siliconloom.arch.description import Chip, NpuTile
+from siliconloom.arch.description import Chip
 from siliconloom.arch.layout import first_values, padded, row_values, sums_room
 from siliconloom.arch.scaled import group_rows, is_scaled
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import COLUMN_LIMIT, ROW_LIMIT
 from siliconloom.mapper.chip.attention_estimate import (
     AttentionCosts,

@@ -15,7 +15,9 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from siliconloom.arch.description import TILE_FORMATS, Chip, NpuTile
+from siliconloom.arch.array import TILE_FORMATS
+from siliconloom.arch.description import Chip
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.timing import (
     ACCUMULATOR_WRITE,
     LOAD_WRITE,

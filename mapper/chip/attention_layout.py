@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from siliconloom.arch.description import TILE_FORMATS, Chip, Memory, NpuTile
+from siliconloom.arch.array import TILE_FORMATS
+from siliconloom.arch.description import Chip
 from siliconloom.arch.layout import (
     filled_values,
     is_power,
@@ -24,8 +25,10 @@ from siliconloom.arch.layout import (
     sums_split,
     window_of,
 )
+from siliconloom.arch.memory import Memory
 from siliconloom.arch.packing import panel_bytes, weight_bytes
 from siliconloom.arch.scaled import group_rows, is_scaled
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.timing import QUEUE_POP, TRANSFER_START
 from siliconloom.arch.vector import Count, VectorFunction
 from siliconloom.mapper.chip.attention_places import (

@@ -7,7 +7,10 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from siliconloom.arch.description import Chip, Memory, NpuTile, PimTile
+from siliconloom.arch.description import Chip
+from siliconloom.arch.memory import Memory
+from siliconloom.arch.pim import PimTile
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.floors import array_floor, read_floor, vector_floor
 from siliconloom.mapper.chip.orientation import oriented

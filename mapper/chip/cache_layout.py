@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from siliconloom.arch.description import Memory, NpuTile
 from siliconloom.arch.layout import line_values, row_values
+from siliconloom.arch.memory import Memory
 from siliconloom.arch.scaled import group_rows
+from siliconloom.arch.tile import NpuTile
 from siliconloom.mapper.chip.attention_layout import AttentionLayout
 from siliconloom.mapper.chip.gemm_layout import BlockRows
 from siliconloom.mapper.chip.operands import Cached, Turned

@@ -14,8 +14,9 @@ from types import MappingProxyType
 from msgspec.structs import replace
 
 from siliconloom.arch.datatype import Packing
-from siliconloom.arch.description import Chip, NpuTile
+from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import NotSupported
+from siliconloom.arch.tile import NpuTile
 from siliconloom.mapper.chip.attention_cost import choose_attention_tilings
 from siliconloom.mapper.chip.bounds import Bound, least_bytes, operator_bound
 from siliconloom.mapper.chip.chosen import Choice, Chosen, Measure, Part, Rivals, SearchEffort, Tiling

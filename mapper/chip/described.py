@@ -15,11 +15,12 @@ import yaml
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from siliconloom.arch.description import Chip, NpuTile
+from siliconloom.arch.description import Chip
 from siliconloom.arch.document import Document
 from siliconloom.arch.errors import LoomError, nearest_name
 from siliconloom.arch.layout import sums_room
 from siliconloom.arch.mapping import DescribedCut, DescribedMapping, DescribedProduct, DescribedTask
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import COLUMN_LIMIT, ROW_LIMIT, vector_cost
 from siliconloom.mapper.chip import mapping as search
 from siliconloom.mapper.chip import program

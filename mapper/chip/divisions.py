@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from siliconloom.arch.description import Chip, NpuTile
+from siliconloom.arch.description import Chip
 from siliconloom.arch.layout import sums_room
+from siliconloom.arch.tile import NpuTile
 from siliconloom.mapper.chip.attention_cost import attention_needs, fewest_keys
 from siliconloom.mapper.chip.bounds import Bound
 from siliconloom.mapper.chip.gemm_layout import GemmLayout

@@ -13,8 +13,9 @@ from collections.abc import Callable, Hashable, Sequence
 from threading import Lock
 from typing import Any
 
-from siliconloom.arch.description import Chip, NpuTile
+from siliconloom.arch.description import Chip
 from siliconloom.arch.isa import Program
+from siliconloom.arch.tile import NpuTile
 from siliconloom.mapper.chip.attention_layout import AttentionLayout
 from siliconloom.mapper.chip.builder import ProgramBuilder
 from siliconloom.mapper.chip.chosen import Chosen, Part

@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from siliconloom.arch.description import NpuTile
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import VectorFunction, vector_cost
 
 GATED = frozenset({VectorFunction.GATED_GELU, VectorFunction.GATED_SILU})

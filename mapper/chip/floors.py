@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from siliconloom.arch.description import NpuTile, SystolicArray
+from siliconloom.arch.array import SystolicArray
 from siliconloom.arch.packing import header_lines, worked_rows
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import ROW_LIMIT, VectorFunction, vector_cost
 from siliconloom.workloads import Attention, Gemm, Operator, Vector
 

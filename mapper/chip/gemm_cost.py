@@ -14,7 +14,10 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from siliconloom.arch.description import Chip, Memory, NpuTile, SystolicArray
+from siliconloom.arch.array import SystolicArray
+from siliconloom.arch.description import Chip
+from siliconloom.arch.memory import Memory
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.timing import ACCUMULATOR_WRITE, BARRIER, LOAD_WRITE, QUEUE_POP, STORE_WRITE, TRANSFER_START
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape
 from siliconloom.mapper.chip.orientation import oriented

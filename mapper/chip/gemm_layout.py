@@ -9,8 +9,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from siliconloom.arch.array import SystolicArray
 from siliconloom.arch.datatype import DataType, Packing
-from siliconloom.arch.description import NpuTile, SystolicArray
 from siliconloom.arch.layout import (
     is_power,
     line_values,
@@ -24,6 +24,7 @@ from siliconloom.arch.layout import (
     window_of,
 )
 from siliconloom.arch.packing import may_be_narrow, weight_bytes
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import Count, VectorFunction
 from siliconloom.mapper.chip.epilogue import EpiloguePass, column_bytes, epilogue, function_bytes
 from siliconloom.mapper.chip.orientation import oriented

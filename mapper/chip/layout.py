@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Mapping
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from siliconloom.arch.description import NpuTile
 from siliconloom.arch.layout import INDEX_BYTES, is_power, padded, sums_lines, sums_pitch
+from siliconloom.arch.tile import NpuTile
 from siliconloom.mapper.chip.builder import ProgramBuilder
 from siliconloom.mapper.chip.rings import SLOTS, Region, Ring
 

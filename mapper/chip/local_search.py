@@ -18,10 +18,11 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from siliconloom.arch.description import Chip, NpuTile
+from siliconloom.arch.description import Chip
 from siliconloom.arch.document import Document
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.isa import Program
+from siliconloom.arch.tile import NpuTile
 from siliconloom.mapper.chip.attention_cost import AttentionTiling, attention_tiling
 from siliconloom.mapper.chip.bounds import least_bytes, mean_bound
 from siliconloom.mapper.chip.budget import Budget

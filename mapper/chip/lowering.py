@@ -7,8 +7,9 @@ from functools import lru_cache
 
 from msgspec import Struct, field
 
-from siliconloom.arch.description import Chip, NpuTile
+from siliconloom.arch.description import Chip
 from siliconloom.arch.isa import Address
+from siliconloom.arch.tile import NpuTile
 from siliconloom.mapper.chip.builder import ProgramBuilder
 from siliconloom.mapper.chip.layout import Layout, Rings
 from siliconloom.mapper.chip.memory import MemoryMap

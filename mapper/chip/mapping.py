@@ -11,10 +11,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from siliconloom.arch.datatype import DataType, Packing
-from siliconloom.arch.description import Chip, NpuTile, SystolicTile
+from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.isa import Instruction, Opcode, Program
 from siliconloom.arch.packing import has_groups
+from siliconloom.arch.tile import NpuTile, SystolicTile
 from siliconloom.mapper.chip.bounds import graph_bound
 from siliconloom.mapper.chip.choice import (
     FEW,

@@ -8,10 +8,12 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from siliconloom.arch.description import Chip, Held, NpuTile
+from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.layout import padded
+from siliconloom.arch.memory import Held
 from siliconloom.arch.quantity import format_bytes
+from siliconloom.arch.tile import NpuTile
 
 ALIGNMENT = 64
 """Bytes that objects begin at multiples of, at least."""

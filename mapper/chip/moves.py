@@ -14,8 +14,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from siliconloom.arch.description import Chip, NpuTile
+from siliconloom.arch.description import Chip
 from siliconloom.arch.layout import padded, sums_pitch, sums_room
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import COLUMN_LIMIT, ROW_LIMIT
 from siliconloom.mapper.chip.attention_cost import attention_needs, carries, key_unit
 from siliconloom.mapper.chip.attention_layout import AttentionLayout, may_stay

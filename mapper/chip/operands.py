@@ -12,8 +12,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from siliconloom.arch.array import SystolicArray
 from siliconloom.arch.datatype import CACHE_SCALED, DataType, Packing
-from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.layout import line_values
 from siliconloom.arch.scaled import group_rows, keeps_scales
 from siliconloom.arch.vector import VectorFunction

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from siliconloom.arch.description import NpuTile, SystolicArray
+from siliconloom.arch.array import SystolicArray
+from siliconloom.arch.tile import NpuTile
 
 
 def exchanges(tile: NpuTile) -> bool:

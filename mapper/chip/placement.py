@@ -19,9 +19,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from siliconloom.arch.description import Chip, Memory
+from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.isa import Opcode, Program
+from siliconloom.arch.memory import Memory
 from siliconloom.arch.quantity import format_bytes
 from siliconloom.mapper.chip.memory import Home, Item, Key, MemoryMap, alignment_of, no_room
 from siliconloom.mapper.chip.rings import SLOTS

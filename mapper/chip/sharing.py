@@ -13,7 +13,8 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from siliconloom.arch.description import Chip, NpuTile
+from siliconloom.arch.description import Chip
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import vector_cost
 from siliconloom.mapper.chip.bounds import data_bytes
 from siliconloom.mapper.chip.floors import array_floor, vector_floor

@@ -16,9 +16,10 @@ from msgspec import Struct
 from msgspec.structs import astuple
 from numpy.typing import NDArray
 
-from siliconloom.arch.description import Chip, NpuTile
+from siliconloom.arch.description import Chip
 from siliconloom.arch.layout import is_power, next_power, sums_room
 from siliconloom.arch.packing import may_be_narrow
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import Count
 from siliconloom.mapper.chip.gemm_cost import KEPT, ORDERS, GemmMemories, Order, gemm_costs
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape

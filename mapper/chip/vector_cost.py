@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from siliconloom.arch.description import Chip, NpuTile
+from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.layout import INDEX_BYTES, padded
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.timing import GATHER_START, LOAD_WRITE, QUEUE_POP, STORE_WRITE, TRANSFER_START
 from siliconloom.arch.vector import ROW_LIMIT, VectorFunction, vector_cost
 from siliconloom.mapper.chip.cache_layout import CacheLayout

@@ -8,10 +8,10 @@ import numpy as np
 from msgspec import Struct
 
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.description import NpuTile
 from siliconloom.arch.floats import patterns_of
 from siliconloom.arch.layout import INDEX_BYTES, padded, parameter_bytes, row_values, window_of
 from siliconloom.arch.scaled import group_rows
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import VectorFunction, vector_cost
 from siliconloom.mapper.chip.gemm_layout import row_bytes
 from siliconloom.mapper.chip.layout import index_bytes, most_indices

@@ -10,8 +10,8 @@ from amaranth import Cat, Const, Module, Signal
 from amaranth.hdl import Value
 from amaranth.lib.wiring import In, Out
 
+from siliconloom.arch.array import ARRAY_FORMATS, SystolicArray
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.description import ARRAY_FORMATS, SystolicArray
 from siliconloom.arch.errors import NotSupported
 from siliconloom.rtl.cells.arithmetic import SUM_BITS, Integers
 from siliconloom.rtl.cells.floating import (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from siliconloom.arch.array import SystolicArray
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.timing import INPUT_SLICE
 from siliconloom.rtl.array.arithmetic import arithmetic_of
 from siliconloom.rtl.array.folds import ArrayProduct, FoldBeats, FoldCase, Matrix, folds_of, operands, pack

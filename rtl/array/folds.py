@@ -9,8 +9,8 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
+from siliconloom.arch.array import SystolicArray
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.floats import chain_product, patterns_of, widened
 from siliconloom.arch.layout import fold_tile, summing_order
 from siliconloom.rtl.array.arithmetic import arithmetic_of

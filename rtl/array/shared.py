@@ -12,7 +12,7 @@ from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.hdl import Value, signed
 from amaranth.lib.wiring import In, Out
 
-from siliconloom.arch.description import SystolicArray
+from siliconloom.arch.array import SystolicArray
 from siliconloom.arch.shared import CODE_FORMATS, CodeFormat
 from siliconloom.rtl.array.arithmetic import arithmetic_of
 from siliconloom.rtl.array.weights import weight_marks

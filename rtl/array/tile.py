@@ -13,8 +13,8 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch import timing
+from siliconloom.arch.array import SystolicArray
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.layout import fold_beats
 from siliconloom.rtl.array.arithmetic import arithmetic_of
 from siliconloom.rtl.array.element import stationary_controls

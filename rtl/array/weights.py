@@ -17,8 +17,8 @@ from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.hdl import Value, signed
 from amaranth.lib.wiring import In, Out
 
+from siliconloom.arch.array import SystolicArray
 from siliconloom.arch.datatype import INTEGER_CODES, DataType
-from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.packing import SCALE, header_lines
 from siliconloom.arch.scaled import PLACES
 from siliconloom.rtl.array.arithmetic import Widening, arithmetic_of

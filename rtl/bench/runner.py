@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from siliconloom.arch.description import SystolicArray
+from siliconloom.arch.array import SystolicArray
 from siliconloom.arch.errors import CheckFailed, LoomError, nearest_name
 from siliconloom.arch.memo import compiled_memo, key_of
 from siliconloom.rtl.array.arithmetic import operand_type

@@ -17,9 +17,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from siliconloom.arch.description import Chip, NpuTile
+from siliconloom.arch.description import Chip
 from siliconloom.arch.isa import WORD_BYTES, Address, Instruction, Opcode, Program, Semaphore
 from siliconloom.arch.layout import packed, padded, row_values
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import COLUMN_LINES, VectorFunction
 from siliconloom.rtl.flows.channels import interface_of
 from siliconloom.rtl.flows.rules import protocol_rules

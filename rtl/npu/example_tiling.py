@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import WORD_BYTES
 from siliconloom.arch.layout import next_power, padded, panel_rows, row_unit, row_values, sums_lines, sums_pitch
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import COLUMN_LINES
 from siliconloom.rtl.npu.geometry import PAGE
 

@@ -7,10 +7,12 @@ from math import gcd
 from msgspec import Struct
 
 from siliconloom.arch import isa, timing
+from siliconloom.arch.array import ARRAY_FORMATS, SystolicArray
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.description import ARRAY_FORMATS, Chip, NpuTile, SystolicArray, SystolicTile
+from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.layout import INDEX_BYTES, MOST_SPLIT, is_power, next_power, row_unit, sums_lines, sums_pitch
+from siliconloom.arch.tile import NpuTile, SystolicTile
 
 LOCAL_BITS = isa.LOCAL_BITS
 """Bits of a local byte address."""

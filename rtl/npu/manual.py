@@ -9,7 +9,7 @@ from __future__ import annotations
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from siliconloom.arch import timing
-from siliconloom.arch.description import INTERVAL_ONE, Chip, NpuTile
+from siliconloom.arch.description import INTERVAL_ONE, Chip
 from siliconloom.arch.faults import cause_table
 from siliconloom.arch.isa import (
     DTYPES,
@@ -24,6 +24,7 @@ from siliconloom.arch.isa import (
 )
 from siliconloom.arch.layout import INDEX_BYTES, MOST_SPLIT, summing_order, sums_room
 from siliconloom.arch.opcodes import Format, built_units, opcode_table
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import COLUMN_LIMIT, ROW_LIMIT, function_table
 from siliconloom.rtl.npu.circuits import engines, readers, sharers, sums_readers, sums_writers, unit_circuits, writers
 from siliconloom.rtl.npu.example import example_run

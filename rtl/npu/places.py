@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from siliconloom.arch.description import NpuTile
 from siliconloom.arch.layout import padded, row_unit, sums_pitch
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import SCALAR_BYTES
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from siliconloom.arch.area import logic_transistors
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.description import Chip, NpuTile, PimTile
-from siliconloom.arch.pim import Command
+from siliconloom.arch.description import Chip
+from siliconloom.arch.pim import Command, PimTile
 from siliconloom.arch.technology import (
     BANK_ENERGY,
     CLOCK_SHARE,
@@ -16,6 +16,7 @@ from siliconloom.arch.technology import (
     Technology,
     mac_transistors,
 )
+from siliconloom.arch.tile import NpuTile
 from siliconloom.sim.chip.levels import READ, WRITE
 from siliconloom.sim.chip.tables import Counter, Int
 

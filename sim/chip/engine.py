@@ -8,12 +8,13 @@ from collections.abc import Callable, Hashable
 import numpy as np
 from msgspec import Struct
 
-from siliconloom.arch.description import Chip, NpuTile
+from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.faults import Cause, IllegalProgram
 from siliconloom.arch.isa import Draft, Opcode, Program, Unit, disassemble
 from siliconloom.arch.machine_code import FixedArgument
 from siliconloom.arch.opcodes import memory_units
+from siliconloom.arch.tile import NpuTile
 from siliconloom.sim.chip.levels import level_traffic
 from siliconloom.sim.chip.state import (
     CYCLES,

@@ -6,8 +6,9 @@ from functools import cache
 
 from msgspec import Struct
 
-from siliconloom.arch.description import Chip, Memory
+from siliconloom.arch.description import Chip
 from siliconloom.arch.dram import Dram
+from siliconloom.arch.memory import Memory
 
 PROBE = 1 << 17
 """Requests of the stream that measures a channel: tens of refreshes, hundreds of rows."""

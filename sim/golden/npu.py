@@ -13,13 +13,15 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from siliconloom.arch.array import TILE_FORMATS
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.description import TILE_FORMATS, Chip, NpuTile
+from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.floats import narrowed
 from siliconloom.arch.isa import Instruction, Opcode, Program
 from siliconloom.arch.layout import padded, sums_lines
 from siliconloom.arch.opcodes import Format
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import SCALAR_BYTES
 from siliconloom.sim.golden import functions
 from siliconloom.sim.golden.opcodes import EXECUTIONS

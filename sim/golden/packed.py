@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch import packing as layout
+from siliconloom.arch.array import SystolicArray
 from siliconloom.arch.datatype import INTEGER_CODES, DataType, Packing, scale_bits
-from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.floats import Words, narrowed, widened
 from siliconloom.arch.kernels import kernel
 from siliconloom.arch.layout import padded, panel_rows, unpacked

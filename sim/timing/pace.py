@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from siliconloom.arch.array import SystolicArray
 from siliconloom.arch.datatype import Packing
-from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.packing import loads, worked_rows
 from siliconloom.arch.timing import LOADER_GAP, OPERAND_LATENCY
 from siliconloom.sim.timing.systolic import gemm_run

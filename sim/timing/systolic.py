@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from siliconloom.arch.array import SystolicArray
 from siliconloom.arch.datatype import Packing
-from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.packing import fold_loads, loads, worked_rows
 from siliconloom.arch.timing import INPUT_SLICE
 

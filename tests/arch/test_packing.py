@@ -7,8 +7,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from siliconloom.arch import packing as packed
+from siliconloom.arch.array import SystolicArray, WeightFormats
 from siliconloom.arch.datatype import INTEGER_CODES, MX_ELEMENTS, DataType, Packing
-from siliconloom.arch.description import SystolicArray, WeightFormats
 from siliconloom.arch.floats import patterns_of, values_of, widened
 from siliconloom.arch.layout import fold_beats
 from siliconloom.arch.layout import packed as in_lines_of

@@ -18,6 +18,9 @@ from tests.workloads.onnx_files import OnnxWriter
 
 MODULES = (
     "arch.description",
+    "arch.tile",
+    "arch.array",
+    "arch.memory",
     "arch.system",
     "arch.network",
     "arch.link",

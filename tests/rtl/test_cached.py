@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from siliconloom.arch import load_chip
+from siliconloom.arch.array import SystolicArray
 from siliconloom.arch.assembler import check_program
 from siliconloom.arch.datatype import CACHE_CODES, DataType, Packing
-from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.faults import IllegalProgram
 from siliconloom.arch.floats import narrowed, values_of, widened
 from siliconloom.arch.isa import Address, Instruction, Opcode, Program, decode, encode

@@ -5,9 +5,9 @@ import pytest
 from amaranth.sim import Simulator
 
 from siliconloom.arch import load_chip
+from siliconloom.arch.array import SystolicArray
 from siliconloom.arch.assembler import check_program
 from siliconloom.arch.datatype import MX_ELEMENTS, DataType, Packing
-from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.faults import IllegalProgram
 from siliconloom.arch.floats import widened
 from siliconloom.arch.isa import Address, Instruction, Opcode, Program, decode, encode

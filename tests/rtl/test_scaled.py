@@ -6,9 +6,9 @@ from amaranth.sim import Simulator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from siliconloom.arch.array import SystolicArray
 from siliconloom.arch.assembler import check_program
 from siliconloom.arch.datatype import CACHE_SCALED, DataType, Packing
-from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.faults import IllegalProgram
 from siliconloom.arch.floats import narrowed
 from siliconloom.arch.isa import Address, Instruction, Opcode, Program, decode, encode

@@ -11,7 +11,7 @@ from amaranth._unused import MustUse
 
 import siliconloom
 from siliconloom.arch import LoomError, timing
-from siliconloom.arch.description import SystolicArray
+from siliconloom.arch.array import SystolicArray
 from siliconloom.rtl.library import Library
 from siliconloom.rtl.npu.geometry import geometry_of
 from siliconloom.rtl.npu.tile import NpuTileCircuit

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from siliconloom.arch import LoomError, NotSupported, load_chip
-from siliconloom.arch.description import VectorUnit
 from siliconloom.arch.document import Document
+from siliconloom.arch.tile import VectorUnit
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.evaluate.chip import simulate
 from siliconloom.evaluate.machine import evaluate, read_machine

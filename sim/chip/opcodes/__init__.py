@@ -15,10 +15,12 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from siliconloom.arch.description import Chip, Memory, NpuTile, SystolicTile
+from siliconloom.arch.description import Chip
 from siliconloom.arch.isa import Instruction
+from siliconloom.arch.memory import Memory
 from siliconloom.arch.opcodes import Opcode
 from siliconloom.arch.registry import Registry, discover
+from siliconloom.arch.tile import NpuTile, SystolicTile
 
 Int = NDArray[np.int64]
 

@@ -1,8 +1,8 @@
 """Products on the array: the fold run that the kernel overlaps with the product before."""
 
-from siliconloom.arch.description import NpuTile, SystolicTile
 from siliconloom.arch.opcodes import Opcode
 from siliconloom.arch.packing import weight_bytes, worked_rows
+from siliconloom.arch.tile import NpuTile, SystolicTile
 from siliconloom.arch.timing import ACCUMULATOR_WRITE
 from siliconloom.sim.chip.opcodes import TIMINGS, Counter, Timing, Work
 from siliconloom.sim.timing.systolic import gemm_run

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from siliconloom.arch.description import NpuTile
 from siliconloom.arch.floats import Patterns, Words, narrowed, widened
 from siliconloom.arch.isa import Instruction
 from siliconloom.arch.layout import (
@@ -23,6 +22,7 @@ from siliconloom.arch.layout import (
 from siliconloom.arch.opcodes import Opcode
 from siliconloom.arch.packing import may_be_narrow, weight_bytes
 from siliconloom.arch.shared import CODE_FORMATS, from_memory, is_coded, shared_product
+from siliconloom.arch.tile import NpuTile
 from siliconloom.sim.golden import functions
 from siliconloom.sim.golden.float_functions import lowered
 from siliconloom.sim.golden.floating import elements

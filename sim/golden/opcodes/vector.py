@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.description import NpuTile
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.floats import Words, flushed, narrowed
 from siliconloom.arch.isa import Instruction
 from siliconloom.arch.layout import line_values, padded, row_values
 from siliconloom.arch.opcodes import Opcode
 from siliconloom.arch.scaled import keeps_scales, scaled_codes
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.units.vector import result_bytes
 from siliconloom.arch.vector import ROW_LIMIT
 from siliconloom.sim.golden.floating import FLOAT_GOLDEN, MOVES, FloatOperands

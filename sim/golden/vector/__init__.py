@@ -13,11 +13,11 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from siliconloom.arch.description import NpuTile
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.isa import Instruction, last_seen
 from siliconloom.arch.layout import line_values, padded, panels_of_sums, row_values
 from siliconloom.arch.registry import Registry, discover
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import COLUMN_LINES, SCALAR_BYTES, TABLE_BYTES, Parameters, VectorFunction
 from siliconloom.sim.golden import functions
 

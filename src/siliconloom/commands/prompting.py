@@ -46,7 +46,7 @@ class SpokenTo(NamedTuple):
 
 def run_prompt(asked: PromptAsked) -> None:
     """Run the programs of a prompt and of every token behind it, print the text as it comes, then what it takes."""
-    from siliconloom.arch.description import NpuTile
+    from siliconloom.arch.tile import NpuTile
     from siliconloom.evaluate.generation import plan_generation
     from siliconloom.execution.constants import ModelConstants, epsilon_of, rope_base_of
     from siliconloom.execution.files import FileWeights

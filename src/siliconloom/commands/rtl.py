@@ -31,8 +31,8 @@ def command(
     """
     from siliconloom.api.hardware import read_hardware
     from siliconloom.arch import Chip, LoomError
-    from siliconloom.arch.description import NpuTile
     from siliconloom.arch.document import parse_assignments
+    from siliconloom.arch.tile import NpuTile
     from siliconloom.render.emission import emission_lines, warn_of_fallback, warn_of_no_bench
     from siliconloom.render.output import check_outputs, write_json
     from siliconloom.render.tables import console, under_way

@@ -12,14 +12,15 @@ from msgspec.structs import replace
 from siliconloom import __version__
 from siliconloom.arch import Chip, LoomError, load_chip
 from siliconloom.arch.area import AREA_EXCLUDED, chip_area
-from siliconloom.arch.description import Memory, NpuTile
 from siliconloom.arch.document import Document
 from siliconloom.arch.isa import Program, Unit
 from siliconloom.arch.layout import next_power
+from siliconloom.arch.memory import Memory
 from siliconloom.arch.opcodes import shown_units
 from siliconloom.arch.overrides import split_overrides
 from siliconloom.arch.quantity import format_si
 from siliconloom.arch.schemas import RESULT_SCHEMA as SCHEMA
+from siliconloom.arch.tile import NpuTile
 from siliconloom.evaluate.asked import asked
 from siliconloom.evaluate.hardware import PROVEN, SPECIFIED, hardware_of, hardware_summary
 from siliconloom.evaluate.placement import placed_summary

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from siliconloom.arch import Chip, LoomError, NotSupported
-from siliconloom.arch.description import NpuTile
 from siliconloom.arch.gpu import Gpu, load_gpu, refuse_idle
 from siliconloom.arch.gpu_system import NCCL, joined
 from siliconloom.arch.kinds import is_gpu
 from siliconloom.arch.network import Endpoint, LinkPort, Topology, wire
 from siliconloom.arch.result import digest_of
 from siliconloom.arch.system import Policy, System, load_group
+from siliconloom.arch.tile import NpuTile
 from siliconloom.baselines.fabric import GpuFabric
 from siliconloom.baselines.machine import GpuMachine
 from siliconloom.evaluate.chip_machine import ChipMachine

@@ -15,9 +15,9 @@ from typing import Any
 from msgspec import Struct
 
 from siliconloom.arch import Chip, load_chip
-from siliconloom.arch.description import NpuTile
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.overrides import split_overrides
+from siliconloom.arch.tile import NpuTile
 from siliconloom.evaluate.chip import Simulation, check_floors, check_length
 from siliconloom.mapper.chip.kept import kept_of
 from siliconloom.mapper.chip.mapping import map_workload

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from siliconloom.arch import Chip
+from siliconloom.arch.array import SystolicArray
 from siliconloom.arch.assembler import Violation, violations
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.description import NpuTile, SystolicArray, SystolicTile
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.faults import Cause
 from siliconloom.arch.isa import Program
 from siliconloom.arch.opcodes import Opcode
+from siliconloom.arch.tile import NpuTile, SystolicTile
 from siliconloom.rtl.npu.geometry import geometry_of, without_circuit
 
 PROVEN, SPECIFIED = "proven", "specified"

@@ -19,9 +19,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from siliconloom.arch import Chip
-from siliconloom.arch.description import NpuTile
 from siliconloom.arch.pim import Command, MacroKind, check_macro
 from siliconloom.arch.system import Policy
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import VectorFunction, vector_cost
 from siliconloom.evaluate.channels import channel_run, products, row_stream
 from siliconloom.evaluate.chip import Simulation

@@ -6,8 +6,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from siliconloom.arch.description import Chip, NpuTile
+from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError, nearest_name
+from siliconloom.arch.tile import NpuTile
 from siliconloom.mapper.chip.exact_placement import Solved, is_available, solve
 from siliconloom.mapper.chip.mapping import first_demands, fit_precision, map_workload
 from siliconloom.mapper.chip.placement import Placement, PlacementChoice, Tried, cost_of, place

@@ -10,11 +10,11 @@ import numpy as np
 from msgspec import Struct
 
 from siliconloom.arch import LoomError, NotSupported
-from siliconloom.arch.description import NpuTile
 from siliconloom.arch.document import Document
 from siliconloom.arch.fleet import ReplicaRole
 from siliconloom.arch.quantity import format_bytes
 from siliconloom.arch.serving import Batching, Order, Router, ServeSettings
+from siliconloom.arch.tile import NpuTile
 from siliconloom.baselines.machine import GpuMachine
 from siliconloom.baselines.stacks import NO_STACK, Stack
 from siliconloom.evaluate.cluster import chip_alone

@@ -10,8 +10,8 @@ from typing import Any, get_args
 
 from siliconloom import __version__
 from siliconloom.arch import Chip, LoomError, SystolicArray
-from siliconloom.arch.description import PimTile
 from siliconloom.arch.errors import nearest_name
+from siliconloom.arch.pim import PimTile
 from siliconloom.arch.progress import NOBODY, Watcher
 from siliconloom.arch.working import working_folder
 from siliconloom.rtl.array.arithmetic import operand_type

@@ -13,7 +13,9 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from siliconloom.arch.description import Chip, Memory, NpuTile
+from siliconloom.arch.description import Chip
+from siliconloom.arch.memory import Memory
+from siliconloom.arch.tile import NpuTile
 from siliconloom.mapper.chip.program import MappedWorkload
 from siliconloom.sim.chip.engine import Run
 from siliconloom.workloads import Graph

@@ -7,8 +7,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from siliconloom.arch.description import Chip, NpuTile
+from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError, NotSupported
+from siliconloom.arch.tile import NpuTile
 from siliconloom.execution.reference import ROPE_BASE
 from siliconloom.workloads import Graph, Operator, Vector
 from siliconloom.workloads.architecture import EPSILON

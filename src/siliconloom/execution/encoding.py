@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.description import NpuTile
 from siliconloom.arch.floats import patterns_of, values_of
 from siliconloom.arch.layout import line_values, padded
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import Parameters, VectorFunction
 from siliconloom.execution.quantize import Columns, Quantized, Scalars
 from siliconloom.sim.golden.npu import (

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.datatype import CACHE_SCALED, DataType
-from siliconloom.arch.description import NpuTile
 from siliconloom.arch.floats import (
     SIGN,
     Words,
@@ -33,6 +32,7 @@ from siliconloom.arch.layout import summing_order
 from siliconloom.arch.packing import quantised, unpacked
 from siliconloom.arch.scaled import numbers_of, scaled_codes
 from siliconloom.arch.shared import CODE_FORMATS, WholeNumbers, is_coded, shared_product
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import RISE_LIMIT, VectorFunction
 from siliconloom.execution.integers import CarriedRows
 from siliconloom.execution.quantize import Columns, Quantized

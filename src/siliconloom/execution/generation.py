@@ -16,9 +16,9 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from siliconloom.arch.description import NpuTile
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.layout import INDEX_BYTES
+from siliconloom.arch.tile import NpuTile
 from siliconloom.execution.constants import ModelConstants
 from siliconloom.execution.encoding import encoding_of
 from siliconloom.execution.image import Image, room_of, stored_columns

@@ -13,7 +13,7 @@ from msgspec import Struct
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from siliconloom.arch.description import TILE_FORMATS, NpuTile
+from siliconloom.arch.array import TILE_FORMATS
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.floats import flushed, narrowed, widened
 from siliconloom.arch.isa import WORD_BYTES, Opcode
@@ -21,6 +21,7 @@ from siliconloom.arch.layout import INDEX_BYTES, blocks_of, packed, padded, unpa
 from siliconloom.arch.packing import Packed, packed_weights, panel_bytes
 from siliconloom.arch.scaled import numbers_of, scaled_codes
 from siliconloom.arch.shared import in_memory
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import VectorFunction, built_in
 from siliconloom.execution.encoding import encoding_of
 from siliconloom.execution.quantize import Quantized

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from msgspec.structs import asdict
 
-from siliconloom.arch.description import NpuTile
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.files import write_file
+from siliconloom.arch.tile import NpuTile
 from siliconloom.execution.run import ModelRun
 
 SCHEMA = "siliconloom.values/1"

@@ -12,10 +12,10 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from siliconloom.arch.description import NpuTile
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.layout import INDEX_BYTES
 from siliconloom.arch.progress import NOBODY, Watcher
+from siliconloom.arch.tile import NpuTile
 from siliconloom.execution.encoding import encoding_of
 from siliconloom.execution.floats import FloatParameters, FloatReading, depths_of
 from siliconloom.execution.image import Image, read_cache, refuse, room_of, stored_columns

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from siliconloom.arch.description import Memory
 from siliconloom.arch.errors import LoomError
+from siliconloom.arch.memory import Memory
 from siliconloom.sim.timing.units import striped_bytes
 
 

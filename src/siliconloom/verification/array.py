@@ -6,9 +6,9 @@ import random
 
 from siliconloom.arch import Chip, SystolicArray
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.description import SystolicTile
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.isa import Instruction, Opcode, Program
+from siliconloom.arch.tile import SystolicTile
 from siliconloom.arch.verified import ArrayCase, ArrayShape, GemmWork, NamedGemm, Seen, VerifiedArray
 from siliconloom.mapper.chip.program import MappedWorkload
 from siliconloom.rtl.array.arithmetic import operand_type

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from siliconloom.arch import Chip
+from siliconloom.arch.array import SystolicArray
 from siliconloom.arch.datatype import CACHE_CODES, CACHE_SCALED, DataType, Packing
-from siliconloom.arch.description import NpuTile, SystolicArray
 from siliconloom.arch.floats import patterns_of, values_of
 from siliconloom.arch.isa import Address, Opcode
 from siliconloom.arch.layout import line_values, product_values, row_unit, row_values
 from siliconloom.arch.packing import weight_bytes
 from siliconloom.arch.scaled import NO_NUMBER, group_rows, result_bytes
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.sim.golden.npu import LoadedProgram
 from siliconloom.verification.chain import Image

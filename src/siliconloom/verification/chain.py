@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from siliconloom.arch import Chip
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import Instruction, Opcode, Program, Semaphore
 from siliconloom.arch.layout import next_power, row_unit
 from siliconloom.arch.opcodes import Format, Unit
+from siliconloom.arch.tile import NpuTile
 from siliconloom.sim.golden.npu import LoadedProgram
 from siliconloom.verification.images import PROGRAM_BASE, PROGRAM_WORDS
 

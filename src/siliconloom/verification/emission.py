@@ -6,8 +6,8 @@ from typing import get_args
 
 from siliconloom.arch import Chip, LoomError, System
 from siliconloom.arch.chip_ring import ring_parts
-from siliconloom.arch.description import NpuTile
 from siliconloom.arch.errors import nearest_name
+from siliconloom.arch.tile import NpuTile
 from siliconloom.rtl.emit import Bundle, build_rtl, package
 from siliconloom.rtl.library import Library, ResetStyle
 from siliconloom.rtl.link.design import ring_design

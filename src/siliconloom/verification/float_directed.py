@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch import Chip
+from siliconloom.arch.array import SystolicArray
 from siliconloom.arch.datatype import INTEGER_CODES, MX_ELEMENTS, DataType, Packing
-from siliconloom.arch.description import NpuTile, SystolicArray
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.floats import SIGN, Words, float_product, patterns_of, widened
 from siliconloom.arch.isa import LOCAL_BITS, Address, Opcode
@@ -29,6 +29,7 @@ from siliconloom.arch.packing import (
     unpacked_weights,
     weight_bytes,
 )
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.sim.golden import float_functions
 from siliconloom.sim.golden.npu import (

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from siliconloom.arch import Chip
 from siliconloom.arch.assembler import check_program
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.description import NpuTile
 from siliconloom.arch.document import Document
+from siliconloom.arch.tile import NpuTile
 from siliconloom.execution.image import refuse
 from siliconloom.execution.run import ModelRun, run_model, vocabulary
 from siliconloom.execution.walk import At

@@ -9,9 +9,10 @@ from typing import Any
 from siliconloom import __version__
 from siliconloom.arch import Chip, System
 from siliconloom.arch.chip_ring import ring_parts
-from siliconloom.arch.description import PimTile, SystolicTile
+from siliconloom.arch.pim import PimTile
 from siliconloom.arch.progress import NOBODY, Watcher
 from siliconloom.arch.result import digest_of
+from siliconloom.arch.tile import SystolicTile
 from siliconloom.arch.verified import Verified, totals_of
 from siliconloom.mapper.chip.program import MappedWorkload
 from siliconloom.rtl.bench.runner import Spent, require_simulator, tool_versions

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from siliconloom.arch import Chip
-from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import Address, Opcode
 from siliconloom.arch.layout import (
     INDEX_BYTES,
@@ -21,6 +20,7 @@ from siliconloom.arch.layout import (
     sums_pitch,
     window_of,
 )
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import SCALAR_BYTES, VectorFunction
 from siliconloom.sim.golden.npu import LoadedProgram, parameter_planes, scalar_bytes
 from siliconloom.verification.chain import Fields, Places

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from siliconloom.arch import Chip, LoomError, NotSupported
 from siliconloom.arch.budget import require_memory
-from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import WORD_BYTES, Program, Unit, disassemble
 from siliconloom.arch.memo import compiled_memo, key_of
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.verified import NpuCase, VerifiedNpu
 from siliconloom.rtl.bench.programs import ProgramCase, ProgramOutcome, run_programs
 from siliconloom.rtl.bench.runner import Spent

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from siliconloom.arch import Chip
-from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import Address, Opcode
 from siliconloom.arch.layout import (
     is_power,
@@ -19,6 +18,7 @@ from siliconloom.arch.layout import (
     sums_room,
     sums_split,
 )
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.rtl.npu.geometry import PAGE
 from siliconloom.sim.golden.npu import (

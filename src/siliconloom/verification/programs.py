@@ -8,9 +8,9 @@ from collections.abc import Callable
 import numpy as np
 
 from siliconloom.arch import Chip
-from siliconloom.arch.description import NpuTile
 from siliconloom.arch.floats import Words
 from siliconloom.arch.layout import INDEX_BYTES
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import SCALAR_BYTES
 from siliconloom.sim.golden.npu import LoadedProgram, float_parameter_planes, parameter_planes, scalar_bytes
 from siliconloom.verification.images import PROGRAM_BASE, Bytes, random_image

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from siliconloom.arch import Chip, NotSupported
 from siliconloom.arch.assembler import check_program
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.description import NpuTile
 from siliconloom.arch.document import Document
 from siliconloom.arch.isa import Instruction, Opcode, Program
 from siliconloom.arch.numerics import activation_table, gelu
 from siliconloom.arch.ring import RingEngine
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.execution.image import Image, refuse, room_of
 from siliconloom.execution.quantize import Columns, Quantized, columns_of

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from siliconloom.arch import Chip
 from siliconloom.arch.datatype import DataType, Packing
-from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import Address, Opcode
 from siliconloom.arch.layout import packed, padded, panel_rows, row_values
 from siliconloom.arch.shared import CODE_FORMATS, CodeFormat, WholeNumbers, in_memory, is_coded
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.sim.golden.npu import LoadedProgram
 from siliconloom.verification.float_directed import FloatRows

@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from siliconloom.arch import Chip
-from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import Address, Opcode
 from siliconloom.arch.layout import padded, row_values
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.sim.golden.npu import LoadedProgram
 from siliconloom.verification.chain import Places

@@ -8,8 +8,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from siliconloom.arch import Chip
-from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import Opcode, Program, Unit
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import BUILT, VectorFunction
 from siliconloom.rtl.npu.registers import UNITS
 from siliconloom.rtl.npu.testbench import ProgramVectors

@@ -11,10 +11,10 @@ from siliconloom.arch import Chip, System
 from siliconloom.arch.assembler import violations
 from siliconloom.arch.budget import require_memory
 from siliconloom.arch.datatype import CACHE_SCALED
-from siliconloom.arch.description import NpuTile, SystolicTile
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.floats import patterns_of
 from siliconloom.arch.layout import INDEX_BYTES, line_values, padded
+from siliconloom.arch.tile import NpuTile, SystolicTile
 from siliconloom.arch.vector import Parameters, VectorFunction
 from siliconloom.arch.verified import VerifiedNpu
 from siliconloom.execution.image import fill_cache, room_of

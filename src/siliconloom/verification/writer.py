@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from siliconloom.arch import Chip
 from siliconloom.arch.assembler import SECOND_OPERAND
 from siliconloom.arch.datatype import CACHE_SCALED, DataType, Packing
-from siliconloom.arch.description import NpuTile
 from siliconloom.arch.floats import patterns_of
 from siliconloom.arch.isa import Address, Unit
 from siliconloom.arch.layout import (
@@ -31,6 +30,7 @@ from siliconloom.arch.layout import (
 )
 from siliconloom.arch.packing import has_groups, weight_bytes
 from siliconloom.arch.scaled import keeps_scales, result_bytes
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import (
     FROM_SUMS,
     ROW_LIMIT,

@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, example, given, reject, settings
 from hypothesis import strategies as st
 
 from siliconloom.arch import Chip, LoomError, load_chip
+from siliconloom.arch.array import ARRAY_FORMATS
 from siliconloom.arch.assembler import violations
-from siliconloom.arch.description import ARRAY_FORMATS
 from siliconloom.arch.document import Document
 from siliconloom.arch.isa import Opcode
 from siliconloom.arch.layout import window_of
