@@ -27,10 +27,10 @@ from msgspec import Struct
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import Chip
-from siliconloom.arch.isa import WORD_BITS
 from siliconloom.arch.pim import PimTile
 from siliconloom.arch.technology import NAND2_AREA, REGISTER_TRANSISTORS, mac_transistors
 from siliconloom.arch.tile import NpuTile
+from siliconloom.arch.word import WORD_BITS
 
 LOGIC = {65: 0.23 / 0.16, 45: 1.0, 32: 0.072 / 0.16, 20: 0.033 / 0.16, 16: 0.03 / 0.16, 7: 0.0092 / 0.16}
 """Area of logic over that at 45 nm, by node in nanometres."""

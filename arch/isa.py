@@ -1,10 +1,6 @@
 """The instruction set: macro-instructions with affine addresses, nested hardware loops and counting semaphores.
 
-Every instruction is one 2048-bit little-endian word. All words share a header; what follows is the *transfer* format
-(load, store, send, receive: one address in main memory, one in local memory), the *gather* format (the same and the
-local address of indices) or the *compute* format (matmul, vector, pim: four local addresses). The tables ``HEADER``,
-``TRANSFER``, ``GATHER`` and ``COMPUTE`` are the only definition of the bit layout: encoder, decoder, disassembler and
-the RTL decoder are built from them.
+Every instruction is one word (`arch.word`), which is encoded and decoded here; `arch.listing` writes it as text.
 
 Execution model: a sequencer walks the program, runs the loops (``LOOP`` ... ``NEXT``, at most `LEVELS` deep) and
 dispatches every other instruction into the queue of its unit; each unit takes its queue in order. An instruction
@@ -21,7 +17,7 @@ An address is ``base + sum(index[l] * stride[l])``, plus ``slot`` when the parit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cache
 from operator import attrgetter
 from typing import Any
@@ -29,106 +25,34 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import astuple, force_setattr
 
-from siliconloom.arch.datatype import CACHE_SCALED, MX_ELEMENTS, DataType, Packing, scale_bits
+from siliconloom.arch.datatype import CACHE_SCALED, DataType, Packing, scale_bits
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.faults import Cause, IllegalProgram
-from siliconloom.arch.opcodes import COMPUTES, OPCODE_BITS, TRANSFERS, UNIT_BITS, UNIT_OF, Format, Opcode
+from siliconloom.arch.opcodes import COMPUTES, TRANSFERS, UNIT_OF, Format, Opcode
 from siliconloom.arch.opcodes import Unit as UnitCode
 from siliconloom.arch.registry import discover
-from siliconloom.arch.vector import FUNCTION_BITS, FUNCTIONS, SPLIT_BITS, VectorFunction
+from siliconloom.arch.vector import FUNCTIONS, VectorFunction
+from siliconloom.arch.word import (
+    BY_ROWS,
+    CODES,
+    DTYPES,
+    GROUP_BITS,
+    HEADER,
+    LAYOUTS,
+    LEVELS,
+    LOCAL_BITS,
+    SEMAPHORES,
+    UNGROUPED,
+    WORD_BITS,
+    word_layout,
+)
 
-LEVELS = 6
-"""Deepest nesting of hardware loops."""
-SEMAPHORES = 24
-WORD_BITS = 2048
-WORD_BYTES = WORD_BITS // 8
-LOCAL_BITS = 28
-"""Bits of a local byte address."""
 SEMAPHORE_LIMIT = 4095
 """Largest count a semaphore holds."""
 
 
 Unit: type[UnitCode] = UnitCode
 """`arch.opcodes.Unit`, as a variable: for type checkers ``x = Unit[name]`` is a member then, and no name of a type."""
-DTYPES = tuple(DataType)
-CODES: tuple[DataType | None, ...] = (
-    None,
-    DataType.INT4,
-    DataType.INT8,
-    DataType.BF16,
-    DataType.FP16,
-    *MX_ELEMENTS,
-    DataType.INT16,
-)
-"""Formats of packed weights by their code in a word; the first: weights are as the other operand."""
-CODE_BITS = 4
-GROUP_BITS = 4
-"""Bits of the power of two that the rows of a group of packed weights are."""
-UNGROUPED = (1 << GROUP_BITS) - 1
-"""What the field of a group says of whole numbers that have no scales, and of keys that have some (`arch.scaled`)."""
-BY_ROWS = UNGROUPED - 1
-"""What it says of values, whose scales are those of rows: groups of packed weights are smaller than 2^14 rows."""
-
-
-class BitField(Struct, frozen=True):
-    """A field of the instruction word."""
-
-    name: str
-    width: int
-    signed: bool = False
-
-
-def _address(name: str, base: int, stride: int, local: bool) -> list[BitField]:
-    fields = [BitField(f"{name}.base", base)]
-    fields += [BitField(f"{name}.stride{level}", stride, signed=True) for level in range(LEVELS)]
-    if local:
-        fields += [BitField(f"{name}.slot", base), BitField(f"{name}.parity", LEVELS), BitField(f"{name}.odd", 1)]
-    return fields
-
-
-HEADER: tuple[BitField, ...] = (
-    BitField("opcode", OPCODE_BITS),
-    BitField("unit", UNIT_BITS),
-    BitField("dtype", 4),
-    BitField("function", FUNCTION_BITS),
-    BitField("wait", SEMAPHORES),
-    BitField("release", SEMAPHORES),
-    BitField("post", SEMAPHORES),
-    BitField("first_wait", SEMAPHORES),
-    BitField("last_post", SEMAPHORES),
-    BitField("first", LEVELS),
-    BitField("last", LEVELS),
-    BitField("accumulate", 1),
-    BitField("overwrite", LEVELS),
-    BitField("m", 24),
-    BitField("n", 24),
-    BitField("k", 24),
-)
-TRANSFER: tuple[BitField, ...] = (
-    BitField("pitch", 40),
-    BitField("local_pitch", 28),
-    *_address("memory", 48, 40, local=False),
-    *_address("a", 28, 28, local=True),
-)
-GATHER: tuple[BitField, ...] = (*TRANSFER, *_address("b", 28, 28, local=True))
-COMPUTE: tuple[BitField, ...] = (
-    *_address("a", 28, 28, local=True),
-    *_address("b", 28, 28, local=True),
-    *_address("c", 28, 28, local=True),
-    *_address("d", 28, 28, local=True),
-    BitField("rescale", 1),
-    BitField("weights", CODE_BITS),
-    BitField("group", GROUP_BITS),
-    BitField("narrow", 1),
-    BitField("split", SPLIT_BITS),
-)
-LAYOUTS = {
-    Format.HEADER: HEADER,
-    Format.TRANSFER: HEADER + TRANSFER,
-    Format.GATHER: HEADER + GATHER,
-    Format.COMPUTE: HEADER + COMPUTE,
-}
-"""Fields of a word by its format, from bit 0 up."""
 
 
 class Address(Struct, frozen=True, kw_only=True):
@@ -427,20 +351,6 @@ def decode_program(data: bytes) -> tuple[Instruction, ...]:
     return tuple(decode(data[i : i + size]) for i in range(0, len(data), size))
 
 
-def disassemble(program: Program | Iterable[Instruction]) -> str:
-    """One line an instruction, indented by loop depth, with only the fields that matter."""
-    instructions = program.instructions if isinstance(program, Program) else tuple(program)
-    names = [s.name for s in program.semaphores] if isinstance(program, Program) else []
-    lines, depth = [], 0
-    for number, i in enumerate(instructions):
-        if i.opcode == Opcode.NEXT:
-            depth -= 1
-        lines.append(f"{number:4d}  {'  ' * max(depth, 0)}{_line(i, names)}".rstrip())
-        if i.opcode == Opcode.LOOP:
-            depth += 1
-    return "\n".join(lines)
-
-
 def check(program: Program) -> None:
     """Refuse a malformed program; raises `LoomError` that names the instruction."""
     if len(program.semaphores) > SEMAPHORES:
@@ -486,7 +396,7 @@ def check(program: Program) -> None:
             (i.release, posters, "released"),
             (i.post | i.last_post, posters, "posted"),
         ):
-            for bit in _bits(mask):
+            for bit in set_bits(mask):
                 if bit >= len(program.semaphores):
                     raise LoomError(f"{where}: semaphore {bit} is not declared")
                 unit, verb, other = table.setdefault(bit, (i.unit, how, number))
@@ -504,7 +414,8 @@ def check(program: Program) -> None:
         raise IllegalProgram(Cause.PROGRAM_SIZE, None, "program size: a program ends with END")
 
 
-def _bits(*masks: int) -> Iterator[int]:
+def set_bits(*masks: int) -> Iterator[int]:
+    """Numbers of the bits that are set in any of these masks, from bit 0 up."""
     mask = 0
     for m in masks:
         mask |= m
@@ -512,11 +423,6 @@ def _bits(*masks: int) -> Iterator[int]:
         low = mask & -mask
         yield low.bit_length() - 1
         mask ^= low
-
-
-def word_layout(opcode: Opcode) -> tuple[BitField, ...]:
-    """Fields of an instruction's word, from bit 0 up."""
-    return LAYOUTS[opcode.spec.format]
 
 
 Reader = Callable[[Instruction], int]
@@ -602,22 +508,6 @@ def _take_address(values: dict[str, int], name: str) -> Address:
     )
 
 
-def _line(i: Instruction, names: Sequence[str]) -> str:
-    parts = [i.opcode.name.lower()]
-    parts += i.opcode.spec.operands(i)
-    for label, mask, levels in (
-        ("wait", i.wait, 0),
-        ("first", i.first_wait, i.first),
-        ("release", i.release, 0),
-        ("post", i.post, 0),
-        ("last", i.last_post, i.last),
-    ):
-        if mask:
-            where = "@" + "".join(str(b) for b in _bits(levels)) if levels else ""
-            parts.append(f"{label}{where}:" + ",".join(names[b] if b < len(names) else f"s{b}" for b in _bits(mask)))
-    return " ".join(parts)
-
-
 def transfer_operands(i: Instruction) -> list[str]:
     """Shape and addresses of a transfer as listings have them."""
     return [f"{i.m}x{i.n}B", f"pitch {i.pitch}", f"mem[{shown(i.memory)}]", f"local[{shown(i.a)}]"]
@@ -644,22 +534,12 @@ def shown(address: Address) -> str:
 discover("siliconloom.arch.units")
 
 __all__ = [
-    "COMPUTE",
     "COMPUTES",
-    "DTYPES",
     "FUNCTIONS",
-    "GATHER",
-    "HEADER",
-    "LEVELS",
-    "SEMAPHORES",
     "SEMAPHORE_LIMIT",
-    "TRANSFER",
     "TRANSFERS",
     "UNIT_OF",
-    "WORD_BITS",
-    "WORD_BYTES",
     "Address",
-    "BitField",
     "Instruction",
     "Opcode",
     "Program",
@@ -669,10 +549,9 @@ __all__ = [
     "compute_operands",
     "decode",
     "decode_program",
-    "disassemble",
     "encode",
     "gather_operands",
+    "set_bits",
     "shown",
     "transfer_operands",
-    "word_layout",
 ]

@@ -1,9 +1,9 @@
 """Latencies of the circuits that no description chooses, in cycles; simulator, mapper and RTL read them here.
 
 What a user may choose (``multiply_stages``, the vector unit's ``latency``, ``issue_cycles`` ...) are fields of
-`arch.array` and `arch.tile`. Here stands what follows from how the tile is built. A circuit that realises a latency by its
-registers either builds as many as the constant says, or calls `confirm` with the stages that it has, so that a constant
-which says something else is refused when the circuit is elaborated.
+`arch.array` and `arch.tile`. Here stands what follows from how the tile is built. A circuit that realises a latency by
+its registers either builds as many as the constant says, or calls `confirm` with the stages that it has, so that a
+constant which says something else is refused when the circuit is elaborated.
 """
 
 from __future__ import annotations

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.isa import LOCAL_BITS, Address
+from siliconloom.arch.isa import Address
 from siliconloom.arch.vector import VectorFunction
+from siliconloom.arch.word import LOCAL_BITS
 from siliconloom.mapper.chip.attention_cost import MOST_SUMMED, AttentionTiling, carries
 from siliconloom.mapper.chip.attention_layout import AttentionLayout
 from siliconloom.mapper.chip.attention_places import AttentionPart, is_masked

@@ -15,9 +15,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from siliconloom.arch.datatype import DataType, Packing
-from siliconloom.arch.isa import LEVELS, Address, Draft, Instruction, Opcode, Program, Semaphore
+from siliconloom.arch.isa import Address, Draft, Instruction, Opcode, Program, Semaphore
 from siliconloom.arch.opcodes import Unit
 from siliconloom.arch.vector import VectorFunction
+from siliconloom.arch.word import LEVELS
 from siliconloom.mapper.chip.rings import NOBODY, NOWHERE, SLOTS, LocalSlot, Loop, Region, Ring, RingSide, address
 from siliconloom.mapper.chip.transfers import TransferPiece, pieces
 

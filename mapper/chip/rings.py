@@ -6,7 +6,8 @@ from functools import lru_cache
 
 from msgspec import Struct, field
 
-from siliconloom.arch.isa import LEVELS, Address
+from siliconloom.arch.isa import Address
+from siliconloom.arch.word import LEVELS
 
 SLOTS = 2
 NOBODY = -1

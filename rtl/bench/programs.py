@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError
-from siliconloom.arch.isa import WORD_BYTES, Opcode, Program, encode, unread_bits
+from siliconloom.arch.isa import Opcode, Program, encode, unread_bits
+from siliconloom.arch.word import WORD_BYTES
 from siliconloom.rtl.bench.images import chunk_words, put_written, write_image
 from siliconloom.rtl.bench.runner import Spent, require_simulator, simulate
 from siliconloom.rtl.flows.rules import protocol_rules

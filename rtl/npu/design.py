@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from siliconloom.arch.description import Chip
-from siliconloom.arch.isa import WORD_BYTES
 from siliconloom.arch.timing import INPUT_SLICE
+from siliconloom.arch.word import WORD_BYTES
 from siliconloom.rtl.flows.design import Design
 from siliconloom.rtl.flows.waivers import waiver_file
 from siliconloom.rtl.library import Library

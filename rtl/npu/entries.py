@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 
 from amaranth.lib import data
 
-from siliconloom.arch.isa import CODE_BITS, GROUP_BITS, Unit
+from siliconloom.arch.isa import Unit
 from siliconloom.arch.opcodes import Unit as UnitCode
 from siliconloom.arch.opcodes import built_units
 from siliconloom.arch.vector import FUNCTION_BITS, SPLIT_BITS
+from siliconloom.arch.word import CODE_BITS, GROUP_BITS
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, MASK_BITS, MEMORY_BITS, SIZE_BITS
 
 SYNC = {"barrier": 1, "wait": MASK_BITS, "release": MASK_BITS, "post": MASK_BITS, "number": SIZE_BITS}

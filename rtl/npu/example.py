@@ -18,10 +18,11 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch.description import Chip
-from siliconloom.arch.isa import WORD_BYTES, Address, Instruction, Opcode, Program, Semaphore
+from siliconloom.arch.isa import Address, Instruction, Opcode, Program, Semaphore
 from siliconloom.arch.layout import packed, padded, row_values
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import COLUMN_LINES, VectorFunction
+from siliconloom.arch.word import WORD_BYTES
 from siliconloom.rtl.flows.channels import interface_of
 from siliconloom.rtl.flows.rules import protocol_rules
 from siliconloom.rtl.flows.testbench import RESET_CYCLES

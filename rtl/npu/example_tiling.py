@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from siliconloom.arch.isa import WORD_BYTES
 from siliconloom.arch.layout import next_power, padded, panel_rows, row_unit, row_values, sums_lines, sums_pitch
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import COLUMN_LINES
+from siliconloom.arch.word import WORD_BYTES
 from siliconloom.rtl.npu.geometry import PAGE
 
 INSTRUCTIONS = 13

@@ -6,7 +6,7 @@ from math import gcd
 
 from msgspec import Struct
 
-from siliconloom.arch import isa, timing
+from siliconloom.arch import timing, word
 from siliconloom.arch.array import ARRAY_FORMATS, SystolicArray
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import Chip
@@ -14,13 +14,13 @@ from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.layout import INDEX_BYTES, MOST_SPLIT, is_power, next_power, row_unit, sums_lines, sums_pitch
 from siliconloom.arch.tile import NpuTile, SystolicTile
 
-LOCAL_BITS = isa.LOCAL_BITS
+LOCAL_BITS = word.LOCAL_BITS
 """Bits of a local byte address."""
 MEMORY_BITS = 48
 """Bits of a main-memory byte address."""
 SIZE_BITS = 24
 """Bits of m, n and k."""
-MASK_BITS = isa.SEMAPHORES
+MASK_BITS = word.SEMAPHORES
 SLOTS = 2
 """Slots of what is kept of rows, and of what older sums are divided by: one is filled while the other is read."""
 PAGE = 4096

@@ -11,21 +11,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from siliconloom.arch import timing
 from siliconloom.arch.description import INTERVAL_ONE, Chip
 from siliconloom.arch.faults import cause_table
-from siliconloom.arch.isa import (
-    DTYPES,
-    LAYOUTS,
-    LEVELS,
-    SEMAPHORE_LIMIT,
-    SEMAPHORES,
-    WORD_BYTES,
-    Instruction,
-    Opcode,
-    disassemble,
-)
+from siliconloom.arch.isa import SEMAPHORE_LIMIT, Instruction, Opcode
 from siliconloom.arch.layout import INDEX_BYTES, MOST_SPLIT, summing_order, sums_room
+from siliconloom.arch.listing import disassemble
 from siliconloom.arch.opcodes import Format, built_units, opcode_table
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import COLUMN_LIMIT, ROW_LIMIT, function_table
+from siliconloom.arch.word import DTYPES, LAYOUTS, LEVELS, SEMAPHORES, WORD_BYTES
 from siliconloom.rtl.npu.circuits import engines, readers, sharers, sums_readers, sums_writers, unit_circuits, writers
 from siliconloom.rtl.npu.example import example_run
 from siliconloom.rtl.npu.example_tiling import ExampleTile, default_shapes, memory_bytes, why_none

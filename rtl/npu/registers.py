@@ -10,8 +10,9 @@ from amaranth.lib.wiring import In, Out, Signature
 
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.faults import Cause
-from siliconloom.arch.isa import SEMAPHORE_LIMIT, SEMAPHORES
+from siliconloom.arch.isa import SEMAPHORE_LIMIT
 from siliconloom.arch.opcodes import built_units
+from siliconloom.arch.word import SEMAPHORES
 from siliconloom.rtl.flows.registers import Field, Register, RegisterMap
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.geometry import MEMORY_BITS, SIZE_BITS, Geometry

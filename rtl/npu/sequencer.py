@@ -12,8 +12,9 @@ from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch import timing
-from siliconloom.arch.isa import DTYPES, LEVELS, WORD_BITS, WORD_BYTES, Opcode, Unit, word_layout
+from siliconloom.arch.isa import Opcode, Unit
 from siliconloom.arch.opcodes import GATHERS, TRANSFERS, UNIT_BITS, Format, built_units
+from siliconloom.arch.word import DTYPES, LEVELS, WORD_BITS, WORD_BYTES, word_layout
 from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.entries import QUEUES

@@ -1,4 +1,4 @@
-"""C for an NPU tile: instructions packed by the tables of `arch.isa`, and a driver over the register map."""
+"""C for an NPU tile: instructions packed by the tables of `arch.word`, and a driver over the register map."""
 
 from __future__ import annotations
 
@@ -7,23 +7,10 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from siliconloom.arch.isa import (
-    COMPUTE,
-    DTYPES,
-    GATHER,
-    HEADER,
-    LEVELS,
-    SEMAPHORE_LIMIT,
-    SEMAPHORES,
-    TRANSFER,
-    UNIT_OF,
-    WORD_BYTES,
-    BitField,
-    Opcode,
-    Unit,
-)
+from siliconloom.arch.isa import SEMAPHORE_LIMIT, UNIT_OF, Opcode, Unit
 from siliconloom.arch.opcodes import Format
 from siliconloom.arch.vector import VectorFunction
+from siliconloom.arch.word import COMPUTE, DTYPES, GATHER, HEADER, LEVELS, SEMAPHORES, TRANSFER, WORD_BYTES, BitField
 from siliconloom.rtl.npu.registers import COUNTERS, UNITS, Cause
 
 FOLDER = "software"

@@ -13,7 +13,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from siliconloom.arch.isa import WORD_BYTES, Program
+from siliconloom.arch.isa import Program
+from siliconloom.arch.word import WORD_BYTES
 from siliconloom.rtl.flows.channels import interface_of
 from siliconloom.rtl.flows.rules import protocol_rules
 from siliconloom.rtl.flows.testbench import FOLDER, RESET_CYCLES

@@ -11,7 +11,7 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 from msgspec import Struct
 
 from siliconloom.arch import timing
-from siliconloom.arch.isa import SEMAPHORES, WORD_BITS
+from siliconloom.arch.word import SEMAPHORES, WORD_BITS
 from siliconloom.rtl.cells.arbiter import FirstComeArbiter
 from siliconloom.rtl.cells.queue import Queue
 from siliconloom.rtl.cells.semaphore import SemaphoreCounter

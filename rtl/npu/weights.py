@@ -11,7 +11,6 @@ from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.hdl import Value
 
 from siliconloom.arch.datatype import DataType, Packing
-from siliconloom.arch.isa import BY_ROWS, CODE_BITS, CODES, GROUP_BITS, UNGROUPED
 from siliconloom.arch.layout import is_power
 from siliconloom.arch.packing import (
     beat_bytes,
@@ -24,6 +23,7 @@ from siliconloom.arch.packing import (
     may_be_narrow,
 )
 from siliconloom.arch.scaled import group_rows
+from siliconloom.arch.word import BY_ROWS, CODE_BITS, CODES, GROUP_BITS, UNGROUPED
 from siliconloom.rtl.array.weights import BeatKind, cache_kind, code_kind, header_kind, kind_bits, scaled_kinds
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, Geometry, log2
 from siliconloom.rtl.npu.narrow import begins_within, line_width, spread

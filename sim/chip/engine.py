@@ -11,7 +11,8 @@ from msgspec import Struct
 from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.faults import Cause, IllegalProgram
-from siliconloom.arch.isa import Draft, Opcode, Program, Unit, disassemble
+from siliconloom.arch.isa import Draft, Opcode, Program, Unit
+from siliconloom.arch.listing import disassemble
 from siliconloom.arch.machine_code import FixedArgument
 from siliconloom.arch.opcodes import memory_units
 from siliconloom.arch.tile import NpuTile

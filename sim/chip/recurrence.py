@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from siliconloom.arch.isa import LEVELS, Opcode
+from siliconloom.arch.isa import Opcode
 from siliconloom.arch.kernels import part
+from siliconloom.arch.word import LEVELS
 from siliconloom.sim.chip.snapshot import (
     FLAGS,
     M_CYCLES,

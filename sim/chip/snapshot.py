@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from siliconloom.arch.isa import SEMAPHORES
 from siliconloom.arch.kernels import part
+from siliconloom.arch.word import SEMAPHORES
 from siliconloom.sim.chip.state import (
     ACCOUNTED,
     CYCLES,

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from siliconloom.arch.isa import LEVELS, SEMAPHORE_LIMIT, SEMAPHORES
+from siliconloom.arch.isa import SEMAPHORE_LIMIT
 from siliconloom.arch.opcodes import UNIT_BITS
+from siliconloom.arch.word import LEVELS, SEMAPHORES
 from siliconloom.sim.chip.tables import Stall, Tables, UnitConstants
 
 UNITS = 1 << UNIT_BITS

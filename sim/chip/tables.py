@@ -12,11 +12,12 @@ from msgspec import Struct
 
 from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError, NotSupported
-from siliconloom.arch.isa import LEVELS, SEMAPHORES, Draft, Instruction, Opcode, Program, Unit
+from siliconloom.arch.isa import Draft, Instruction, Opcode, Program, Unit
 from siliconloom.arch.opcodes import memory_units
 from siliconloom.arch.pim import PimTile
 from siliconloom.arch.tile import NpuTile, SystolicTile
 from siliconloom.arch.timing import INPUT_SLICE, LOADER_GAP, OPERAND_LATENCY, QUEUE_POP, QUEUE_REFILL
+from siliconloom.arch.word import LEVELS, SEMAPHORES
 from siliconloom.sim.chip.levels import instruction_levels
 from siliconloom.sim.chip.opcodes import TIMINGS, Counter, Int, Timing, Work
 from siliconloom.sim.timing.units import fetch_cycles

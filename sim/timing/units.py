@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import INTERVAL_ONE, Chip
-from siliconloom.arch.isa import WORD_BYTES
 from siliconloom.arch.memory import Memory
 from siliconloom.arch.tile import NpuTile, VectorUnit
 from siliconloom.arch.timing import FETCH_START, VECTOR_START
 from siliconloom.arch.vector import Count, VectorFunction, vector_cost
+from siliconloom.arch.word import WORD_BYTES
 
 
 def vector_cycles(

@@ -4,16 +4,9 @@ from hypothesis import strategies as st
 
 from siliconloom.arch import DataType, LoomError
 from siliconloom.arch.isa import (
-    COMPUTE,
     COMPUTES,
-    GATHER,
-    HEADER,
-    LEVELS,
-    SEMAPHORES,
-    TRANSFER,
     TRANSFERS,
     UNIT_OF,
-    WORD_BITS,
     Address,
     Instruction,
     Opcode,
@@ -22,11 +15,12 @@ from siliconloom.arch.isa import (
     Unit,
     decode,
     decode_program,
-    disassemble,
     encode,
 )
+from siliconloom.arch.listing import disassemble
 from siliconloom.arch.opcodes import GATHERS
 from siliconloom.arch.vector import VectorFunction
+from siliconloom.arch.word import COMPUTE, GATHER, HEADER, LEVELS, SEMAPHORES, TRANSFER, WORD_BITS
 
 END = Instruction(opcode=Opcode.END)
 

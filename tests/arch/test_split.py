@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from siliconloom.arch import load_chip
 from siliconloom.arch.assembler import accesses, check_program
 from siliconloom.arch.faults import Cause, IllegalProgram
-from siliconloom.arch.isa import Address, Instruction, Opcode, Program, decode, disassemble, encode
+from siliconloom.arch.isa import Address, Instruction, Opcode, Program, decode, encode
+from siliconloom.arch.listing import disassemble
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.sim.golden.npu import GoldenMachine
 

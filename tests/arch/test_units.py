@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from siliconloom.arch import LoomError, load_chip
 from siliconloom.arch.assembler import check_program
 from siliconloom.arch.faults import Cause, IllegalProgram, cause_table
-from siliconloom.arch.isa import Address, Instruction, Program, decode, disassemble, encode, word_layout
+from siliconloom.arch.isa import Address, Instruction, Program, decode, encode
+from siliconloom.arch.listing import disassemble
 from siliconloom.arch.opcodes import (
     OPCODE_BITS,
     UNIT_BITS,
@@ -29,6 +30,7 @@ from siliconloom.arch.opcodes import (
     remove_unit,
 )
 from siliconloom.arch.vector import VectorFunction
+from siliconloom.arch.word import word_layout
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "npu.md"
 FREE = st.sampled_from(sorted(set(range(1 << OPCODE_BITS)) - {int(each) for each in Opcode}))

@@ -8,9 +8,10 @@ from siliconloom.arch.assembler import check_program, extent
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.faults import Cause
-from siliconloom.arch.isa import WORD_BYTES, Address, Opcode
+from siliconloom.arch.isa import Address, Opcode
 from siliconloom.arch.layout import row_values
 from siliconloom.arch.vector import BUILT, Parameters, VectorFunction
+from siliconloom.arch.word import WORD_BYTES
 from siliconloom.rtl.bench.programs import ProgramCase, run_programs
 from siliconloom.rtl.bench.runner import simulator_path
 from siliconloom.rtl.emit import build_rtl

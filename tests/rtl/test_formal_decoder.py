@@ -11,7 +11,8 @@ from amaranth.lib.wiring import Out
 from msgspec import structs
 
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.isa import DTYPES, LEVELS, Opcode, Unit, word_layout
+from siliconloom.arch.isa import Opcode, Unit
+from siliconloom.arch.word import DTYPES, LEVELS, word_layout
 from siliconloom.rtl.formal import _System, check
 from siliconloom.rtl.library import Library
 from siliconloom.rtl.npu.geometry import geometry_of

@@ -8,10 +8,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from siliconloom.arch.faults import Cause
-from siliconloom.arch.isa import LAYOUTS, Instruction, Opcode, encode, word_layout
+from siliconloom.arch.isa import Instruction, Opcode, encode
 from siliconloom.arch.layout import packed, padded, row_values
 from siliconloom.arch.opcodes import Format
 from siliconloom.arch.vector import VectorFunction
+from siliconloom.arch.word import LAYOUTS, word_layout
 from siliconloom.rtl.bench.programs import bench_verilog
 from siliconloom.rtl.npu.geometry import geometry_of
 from siliconloom.rtl.npu.manual import FILE, bank_users, manual, word_tables

@@ -12,20 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from siliconloom.arch import load_chip
-from siliconloom.arch.isa import (
-    COMPUTE,
-    DTYPES,
-    FUNCTIONS,
-    HEADER,
-    LEVELS,
-    TRANSFER,
-    Address,
-    Instruction,
-    Opcode,
-    Unit,
-    encode,
-)
+from siliconloom.arch.isa import FUNCTIONS, Address, Instruction, Opcode, Unit, encode
 from siliconloom.arch.vector import BUILT
+from siliconloom.arch.word import COMPUTE, DTYPES, HEADER, LEVELS, TRANSFER
 from siliconloom.cli import main
 from siliconloom.rtl.bench.runner import simulator_path
 from siliconloom.rtl.emit import build_rtl

@@ -15,7 +15,8 @@ from siliconloom.arch import LoomError
 from siliconloom.arch.access import Access
 from siliconloom.arch.assembler import assemble, check_program
 from siliconloom.arch.faults import Cause, IllegalProgram
-from siliconloom.arch.isa import Address, Instruction, Opcode, Program, Semaphore, Unit, decode_program, disassemble
+from siliconloom.arch.isa import Address, Instruction, Opcode, Program, Semaphore, Unit, decode_program
+from siliconloom.arch.listing import disassemble
 from siliconloom.arch.opcodes import UNIT_OF, Format, OpcodeSpec, UnitSpec, built_units
 from siliconloom.rtl.bench.programs import ProgramCase, run_programs
 from siliconloom.rtl.bench.runner import simulator_path

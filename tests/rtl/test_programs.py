@@ -15,9 +15,10 @@ from siliconloom.arch import CheckFailed, load_chip
 from siliconloom.arch.assembler import check_program
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.faults import Cause, IllegalProgram
-from siliconloom.arch.isa import WORD_BYTES, Address, Instruction, Opcode, Program, Semaphore, Unit
+from siliconloom.arch.isa import Address, Instruction, Opcode, Program, Semaphore, Unit
 from siliconloom.arch.vector import BUILT, VectorFunction
 from siliconloom.arch.verified import read_verified
+from siliconloom.arch.word import WORD_BYTES
 from siliconloom.cli import main
 from siliconloom.rtl.bench.programs import EACH, ProgramCase, bench_verilog, run_programs
 from siliconloom.rtl.bench.runner import simulator_path

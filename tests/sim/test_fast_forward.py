@@ -6,7 +6,8 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from siliconloom.arch import LoomError, chip_names, load_chip
-from siliconloom.arch.isa import Instruction, Opcode, Program, Semaphore, disassemble
+from siliconloom.arch.isa import Instruction, Opcode, Program, Semaphore
+from siliconloom.arch.listing import disassemble
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.sim.chip import kernel, recurrence
 from siliconloom.sim.chip import snapshot as snapshot

@@ -11,9 +11,10 @@ from msgspec.structs import asdict
 from siliconloom.arch import LoomError, load_chip
 from siliconloom.arch.assembler import check_program
 from siliconloom.arch.faults import IllegalProgram
-from siliconloom.arch.isa import LOCAL_BITS, Address, Instruction, Opcode, Program, last_seen
+from siliconloom.arch.isa import Address, Instruction, Opcode, Program, last_seen
 from siliconloom.arch.numerics import ONE
 from siliconloom.arch.vector import VectorFunction
+from siliconloom.arch.word import LOCAL_BITS
 from siliconloom.sim.golden import functions
 from siliconloom.sim.golden.npu import GoldenMachine
 

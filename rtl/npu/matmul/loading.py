@@ -5,8 +5,8 @@ from __future__ import annotations
 from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.hdl import Value
 
-from siliconloom.arch.isa import CODES
 from siliconloom.arch.layout import fold_beats, is_power
+from siliconloom.arch.word import CODES
 from siliconloom.rtl.array.arithmetic import Narrowing
 from siliconloom.rtl.array.shared import shared_marks
 from siliconloom.rtl.array.weights import BeatKind, kind_bits, weight_marks

@@ -16,7 +16,7 @@ from amaranth import Cat, Const, Module, Mux
 from amaranth.hdl import Value
 
 from siliconloom.arch.datatype import CACHE_SCALED, DataType
-from siliconloom.arch.isa import CODES
+from siliconloom.arch.word import CODES
 from siliconloom.rtl.npu.decoding import any_of
 from siliconloom.rtl.npu.geometry import log2
 from siliconloom.rtl.npu.narrow import begins_within, enables, repeated

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from siliconloom.arch.errors import LoomError
-from siliconloom.arch.isa import TRANSFER, Instruction
+from siliconloom.arch.isa import Instruction
 from siliconloom.arch.layout import INDEX_BYTES
 from siliconloom.arch.opcodes import Opcode
+from siliconloom.arch.word import TRANSFER
 from siliconloom.sim.golden.opcodes import executes
 from siliconloom.sim.golden.vector import Bytes, window
 

@@ -48,7 +48,7 @@ def command(
     """
     from siliconloom.arch.document import Document, parse_assignments
     from siliconloom.arch.errors import LoomError, NotSupported
-    from siliconloom.arch.isa import disassemble
+    from siliconloom.arch.listing import disassemble
     from siliconloom.arch.progress import NOBODY
     from siliconloom.evaluate.mapping import load_plan, plan_summary
     from siliconloom.evaluate.objectives import budget_of, check_objective

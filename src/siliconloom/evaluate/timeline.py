@@ -9,7 +9,8 @@ from pydantic_core import PydanticCustomError
 
 from siliconloom.arch import Chip, LoomError
 from siliconloom.arch.budget import require_memory
-from siliconloom.arch.isa import Instruction, Opcode, Unit, disassemble
+from siliconloom.arch.isa import Instruction, Opcode, Unit
+from siliconloom.arch.listing import disassemble
 from siliconloom.arch.opcodes import shown_units
 from siliconloom.arch.quantity import DURATION, parse
 from siliconloom.arch.tile import NpuTile

@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 from siliconloom.arch.array import TILE_FORMATS
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.floats import flushed, narrowed, widened
-from siliconloom.arch.isa import WORD_BYTES, Opcode
+from siliconloom.arch.isa import Opcode
 from siliconloom.arch.layout import INDEX_BYTES, blocks_of, packed, padded, unpacked
 from siliconloom.arch.packing import Packed, packed_weights, panel_bytes
 from siliconloom.arch.scaled import numbers_of, scaled_codes
 from siliconloom.arch.shared import in_memory
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import VectorFunction, built_in
+from siliconloom.arch.word import WORD_BYTES
 from siliconloom.execution.encoding import encoding_of
 from siliconloom.execution.quantize import Quantized
 from siliconloom.execution.walk import At, Cache, Past

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from siliconloom.arch import Chip
-from siliconloom.arch.isa import LOCAL_BITS, Address, Opcode
+from siliconloom.arch.isa import Address, Opcode
 from siliconloom.arch.layout import padded, row_values, sums_lines, sums_pitch
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import VectorFunction
+from siliconloom.arch.word import LOCAL_BITS
 from siliconloom.sim.golden.npu import (
     LoadedProgram,
     float_parameter_planes,

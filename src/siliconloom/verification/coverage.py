@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch import Chip
-from siliconloom.arch.isa import FUNCTIONS, LEVELS, Address, Instruction, Opcode, Program
+from siliconloom.arch.isa import FUNCTIONS, Address, Instruction, Opcode, Program
 from siliconloom.arch.layout import padded
 from siliconloom.arch.vector import VectorFunction
+from siliconloom.arch.word import LEVELS
 from siliconloom.sim.golden import functions
 from siliconloom.sim.golden.functions import Integers
 from siliconloom.sim.golden.npu import GoldenMachine, LoadedProgram

@@ -13,9 +13,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from siliconloom.arch import Chip
-from siliconloom.arch.isa import LEVELS, SEMAPHORES, Address, Instruction, Opcode, Program, Semaphore
+from siliconloom.arch.isa import Address, Instruction, Opcode, Program, Semaphore
 from siliconloom.arch.layout import INDEX_BYTES, row_unit, row_values, sums_lines, window_of
 from siliconloom.arch.vector import INPUT_LIMIT, SCALAR_BYTES, VectorFunction
+from siliconloom.arch.word import LEVELS, SEMAPHORES
 from siliconloom.rtl.npu.geometry import PAGE
 from siliconloom.sim.golden.npu import LoadedProgram, parameter_planes, scalar_bytes
 from siliconloom.verification.cached_directed import cache_programs

@@ -12,22 +12,13 @@ from msgspec.structs import replace
 from siliconloom.arch import Chip
 from siliconloom.arch.datatype import CACHE_SCALED, DataType, Packing, scale_bits
 from siliconloom.arch.faults import Cause
-from siliconloom.arch.isa import (
-    CODES,
-    SEMAPHORE_LIMIT,
-    WORD_BYTES,
-    Address,
-    Instruction,
-    Opcode,
-    Program,
-    Semaphore,
-    encode,
-)
+from siliconloom.arch.isa import SEMAPHORE_LIMIT, Address, Instruction, Opcode, Program, Semaphore, encode
 from siliconloom.arch.layout import is_power, row_unit, sums_pitch, sums_room
 from siliconloom.arch.opcodes import OPCODE_BITS, UNIT_BITS, Unit, built_units
 from siliconloom.arch.scaled import result_bytes
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import VectorFunction
+from siliconloom.arch.word import CODES, WORD_BYTES
 from siliconloom.rtl.bench.programs import EACH, ProgramCase
 from siliconloom.rtl.npu.geometry import PAGE, geometry_of
 from siliconloom.rtl.npu.ports import prefixes

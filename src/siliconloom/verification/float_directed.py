@@ -18,7 +18,7 @@ from siliconloom.arch.array import SystolicArray
 from siliconloom.arch.datatype import INTEGER_CODES, MX_ELEMENTS, DataType, Packing
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.floats import SIGN, Words, float_product, patterns_of, widened
-from siliconloom.arch.isa import LOCAL_BITS, Address, Opcode
+from siliconloom.arch.isa import Address, Opcode
 from siliconloom.arch.layout import padded, product_values, row_unit, row_values, sums_pitch, window_of
 from siliconloom.arch.packing import (
     NO_SCALE,
@@ -31,6 +31,7 @@ from siliconloom.arch.packing import (
 )
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import VectorFunction
+from siliconloom.arch.word import LOCAL_BITS
 from siliconloom.sim.golden import float_functions
 from siliconloom.sim.golden.npu import (
     GoldenMachine,

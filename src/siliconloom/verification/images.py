@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.floats import patterns_of
-from siliconloom.arch.isa import WORD_BYTES
+from siliconloom.arch.word import WORD_BYTES
 
 Bytes = NDArray[np.uint8]
 MEMORY_BYTES = 1 << 17

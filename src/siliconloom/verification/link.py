@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from siliconloom.arch import Chip, System
 from siliconloom.arch.chip_ring import ring_parts
-from siliconloom.arch.isa import Program, disassemble
+from siliconloom.arch.isa import Program
 from siliconloom.arch.link import LinkProtocol
+from siliconloom.arch.listing import disassemble
 from siliconloom.arch.ring import RingEngine
 from siliconloom.arch.verified import LinkCase, LinkWork, RingShape, Seen, VerifiedLink
 from siliconloom.arch.working import working_folder

@@ -11,10 +11,12 @@ from msgspec.structs import replace
 
 from siliconloom.arch import Chip, LoomError, NotSupported
 from siliconloom.arch.budget import require_memory
-from siliconloom.arch.isa import WORD_BYTES, Program, Unit, disassemble
+from siliconloom.arch.isa import Program, Unit
+from siliconloom.arch.listing import disassemble
 from siliconloom.arch.memo import compiled_memo, key_of
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.verified import NpuCase, VerifiedNpu
+from siliconloom.arch.word import WORD_BYTES
 from siliconloom.rtl.bench.programs import ProgramCase, ProgramOutcome, run_programs
 from siliconloom.rtl.bench.runner import Spent
 from siliconloom.rtl.emit import Bundle, build_rtl

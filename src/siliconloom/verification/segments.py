@@ -7,10 +7,11 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from siliconloom.arch.isa import LOCAL_BITS, Address, Unit
+from siliconloom.arch.isa import Address, Unit
 from siliconloom.arch.layout import parameter_bytes, product_values, row_values, sums_lines, sums_pitch
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import VectorFunction
+from siliconloom.arch.word import LOCAL_BITS
 from siliconloom.mapper.chip.builder import ProgramBuilder
 from siliconloom.mapper.chip.rings import SLOTS, Loop, Ring, affine
 

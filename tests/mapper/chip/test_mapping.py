@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from siliconloom.arch import LoomError, NotSupported, chip_names, load_chip
 from siliconloom.arch.assembler import accesses
-from siliconloom.arch.isa import WORD_BITS, Opcode, decode_program
+from siliconloom.arch.isa import Opcode, decode_program
+from siliconloom.arch.word import WORD_BITS
 from siliconloom.evaluate.chip import simulate
 from siliconloom.mapper.chip.choice import choose_layouts
 from siliconloom.mapper.chip.known import KnownTasks
