@@ -271,7 +271,8 @@ def test_a_fallback_to_the_array_is_told_on_standard_error_and_in_the_sidecar(se
 
 
 def test_a_tile_of_few_banks_is_written_without_a_bench(tmp_path, capsys):
-    few = ["npu-edge-int8", "--set", "tile.scratchpad.banks=4"]
+    sets = {**npu.SMALL, "tile.scratchpad.banks": "4"}
+    few = ["npu-edge-int8", *(word for key, value in sets.items() for word in ("--set", f"{key}={value}"))]
     assert main(["rtl", *few, "-o", str(tmp_path / "rtl"), "--json", "-"]) == 0
     told = capsys.readouterr()
     assert "written without a bench: tile.scratchpad.banks is 4, and programs of benches use 8" in told.err

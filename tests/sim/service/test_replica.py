@@ -160,27 +160,38 @@ def test_a_pipeline_with_one_request_takes_its_whole_way_and_with_many_its_slowe
     assert many.log.finished.max() == pytest.approx(101 * 3 * 0.05, rel=0.01)
 
 
+SERVED = 10_000
+"""Of the draws of a queue, how many a fleet serves."""
+
+
 @pytest.mark.parametrize("load", in_turn([0.9, 0.3, 0.7], 3))
 def test_one_server_of_one_length_waits_as_m_d_1_says(load):
-    """Pollaczek and Khinchine: with deterministic service the mean wait is rho / (2 (1 - rho)) services."""
-    arrival = np.cumsum(np.random.default_rng(5).exponential(1 / load, 120_000))
-    rows = ServedRequests(arrival, np.full(len(arrival), 8), np.ones(len(arrival), np.int64))
+    """Pollaczek and Khinchine: with deterministic service the mean wait is rho / (2 (1 - rho)) services.
+
+    Lindley's recursion has that mean over many draws, and each wait of the first of them.
+    """
+    gaps = np.random.default_rng(5).exponential(1 / load, 120_000)
+    walk = np.concatenate([[0.0], np.cumsum(1 - gaps[1:])])
+    waits = walk - np.minimum.accumulate(walk)
+    assert waits.mean() == pytest.approx(load / (2 * (1 - load)), rel=0.04 if load > 0.8 else 0.02)
+    arrival = np.cumsum(gaps)[:SERVED]
+    rows = ServedRequests(arrival, np.full(SERVED, 8), np.ones(SERVED, np.int64))
     fleet = Fleet(ServeSettings(max_sequences=1), rows, [ReplicaGroup(Linear(1.0, 0, 0, 0), 10, 1)])
     fleet.run()
-    waited = float((fleet.log.scheduled - fleet.log.arrival).mean())
-    assert waited == pytest.approx(load / (2 * (1 - load)), rel=0.04 if load > 0.8 else 0.02)
+    np.testing.assert_allclose(fleet.log.scheduled - fleet.log.arrival, waits[:SERVED], atol=1e-6)
 
 
 @pytest.mark.parametrize(("servers", "load"), in_turn([(4, 0.7), (2, 0.6)], 2))
 def test_several_servers_wait_as_m_m_c_says(servers, load):
     """Answers of geometric length on so many places at once are exponential servers, as steps go to nothing.
 
-    The same draws go through Kiefer and Wolfowitz's recursion, which is exact, and the mean through Erlang's formula C.
+    Kiefer and Wolfowitz's recursion is exact: over many draws it has the mean of Erlang's formula C, and over the first
+    of them, which are served, the mean of these.
     """
     random, count, mean = np.random.default_rng(9), 40_000, 400
     output = random.geometric(1 / mean, count) + 1
     arrival = np.cumsum(random.exponential(mean / (servers * load), count))
-    requests = ServedRequests(arrival, np.ones(count, np.int64), output)
+    requests = ServedRequests(arrival[:SERVED], np.ones(SERVED, np.int64), output[:SERVED])
     fleet = Fleet(ServeSettings(max_sequences=servers), requests, [ReplicaGroup(Linear(1.0, 0, 0, 0), 10**6, 1)])
     fleet.run()
     offered = servers * load
@@ -188,13 +199,13 @@ def test_several_servers_wait_as_m_m_c_says(servers, load):
     waits = last / (sum(offered**k / math.factorial(k) for k in range(servers)) + last)
     expected = waits * mean / (servers * (1 - load))
     waited = float((fleet.log.scheduled - fleet.log.arrival).mean())
-    places, exact = [0.0] * servers, 0.0
+    places, exact = [0.0] * servers, []
     for at, service in zip(arrival.tolist(), output.tolist(), strict=True):
         begins = max(at, heapq.heappop(places))
         heapq.heappush(places, begins + service)
-        exact += (begins - at) / count
-    assert waited == pytest.approx(exact, rel=0.01)
-    assert waited == pytest.approx(expected, rel=0.08)  # which is as far as so many draws are off
+        exact.append(begins - at)
+    assert waited == pytest.approx(np.mean(exact[:SERVED]), rel=0.01)
+    assert np.mean(exact) == pytest.approx(expected, rel=0.08)  # which is as far as so many draws are off
 
 
 @given(ROWS, st.integers(1, 5), st.sampled_from([1, 16]), st.integers(0, 40), st.integers(0, 5))
