@@ -277,7 +277,7 @@ def test_tables_are_chosen_by_operation_gpu_and_fitness():
 
 @pytest.mark.checkout
 def test_no_row_of_the_package_is_above_a_datasheet():
-    from benchmarks.gpu_tables import LIMITS
+    from benchmarks.gpu_curator import LIMITS
 
     for table in tables.all_tables():
         validate(table, LIMITS)
