@@ -18,8 +18,9 @@ from benchmarks.gpu_residuals import FEWEST, LIKE, SOURCES, Source, kind_bars, m
 from siliconloom.arch.gpu import load_gpu
 from siliconloom.baselines.bars import Bars
 from siliconloom.baselines.families import split
+from siliconloom.baselines.mechanism import mechanism
 from siliconloom.baselines.operations import Float, Op
-from siliconloom.baselines.predict import Prediction, mechanism, predict
+from siliconloom.baselines.predict import Prediction, predict
 from siliconloom.baselines.residuals import NO_FIELDS, Fields, coordinates, row_formats
 from siliconloom.baselines.tables import Table
 

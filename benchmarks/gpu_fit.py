@@ -25,7 +25,7 @@ import numpy as np
 
 from benchmarks import gpu_models
 from siliconloom.arch.gpu import Gpu, load_gpu
-from siliconloom.baselines import predict as model
+from siliconloom.baselines import mechanism as model
 from siliconloom.baselines import tables
 from siliconloom.baselines.efficiency import (
     FOLDER,

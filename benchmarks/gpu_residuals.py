@@ -38,8 +38,8 @@ from siliconloom.baselines.bars import (
 )
 from siliconloom.baselines.efficiency import load_efficiency
 from siliconloom.baselines.families import split
+from siliconloom.baselines.mechanism import LAUNCH_ALONE, mechanism
 from siliconloom.baselines.operations import ATTENTION, COLLECTIVES, ELEMENTWISE, Bool, Float, Op
-from siliconloom.baselines.predict import LAUNCH_ALONE, mechanism
 from siliconloom.baselines.residuals import (
     FOLDER,
     SIXTEEN_BITS,

@@ -13,9 +13,10 @@ from siliconloom.baselines.attention_backward import BLOCKS
 from siliconloom.baselines.dequantization import unpacking_cycles
 from siliconloom.baselines.efficiency import load_efficiency
 from siliconloom.baselines.lookup import measured
+from siliconloom.baselines.mechanism import _prefill, mechanism
 from siliconloom.baselines.model import kernels_of, predict_model
 from siliconloom.baselines.operations import PRECISIONS, make_operations
-from siliconloom.baselines.predict import Prediction, _prefill, mechanism, predict
+from siliconloom.baselines.predict import Prediction, predict
 from siliconloom.baselines.residuals import NO_FIELDS
 from siliconloom.baselines.roofline import compulsory_bytes, flops, least_seconds, link_bytes
 from siliconloom.workloads import load_workload

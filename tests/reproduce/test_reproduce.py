@@ -204,12 +204,12 @@ def test_every_row_with_a_figure_fails_when_the_figure_moves_far(published, erro
 
 def test_a_model_that_is_broken_on_purpose_fails_its_card(monkeypatch):
     """FlashAttention-2's backward pass a hundred times slower: rows with a cause fail as well."""
-    from siliconloom.baselines import predict
+    from siliconloom.baselines import mechanism
 
     whole = run.load_card("flash-attention-2")
     assert whole.holds
-    real = predict.backward_times
-    monkeypatch.setattr(predict, "backward_times", lambda *args: 100 * real(*args))
+    real = mechanism.backward_times
+    monkeypatch.setattr(mechanism, "backward_times", lambda *args: 100 * real(*args))
     broken = run.load_card("flash-attention-2")
     assert not any(row.holds for row in broken.rows)
 
