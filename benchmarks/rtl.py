@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import resource
 import subprocess
 import sys
 import time
@@ -24,7 +25,7 @@ from siliconloom.verification.layers import LAYERS, layer_runs
 from siliconloom.verification.npu import check_programs
 
 LIMITS = {
-    "npu-datacenter Verilog, s": ("at most", 30),
+    "npu-datacenter Verilog, processor s": ("at most", 40),  # 35 while others used both cores
     "npu-edge-int8 bench: build, s": ("at most", 90),
     "npu-edge-int8 bench: RTL cycles a second": ("at least", 5000),  # of which the simulator's start takes most
     "npu-edge-int8, second verify: all but its run, s": ("at most", 3),
@@ -43,6 +44,12 @@ def verified(*arguments: str, chip: str = "npu-edge-int8") -> tuple[float, dict[
     return time.perf_counter() - began, json.loads(done.stdout)
 
 
+def processor_seconds() -> float:
+    """Seconds of processors that this process and those that it ran have taken, Yosys among them."""
+    used = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
 def main() -> int:
     with TemporaryDirectory() as folder:  # so that nothing is compiled already
         os.environ["XDG_CACHE_HOME"] = folder
@@ -53,9 +60,9 @@ def measured() -> int:
     """Measure, print and perhaps keep all figures; returns the exit status."""
     found: dict[str, float] = {}
     for name in ("npu-edge-int8", "npu-datacenter"):
-        began = time.perf_counter()
+        began = processor_seconds()
         made = complete_rtl(load_chip(name, [("tile.array.operands", "[int8]")]))
-        found[f"{name} Verilog, s"] = time.perf_counter() - began
+        found[f"{name} Verilog, processor s"] = processor_seconds() - began
         found[f"{name} Verilog, lines"] = sum(made.files[f].count("\n") for f in made.sidecar["verilog"])
     chip = load_chip("npu-edge-int8")
     programs = [(run.name, run.made) for spec in LAYERS for run in layer_runs(chip, spec)]
