@@ -17,7 +17,7 @@ from siliconloom.arch.description import TILE_FORMATS, NpuTile
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.floats import flushed, narrowed, widened
 from siliconloom.arch.isa import WORD_BYTES, Opcode
-from siliconloom.arch.layout import INDEX_BYTES, blocks_of, packed, padded, unpacked
+from siliconloom.arch.layout import INDEX_BYTES, packed, padded, unpacked
 from siliconloom.arch.packing import Packed, packed_weights, panel_bytes
 from siliconloom.arch.scaled import numbers_of, scaled_codes
 from siliconloom.arch.shared import in_memory
@@ -26,7 +26,7 @@ from siliconloom.execution.encoding import encoding_of
 from siliconloom.execution.quantize import Quantized
 from siliconloom.execution.walk import At, Cache, Past
 from siliconloom.mapper.chip.attention_layout import AttentionLayout
-from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape, row_bytes
+from siliconloom.mapper.chip.gemm_layout import BlockRows, GemmLayout, GemmShape, row_bytes
 from siliconloom.mapper.chip.lowering import segments
 from siliconloom.mapper.chip.memory import Item, Key
 from siliconloom.mapper.chip.operands import columns
@@ -185,7 +185,8 @@ class Image:
         """Rows that a product takes, as the array takes them."""
         if self.array.dataflow != "output_stationary":
             return self._rows(values, row_bytes(self.tile, operator.k, operator.precision.bits))
-        return blocks_of(self.array, values, narrow=1)
+        rows = next((each.task.block for each in self.mapped.tasks if each.task.operator.name == operator.name), 0)
+        return BlockRows(self.tile, operator.k, operator.precision.bits, rows).written(values)
 
     # Products --------------------------------------------------------------------------------------------------------
 
