@@ -63,6 +63,8 @@ OVERLAP = 0.007
 TRIED, FEW_TRIED = 10000, 20000
 """Most instructions of whole workloads that are simulated with rivals of single tasks; among few tasks."""
 INTERRUPTED = "the search was interrupted: this is the best mapping that it had found"
+WORSE = 2
+"""So many sizes of blocks in a row that are no better than larger ones before no smaller ones are looked at."""
 PAIRED = 16
 """Among few tasks: rivals of each of two neighbours that are tried together, the fastest pairs first."""
 
@@ -126,13 +128,14 @@ def map_workload(
     return _in_best_blocks(smaller_blocks(chip.tile.array), products, mapped, objective)
 
 
+Blocks = NamedValues[str, int]
+"""Rows of a block of products, by their names: `Task.block`."""
+
+
 def _in_best_blocks(
-    sizes: Sequence[int],
-    products: Sequence[str],
-    mapped: Callable[[NamedValues[str, int]], MappedWorkload],
-    by: Objective,
+    sizes: Sequence[int], products: Sequence[str], mapped: Callable[[Blocks], MappedWorkload], by: Objective
 ) -> MappedWorkload:
-    """The best with blocks as large as the array, half as large and so on, as long as that is better.
+    """The best with blocks as large as the array, half as large and so on, until some in a row are no better.
 
     And with those of each product that it costs the least in, with what brings its rows there.
     """
@@ -140,17 +143,20 @@ def _in_best_blocks(
     tried: list[dict[str, int]] = [{}]
 
     def add(blocks: dict[str, int]) -> bool:
-        """Whether these blocks are better than the last ones."""
+        """Whether these blocks are better than all before."""
+        before = min(by.measure(each.program) for each in made)
         made.append(mapped(blocks))
         tried.append(blocks)
-        return by.measure(made[-1].program) < by.measure(made[-2].program)
+        return by.measure(made[-1].program) < before
 
     def interrupted() -> bool:
         return any(each.searched is not None and each.searched.interrupted for each in made)
 
+    worse = 0
     for size in sizes:
-        if interrupted() or not add(dict.fromkeys(products, size)):
+        if interrupted() or worse == WORSE:
             break
+        worse = 0 if add(dict.fromkeys(products, size)) else worse + 1
     if len(made) > 1 and not interrupted():
         costs = [_product_costs(each) for each in made]
         best = {name: min(range(len(made)), key=lambda at: costs[at][name]) for name in products}
