@@ -103,7 +103,7 @@ def test_a_product_on_a_better_tiny_chip_is_not_slower(change, chip, shape):
 
 
 def test_more_tiles_look_at_the_shares_of_fewer():
-    """Of eight tiles three and six took a product of a layer; of sixteen these were not looked at: 3.6 % more in all."""
+    """Three and six of eight tiles took a product of a layer; of sixteen these were not looked at: 3.6 % more."""
     chip = {
         "clock": 500 * 10**6,
         "tile.array.dataflow": "weight_stationary",
