@@ -24,7 +24,7 @@ from siliconloom.arch.layout import (
     sums_split,
     window_of,
 )
-from siliconloom.arch.packing import may_be_narrow, weight_bytes
+from siliconloom.arch.packing import begin_unit, may_be_narrow, weight_bytes
 from siliconloom.arch.vector import Count, VectorFunction
 from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.epilogue import EpiloguePass, column_bytes, epilogue, function_bytes
@@ -179,6 +179,9 @@ class GemmLayout:
 
     def _b_panels(self, n: Any, k: Any) -> Any:
         """Panels of so many columns, the last of which may be narrow."""
+        packing = self.shape.packing
+        if packing is not None and packing.group:
+            return weight_bytes(self.array, packing, n, k, narrow=1)
         return self.b_size(product_values(self.tile, 1, n, k, narrow=1).b)
 
     def turns(self, n: int, k: int, values: int) -> bool:
@@ -191,8 +194,11 @@ class GemmLayout:
     def gap(self, half: Any, k: Any) -> Any:
         """Bytes behind a half that ends with a narrow panel: the next one begins where the array reads whole lines."""
         taken = self._b_panels(half, k)
-        beat = 1 if self.blocks else self.array.load_rows
-        return (half > self.array.cols) * (-taken % (beat * self.b_size(self.array.cols)))
+        packing, beat = self.shape.packing, 1 if self.blocks else self.array.load_rows
+        unit: Any = beat * self.b_size(self.array.cols)
+        if packing is not None and packing.group:
+            unit = begin_unit(self.array, packing)
+        return (half > self.array.cols) * (-taken % unit)
 
     @property
     def shares(self) -> bool:

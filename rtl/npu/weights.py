@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.hdl import Value
 
-from siliconloom.arch.datatype import DataType, Packing
+from siliconloom.arch.datatype import DataType, Packing, scale_bits
 from siliconloom.arch.isa import BY_ROWS, CODE_BITS, CODES, GROUP_BITS, UNGROUPED
 from siliconloom.arch.layout import is_power
 from siliconloom.arch.packing import (
@@ -65,6 +65,8 @@ class PackedReads:
         own = geometry.operand
         self.own = own if own in formats and may_be_narrow(self.array, Packing(own, 0)) else None
         """The operands' own format, whose last panel may lie in narrow lines; where the loader takes it."""
+        self.slim = [dtype for dtype in self.groups if may_be_narrow(self.array, Packing(dtype, self.array.load_rows))]
+        """Formats with groups whose last panel may be narrow."""
 
     def refuses(self, entry: Any) -> Value:
         """Whether the array has no circuit for an instruction's weights."""
@@ -100,6 +102,9 @@ class PackedReads:
         odd, kept = list[Value](), self._kept(entry)
         for dtype in self.formats:
             within = address[: log2(granule(self.array, dtype))]
+            if dtype in self.slim:
+                slim = begins_within(address, mask, granule(self.array, dtype) // self.array.cols)
+                within = Mux(kept, within.any(), slim)
             if dtype in self.scaled:
                 scaled = address[: log2(begin_unit(self.array, Packing(dtype, 0)))]
                 within = Mux(kept, scaled, within) if dtype in self.weights else scaled
@@ -142,22 +147,30 @@ class PackedReads:
             found = Mux(reduce(or_, which), lines, found)
         return found
 
-    @property
-    def column(self) -> int:
-        """Bytes of a beat of the operands' own format that is one column wide."""
-        return beat_bytes(self.array, self.geometry.operand) // self.array.cols
+    def _column(self, dtype: DataType) -> int:
+        """Bytes of a beat that is one column wide."""
+        return beat_bytes(self.array, dtype) // self.array.cols
 
     def reading(self, mask: Signal) -> LoadRead:
         """The next read; ``mask`` tells the lines that the panel lies in where it may be narrow."""
-        beats: dict[DataType, Value | int] = {dtype: beat_bytes(self.array, dtype) for dtype in self.formats}
+        cols, width = self.array.cols, line_width(mask, self.array.cols)
+        # keys and values of a format that weights in groups have, too, lie in whole lines
+        grouped = Mux(self.kept, cols, width)
+
+        def parts(dtype: DataType, size: int) -> Value | int:
+            """So many bytes of whole lines, of narrow ones."""
+            return grouped * (size // cols) if dtype in self.slim else size
+
+        beats = {dtype: parts(dtype, beat_bytes(self.array, dtype)) for dtype in self.formats}
         if self.own is not None:
-            beats[self.own] = line_width(mask, self.array.cols) * self.column
+            beats[self.own] = width * self._column(self.own)
         head = self.heads != 0
-        room = {dtype: header_room(self.array, dtype) // lines for dtype, lines in self.lines.items()}
-        size = {dtype: header_bytes(self.array, dtype) // lines for dtype, lines in self.lines.items()}
+        room = {dtype: parts(dtype, header_room(self.array, dtype) // lines) for dtype, lines in self.lines.items()}
+        size = {dtype: parts(dtype, header_bytes(self.array, dtype) // lines) for dtype, lines in self.lines.items()}
         codes = self._by_kind(beats, self.line)
         bytes_, step = self._by_kind(size, 0), self._by_kind(room, self.line)
-        unit = self._by_kind({dtype: granule(self.array, dtype) for dtype in self.formats}, self.line)
+        units = {dtype: parts(dtype, granule(self.array, dtype)) for dtype in self.formats}
+        unit = self._by_kind(units, self.line)
         if self.scaled:  # headers of keys and values are all alike
             own, whole = group_rows(self.array), begin_unit(self.array, Packing(self.scaled[0], 0))
             bytes_, step, unit = (
@@ -203,29 +216,40 @@ class PackedReads:
         if not self.powers:
             return behind
         up = Signal(LOCAL_BITS, name="load_next")
-        m.d.comb += up.eq((behind + reading.unit - 1) & ~(reading.unit - 1))
+        within = Signal(LOCAL_BITS, name="load_within")
+        m.d.comb += [within.eq(reading.unit - 1), up.eq((behind + within) & ~within)]
         return Mux(ends, up, behind)
 
     def part(self, m: Module, address: Value, line: Value, mask: Signal) -> Value:
         """The line that was read, with what was asked for in its low bits, and narrow lines as whole ones."""
-        units = {dtype: beat_bytes(self.array, dtype) for dtype in self.formats}
-        if self.own is not None:
-            units[self.own] = self.column
-        unit = min(units.values())
+        slim = (*self.slim, *([self.own] if self.own is not None else []))
+        sizes = (self._column(dtype) if dtype in slim else beat_bytes(self.array, dtype) for dtype in self.formats)
+        heads = (header_bytes(self.array, dtype) // self.array.cols for dtype in self.slim)
+        unit = min(*sizes, *heads, self.line)
         part = line
         if self.powers:
             place = Signal(range(self.line // unit), name="load_place")
             m.d.sync += place.eq(address[log2(unit) : log2(self.line)])
             part = line >> (place * (8 * unit))
-        return part if self.own is None else self._spread(m, part, mask)
+        return self._spread(m, part, mask) if slim else part
 
     def _spread(self, m: Module, part: Value, mask: Signal) -> Value:
-        """What was read, narrow lines of the operands' own format at the places of whole ones."""
-        read = Signal.like(mask, name="load_own_mask_read")
-        m.d.sync += read.eq(mask | (self.kind != CODES.index(self.own)).replicate(len(mask)))
-        rows, cols = self.array.load_rows, self.array.cols
-        made = spread(m, "load_own_line", part, read, rows, cols, self.geometry.operand.bits)
-        return Cat(made, part[len(made) :])
+        """What was read, narrow lines at the places of whole ones: rows of numbers, and scales before minima."""
+        read, rows, cols = Signal.like(mask, name="load_mask_read"), self.array.load_rows, self.array.cols
+        kind, head = Signal.like(self.kind, name="load_kind_read"), Signal(name="load_head_read")
+        m.d.sync += [kind.eq(self.kind), head.eq(self.heads != 0), read.eq(mask | self.kept.replicate(len(mask)))]
+        kinds: dict[tuple[int, int], list[Value]] = {}
+        for dtype in self.slim:
+            its, scale = kind == CODES.index(dtype), scale_bits(dtype)
+            kinds.setdefault((dtype.bits, rows), []).append(its & ~head)
+            kinds.setdefault((scale, 8 * header_bytes(self.array, dtype) // (scale * cols)), []).append(its & head)
+        if self.own is not None:
+            kinds.setdefault((self.own.bits, rows), []).append(kind == CODES.index(self.own))
+        found = part
+        for (bits, lines), which in kinds.items():
+            made = spread(m, f"load_{bits}_by_{lines}", part, read, lines, cols, bits)
+            found = Mux(reduce(or_, which), Cat(made, part[len(made) :]), found)
+        return found
 
     def _by_kind(self, values: Mapping[Any, Value | int], other: int) -> Value:
         """One of the values, by the format of the weights."""

@@ -257,13 +257,22 @@ class Image:
             return lambda first, end: lying(wide[first:end])
         assert made.packed is not None
         (whole,) = made.packed
-        codes, scales = columns(whole.codes), columns(whole.scales)
-        minima = None if whole.minima is None else columns(whole.minima)
+        if layout.narrow and layout.shares:
+            first, cols, half = start // shape.halves, size // shape.halves, whole.codes.shape[1] // shape.halves
+            begins = (number * half + first for number in range(shape.halves))
+            each = [whole.columns(slice(begin, begin + cols)) for begin in begins]
+        else:
+            each = [whole.each(columns)]
 
         def rows(first: int, end: int) -> Bytes:
             groups = slice(first // packing.group, -(-end // packing.group))
-            part = Packed(codes[first:end], scales[groups], None if minima is None else minima[groups])
-            return packed_weights(self.array, packing, part)
+            gap = int(layout.gap(size // shape.halves, end - first)) if len(each) > 1 else 0
+            made = list[Bytes]()
+            for part in each:
+                minima = None if part.minima is None else part.minima[groups]
+                some = Packed(part.codes[first:end], part.scales[groups], minima)
+                made.append(np.pad(packed_weights(self.array, packing, some, int(layout.narrow)), (0, gap)))
+            return np.concatenate(made)
 
         return rows
 
