@@ -430,8 +430,8 @@ def packed_weights(chip: Chip, formats: Sequence[DataType]) -> LoadedProgram:
 
 
 def panel_packing(array: SystolicArray, dtype: DataType) -> Packing:
-    """Weights in a format as narrow panels have them: the array's own without groups, others in small ones."""
-    return Packing(dtype, 2 * array.load_rows if has_groups(array, dtype) else 0)
+    """Weights in a format as narrow panels have them: the array's own without groups, others in those of one beat."""
+    return Packing(dtype, array.load_rows if has_groups(array, dtype) else 0)
 
 
 def packed_panels(chip: Chip, packing: Packing) -> LoadedProgram:
@@ -485,7 +485,7 @@ def packed_product(
 def _random_weights(rows: FloatRows, packing: Packing, cols: int, k: int, narrow: int) -> Image:
     """Weights as they lie: what fills a beat up, and headers, is anything.
 
-    Scales are of any size, one of them infinite, and one no number.
+    Scales are of any size, and of more than two columns one of them infinite, and one no number.
     """
     array, dtype = rows.tile.array, packing.dtype
     held = rows.numbers.integers(0, 256, weight_bytes(array, packing, cols, k, narrow)).astype(np.uint8)
@@ -493,7 +493,8 @@ def _random_weights(rows: FloatRows, packing: Packing, cols: int, k: int, narrow
         return random_image(rows.numbers, dtype, len(held), odd=0)
     scales = unpacked_weights(array, packing, held, cols, k, narrow).scales
     drawn = rows.numbers.standard_normal(scales.shape) * 2.0 ** rows.numbers.integers(-9, 3, scales.shape)
-    drawn[0, :2] = (np.inf, np.nan)[: scales.shape[1]]
+    if scales.shape[1] > 2:  # of fewer columns none would be left that says anything
+        drawn[0, :2] = np.inf, np.nan
     if dtype in INTEGER_CODES:
         set_scales(array, packing, held, drawn.astype(np.float16).view(np.uint16), k, cols, narrow)
     else:
