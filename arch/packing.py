@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from siliconloom.arch.datatype import INTEGER_CODES, DataType, Packing, scale_bits
 from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.floats import NAN, Patterns, Words, float_product, float_sum, narrowed, patterns_of, widened
-from siliconloom.arch.layout import filled_values, fold_beats, is_power, line_values, padded, panel_beats, panel_rows
+from siliconloom.arch.layout import fold_beats, is_power, line_values, padded, panel_beats, panel_rows
 from siliconloom.arch.scaled import group_rows, is_scaled
 from siliconloom.arch.vector import Count
 
@@ -171,17 +171,29 @@ def panel_bytes(array: SystolicArray, packing: Packing, k: Count) -> Count:
 def may_be_narrow(array: SystolicArray, packing: Packing | None) -> bool:
     """Whether a last panel may lie in narrow lines: of elements, of beats in the array's own format, and of groups.
 
-    Not where a column of a beat is half of a byte; and of groups only where columns are a power of two and a read
-    brings a header, so that parts of one are as the whole.
+    Not in the array's own format where a column of a beat is half of a byte. Of groups only where columns are a power
+    of two and each read of a header brings scales or minima of all of them, so that parts of panels are as whole ones.
     """
     if packing is None:
         return True
-    if packing.sparsity is not None or array.load_rows * packing.dtype.bits % 8 or is_scaled(array, packing):
+    if packing.sparsity is not None or is_scaled(array, packing):
         return False
     if not packing.group:
-        return packing.dtype is array.circuit_format
-    powers = is_power(array.cols) and is_power(line_bytes(array))
-    return powers and has_groups(array, packing.dtype) and header_lines(array, packing.dtype) == 1
+        return packing.dtype is array.circuit_format and not array.load_rows * packing.dtype.bits % 8
+    if not (is_power(array.cols) and is_power(line_bytes(array)) and has_groups(array, packing.dtype)):
+        return False
+    return header_lines(array, packing.dtype) <= 1 + has_minima(array, packing.dtype)
+
+
+def least_columns(array: SystolicArray, dtype: DataType) -> int:
+    """Columns of the lines of a narrow panel, at least: so many that those of a beat take whole bytes."""
+    return max(8 // (array.load_rows * dtype.bits), 1)
+
+
+def panel_columns(array: SystolicArray, dtype: DataType, cols: Count) -> Count:
+    """Columns of the lines that ``cols`` columns of a last panel lie in, where it may be narrow."""
+    lines, least = line_values(cols, array.cols), least_columns(array, dtype)
+    return np.maximum(lines, least) if isinstance(lines, np.ndarray) else max(lines, least)
 
 
 def panels_of(array: SystolicArray, packing: Packing, n: int, narrow: int) -> list[tuple[SystolicArray, int]]:
@@ -190,7 +202,7 @@ def panels_of(array: SystolicArray, packing: Packing, n: int, narrow: int) -> li
     The array's, and where the last one is ``narrow`` those of one that has as many columns as its lines.
     """
     rest = n % array.cols
-    wide = int(line_values(rest, array.cols))
+    wide = panel_columns(array, packing.dtype, rest)
     if not narrow or not rest or wide == array.cols or not may_be_narrow(array, packing):
         return [(array, n)]
     slim = array.model_copy(update={"cols": wide})
@@ -200,7 +212,9 @@ def panels_of(array: SystolicArray, packing: Packing, n: int, narrow: int) -> li
 def weight_bytes(array: SystolicArray, packing: Packing, n: Count, k: Count, narrow: int = 0) -> Count:
     """Bytes of weights of ``k`` rows and ``n`` columns, as the array takes them; the last panel may be ``narrow``."""
     if narrow and may_be_narrow(array, packing):
-        return filled_values(n, array.cols) * panel_bytes(array, packing, k) // array.cols
+        rest = n % array.cols
+        filled = n - rest + (rest > 0) * panel_columns(array, packing.dtype, rest)
+        return cast(Count, filled * panel_bytes(array, packing, k) // array.cols)
     return -(-n // array.cols) * panel_bytes(array, packing, k)
 
 
@@ -514,12 +528,14 @@ __all__ = [
     "header_bytes",
     "header_lines",
     "header_room",
+    "least_columns",
     "line_bytes",
     "lines_before",
     "loads",
     "may_be_narrow",
     "packed_weights",
     "panel_bytes",
+    "panel_columns",
     "quantised",
     "room_before",
     "scale_words",

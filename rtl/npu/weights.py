@@ -21,12 +21,13 @@ from siliconloom.arch.packing import (
     header_bytes,
     header_lines,
     header_room,
+    least_columns,
     may_be_narrow,
 )
 from siliconloom.arch.scaled import group_rows
 from siliconloom.rtl.array.weights import BeatKind, cache_kind, code_kind, header_kind, kind_bits, scaled_kinds
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, Geometry, log2
-from siliconloom.rtl.npu.narrow import begins_within, line_width, spread
+from siliconloom.rtl.npu.narrow import begins_within, line_width, spread, widened_mask
 
 
 class LoadRead(NamedTuple):
@@ -103,7 +104,7 @@ class PackedReads:
         for dtype in self.formats:
             within = address[: log2(granule(self.array, dtype))]
             if dtype in self.slim:
-                slim = begins_within(address, mask, granule(self.array, dtype) // self.array.cols)
+                slim = begins_within(address, self._mask(dtype, mask), granule(self.array, dtype) // self.array.cols)
                 within = Mux(kept, within.any(), slim)
             if dtype in self.scaled:
                 scaled = address[: log2(begin_unit(self.array, Packing(dtype, 0)))]
@@ -148,22 +149,28 @@ class PackedReads:
         return found
 
     def _column(self, dtype: DataType) -> int:
-        """Bytes of a beat that is one column wide."""
-        return beat_bytes(self.array, dtype) // self.array.cols
+        """Bytes of a beat that is as narrow as it may be."""
+        return beat_bytes(self.array, dtype) * least_columns(self.array, dtype) // self.array.cols
+
+    def _mask(self, dtype: DataType, mask: Value) -> Value:
+        """The lines that a narrow panel of groups lies in."""
+        return widened_mask(mask, least_columns(self.array, dtype))
 
     def reading(self, mask: Signal) -> LoadRead:
         """The next read; ``mask`` tells the lines that the panel lies in where it may be narrow."""
-        cols, width = self.array.cols, line_width(mask, self.array.cols)
-        # keys and values of a format that weights in groups have, too, lie in whole lines
-        grouped = Mux(self.kept, cols, width)
+        cols = self.array.cols
 
         def parts(dtype: DataType, size: int) -> Value | int:
             """So many bytes of whole lines, of narrow ones."""
-            return grouped * (size // cols) if dtype in self.slim else size
+            if dtype not in self.slim:
+                return size
+            # keys and values of a format that weights in groups have, too, lie in whole lines
+            width = Mux(self.kept, cols, line_width(self._mask(dtype, mask), cols))
+            return width * size >> log2(cols)
 
         beats = {dtype: parts(dtype, beat_bytes(self.array, dtype)) for dtype in self.formats}
         if self.own is not None:
-            beats[self.own] = width * self._column(self.own)
+            beats[self.own] = line_width(mask, cols) * self._column(self.own)
         head = self.heads != 0
         room = {dtype: parts(dtype, header_room(self.array, dtype) // lines) for dtype, lines in self.lines.items()}
         size = {dtype: parts(dtype, header_bytes(self.array, dtype) // lines) for dtype, lines in self.lines.items()}
@@ -238,16 +245,18 @@ class PackedReads:
         read, rows, cols = Signal.like(mask, name="load_mask_read"), self.array.load_rows, self.array.cols
         kind, head = Signal.like(self.kind, name="load_kind_read"), Signal(name="load_head_read")
         m.d.sync += [kind.eq(self.kind), head.eq(self.heads != 0), read.eq(mask | self.kept.replicate(len(mask)))]
-        kinds: dict[tuple[int, int], list[Value]] = {}
+        kinds: dict[tuple[int, int, int], list[Value]] = {}
         for dtype in self.slim:
-            its, scale = kind == CODES.index(dtype), scale_bits(dtype)
-            kinds.setdefault((dtype.bits, rows), []).append(its & ~head)
-            kinds.setdefault((scale, 8 * header_bytes(self.array, dtype) // (scale * cols)), []).append(its & head)
+            its, scale, least = kind == CODES.index(dtype), scale_bits(dtype), least_columns(self.array, dtype)
+            each = 8 * header_bytes(self.array, dtype) // (self.lines[dtype] * scale * cols)
+            kinds.setdefault((dtype.bits, rows, least), []).append(its & ~head)
+            kinds.setdefault((scale, each, least), []).append(its & head)
         if self.own is not None:
-            kinds.setdefault((self.own.bits, rows), []).append(kind == CODES.index(self.own))
+            kinds.setdefault((self.own.bits, rows, 1), []).append(kind == CODES.index(self.own))
         found = part
-        for (bits, lines), which in kinds.items():
-            made = spread(m, f"load_{bits}_by_{lines}", part, read, lines, cols, bits)
+        for (bits, lines, least), which in kinds.items():
+            name = f"load_{bits}_by_{lines}_of_{least}"
+            made = spread(m, name, part, widened_mask(read, least), lines, cols, bits)
             found = Mux(reduce(or_, which), Cat(made, part[len(made) :]), found)
         return found
 
