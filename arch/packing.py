@@ -214,7 +214,7 @@ def weight_bytes(array: SystolicArray, packing: Packing, n: Count, k: Count, nar
     if narrow and may_be_narrow(array, packing):
         rest = n % array.cols
         filled = n - rest + (rest > 0) * panel_columns(array, packing.dtype, rest)
-        return cast(Count, filled * panel_bytes(array, packing, k) // array.cols)
+        return filled * panel_bytes(array, packing, k) // array.cols
     return -(-n // array.cols) * panel_bytes(array, packing, k)
 
 
