@@ -66,6 +66,11 @@ class DescribedProduct(Description):
     resident: bool = Field(
         default=False, description="the operand of the outer loop stays on chip; needs tiles of the whole depth k"
     )
+    block: Size | None = Field(
+        default=None,
+        description="rows of a block of the first operand, on an array that keeps its sums: a power of two below its "
+        "rows; as many as it has when absent",
+    )
     sequence: list[Annotated[int, Field(ge=0, le=LARGEST)]] | None = Field(
         default=None,
         max_length=10_000,

@@ -18,7 +18,8 @@ filled up so that both begin with a part of a line that the array's port reads a
 A panel begins with a header, whatever its number of rows; the last group has the rows that are left.
 
 A tile whose elements are wider than the array's operands may have its weights in the operands' own format: beats
-without headers, whose last panel may lie in narrow lines as that of elements does (`may_be_narrow`). Keys
+without headers. The last panel of weights may lie in narrow lines as that of elements does (`may_be_narrow`): with
+groups it is as one of an array of so many columns, its headers included. Keys
 and values may have fewer bits than elements, too (`SystolicArray.cache`): beats of numbers in that format, without
 headers, whatever their format is elsewhere the element of; or whole numbers in groups of p x C rows, with headers of as
 many bytes (`arch.scaled`).
@@ -28,6 +29,7 @@ Loading takes a cycle for each beat and each line of a header (`loads`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -36,7 +38,7 @@ from numpy.typing import NDArray
 from siliconloom.arch.array import SystolicArray
 from siliconloom.arch.datatype import INTEGER_CODES, DataType, Packing, scale_bits
 from siliconloom.arch.floats import NAN, Patterns, Words, float_product, float_sum, narrowed, patterns_of, widened
-from siliconloom.arch.layout import filled_values, fold_beats, padded, panel_beats, panel_rows
+from siliconloom.arch.layout import fold_beats, is_power, line_values, padded, panel_beats, panel_rows
 from siliconloom.arch.scaled import group_rows, is_scaled
 from siliconloom.arch.vector import Count
 
@@ -57,6 +59,14 @@ class Packed(NamedTuple):
     codes: NDArray[np.integer[Any]]
     scales: NDArray[np.uint16]
     minima: NDArray[np.uint16] | None
+
+    def columns(self, some: slice) -> Packed:
+        """Those of some columns."""
+        return self.each(lambda values: values[:, some])
+
+    def each(self, made: Callable[[NDArray[Any]], NDArray[Any]]) -> Packed:
+        """What is made of codes, of scales, and of minima where there are any."""
+        return Packed(made(self.codes), made(self.scales), None if self.minima is None else made(self.minima))
 
 
 def line_bytes(array: SystolicArray) -> int:
@@ -159,20 +169,52 @@ def panel_bytes(array: SystolicArray, packing: Packing, k: Count) -> Count:
 
 
 def may_be_narrow(array: SystolicArray, packing: Packing | None) -> bool:
-    """Whether a last panel may lie in narrow lines: of elements, and of beats in the array's own format.
+    """Whether a last panel may lie in narrow lines: of elements, of beats in the array's own format, and of groups.
 
-    Not where a column of a beat is half of a byte.
+    Not in the array's own format where a column of a beat is half of a byte. Of groups only where columns are a power
+    of two and each read of a header brings scales or minima of all of them, so that parts of panels are as whole ones.
     """
     if packing is None:
         return True
-    own = packing.dtype is array.circuit_format and not array.load_rows * packing.dtype.bits % 8
-    return own and packing.sparsity is None and not has_header(array, packing)
+    if packing.sparsity is not None or is_scaled(array, packing):
+        return False
+    if not packing.group:
+        return packing.dtype is array.circuit_format and not array.load_rows * packing.dtype.bits % 8
+    if not (is_power(array.cols) and is_power(line_bytes(array)) and has_groups(array, packing.dtype)):
+        return False
+    return header_lines(array, packing.dtype) <= 1 + has_minima(array, packing.dtype)
+
+
+def least_columns(array: SystolicArray, dtype: DataType) -> int:
+    """Columns of the lines of a narrow panel, at least: so many that those of a beat take whole bytes."""
+    return max(8 // (array.load_rows * dtype.bits), 1)
+
+
+def panel_columns(array: SystolicArray, dtype: DataType, cols: Count) -> Count:
+    """Columns of the lines that ``cols`` columns of a last panel lie in, where it may be narrow."""
+    lines, least = line_values(cols, array.cols), least_columns(array, dtype)
+    return np.maximum(lines, least) if isinstance(lines, np.ndarray) else max(lines, least)
+
+
+def panels_of(array: SystolicArray, packing: Packing, n: int, narrow: int) -> list[tuple[SystolicArray, int]]:
+    """Whose whole panels ``n`` columns lie in, and how many columns each has.
+
+    The array's, and where the last one is ``narrow`` those of one that has as many columns as its lines.
+    """
+    rest = n % array.cols
+    wide = panel_columns(array, packing.dtype, rest)
+    if not narrow or not rest or wide == array.cols or not may_be_narrow(array, packing):
+        return [(array, n)]
+    slim = array.model_copy(update={"cols": wide})
+    return [*([(array, n - rest)] if n > rest else []), (slim, rest)]
 
 
 def weight_bytes(array: SystolicArray, packing: Packing, n: Count, k: Count, narrow: int = 0) -> Count:
     """Bytes of weights of ``k`` rows and ``n`` columns, as the array takes them; the last panel may be ``narrow``."""
     if narrow and may_be_narrow(array, packing):
-        return filled_values(n, array.cols) * panel_rows(array, k) * packing.dtype.bits // 8
+        rest = n % array.cols
+        filled = n - rest + (rest > 0) * panel_columns(array, packing.dtype, rest)
+        return filled * panel_bytes(array, packing, k) // array.cols
     return -(-n // array.cols) * panel_bytes(array, packing, k)
 
 
@@ -237,8 +279,17 @@ def fold_loads(array: SystolicArray, k: int, packing: Packing | None = None) -> 
     return found
 
 
-def packed_weights(array: SystolicArray, packing: Packing, weights: Packed) -> NDArray[np.uint8]:
-    """Weights as they lie in memory, from their first byte to their last."""
+def packed_weights(array: SystolicArray, packing: Packing, weights: Packed, narrow: int = 0) -> NDArray[np.uint8]:
+    """Weights as they lie in memory, from their first byte to their last; the last panel may be ``narrow``."""
+    begin, made = 0, list[NDArray[np.uint8]]()
+    for each, cols in panels_of(array, packing, weights.codes.shape[1], narrow):
+        made.append(_packed_panels(each, packing, weights.columns(slice(begin, begin + cols))))
+        begin += cols
+    return np.concatenate(made)
+
+
+def _packed_panels(array: SystolicArray, packing: Packing, weights: Packed) -> NDArray[np.uint8]:
+    """Weights of whole panels."""
     k, n = weights.codes.shape
     dtype, panels = packing.dtype, -(-n // array.cols)
     height, wide = panel_rows(array, k), panels * array.cols
@@ -265,8 +316,36 @@ def packed_weights(array: SystolicArray, packing: Packing, weights: Packed) -> N
     return found.reshape(-1)
 
 
-def unpacked_weights(array: SystolicArray, packing: Packing, held: NDArray[np.uint8], n: int, k: int) -> Packed:
-    """The opposite of `packed_weights`; columns of whole panels."""
+def split_panels(
+    array: SystolicArray, packing: Packing, held: NDArray[np.uint8], n: int, k: int, narrow: int
+) -> list[tuple[SystolicArray, NDArray[np.uint8], int]]:
+    """Packed weights by arrays whose whole panels they lie in (`panels_of`), with the columns of each."""
+    found, begin = list[tuple[SystolicArray, NDArray[np.uint8], int]](), 0
+    for each, cols in panels_of(array, packing, n, narrow):
+        size = int(weight_bytes(each, packing, cols, k))
+        found.append((each, held.reshape(-1)[begin : begin + size], cols))
+        begin += size
+    return found
+
+
+def unpacked_weights(
+    array: SystolicArray, packing: Packing, held: NDArray[np.uint8], n: int, k: int, narrow: int = 0
+) -> Packed:
+    """The opposite of `packed_weights`; columns of whole panels, or of a narrow one."""
+    parts = [
+        _unpacked_panels(each, packing, part, cols, k)
+        for each, part, cols in split_panels(array, packing, held, n, k, narrow)
+    ]
+    minima = [part.minima for part in parts if part.minima is not None]
+    return Packed(
+        np.concatenate([part.codes for part in parts], 1),
+        np.concatenate([part.scales for part in parts], 1),
+        np.concatenate(minima, 1) if minima else None,
+    )
+
+
+def _unpacked_panels(array: SystolicArray, packing: Packing, held: NDArray[np.uint8], n: int, k: int) -> Packed:
+    """Weights of whole panels."""
     assert array.weights is not None
     dtype, panels, height = packing.dtype, -(-n // array.cols), panel_rows(array, k)
     room, unit, minima = header_room(array, dtype), granule(array, dtype), has_minima(array, dtype)
@@ -289,9 +368,26 @@ def unpacked_weights(array: SystolicArray, packing: Packing, held: NDArray[np.ui
 
 
 def set_scales(
+    array: SystolicArray,
+    packing: Packing,
+    held: NDArray[np.uint8],
+    scales: NDArray[np.uint16],
+    k: int,
+    n: int,
+    narrow: int = 0,
+) -> None:
+    """Write scales (groups x columns, as `unpacked_weights` has them) into packed weights of ``k`` rows."""
+    begin = 0
+    for each, part, cols in split_panels(array, packing, held, n, k, narrow):
+        wide = padded(cols, each.cols)
+        _set_scales(each, packing, part, scales[:, begin : begin + wide], k)
+        begin += wide
+
+
+def _set_scales(
     array: SystolicArray, packing: Packing, held: NDArray[np.uint8], scales: NDArray[np.uint16], k: int
 ) -> None:
-    """Write scales (groups x columns of whole panels) into packed weights of ``k`` rows."""
+    """Those of whole panels."""
     lines = held.reshape(-1, panel_bytes(array, packing, k))
     room, unit, at = header_room(array, packing.dtype), granule(array, packing.dtype), 0
     for number, own in enumerate(scales):
@@ -432,16 +528,19 @@ __all__ = [
     "header_bytes",
     "header_lines",
     "header_room",
+    "least_columns",
     "line_bytes",
     "lines_before",
     "loads",
     "may_be_narrow",
     "packed_weights",
     "panel_bytes",
+    "panel_columns",
     "quantised",
     "room_before",
     "scale_words",
     "set_scales",
+    "split_panels",
     "unpacked",
     "unpacked_weights",
     "weight_bytes",

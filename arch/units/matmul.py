@@ -81,7 +81,7 @@ def multiples(i: Instruction, tile: NpuTile) -> dict[str, int]:
     if i.packing is not None and stays in found:
         found[stays] = packing.begin_unit(array, i.packing)
         if packing.may_be_narrow(array, i.packing):
-            found[stays] = found[stays] * widths[stays] // array.cols
+            found[stays] = found[stays] * packing.panel_columns(array, i.packing.dtype, outer) // array.cols
     return found
 
 

@@ -47,7 +47,7 @@ class CacheLayout:
         """One block."""
         # from head to head of a sequence
         if isinstance(cached, Turned):
-            blocks = BlockRows(tile, cached.width, cached.owner.precision.bits)
+            blocks = BlockRows(tile, cached.width, cached.owner.precision.bits, cached.rows)
             self.columns_block, self.plane = blocks.pitch, blocks.plane(cached.tokens)
         else:
             layout = AttentionLayout(tile, memory, cached.attention)

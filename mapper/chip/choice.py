@@ -236,7 +236,7 @@ def nameless(task: Task) -> Task:
     cached = task.cached
     if cached is not None:
         cached = cached.of(name="", block="", repeat=1, place=NOWHERE)
-    return Task(operator, vectors, task.depends, held=task.held, step=task.step, cached=cached)
+    return Task(operator, vectors, task.depends, held=task.held, step=task.step, cached=cached, block=task.block)
 
 
 def _pool(
@@ -264,11 +264,18 @@ def _pool(
     exact = most <= MEASURED and (len(chip.memory) == 1 or isinstance(task.operator, Gemm))
     pool = Pool(floor, measured, candidates, most, objective, search, exact)
     kept = max(most // LEAST_MEASURED, LEAST_KEPT)
-    for number, (least, share) in enumerate(shares(chip, task.operator, task.fused, candidates)):
+    looked_at = [0] * chip.tile_count.bit_length()
+    for least, share in shares(chip, task.operator, task.fused, candidates):
         best = list(pool.best.values())
-        near = NEAR * objective.of(least, 0) >= max(best, default=0)
-        if best and len(best) == len(candidates) and (near or number >= MOST_SHARES):
-            break
+        if best and len(best) == len(candidates):
+            if NEAR * objective.of(least, 0) >= max(best):
+                break
+            # the first few on all tiles, on half of them, on a quarter and so on: what a smaller chip looks at, too
+            octaves = range((chip.tile_count // share.tiles).bit_length())
+            if all(looked_at[each] >= MOST_SHARES for each in octaves):
+                continue
+        for each in range((chip.tile_count // share.tiles).bit_length()):
+            looked_at[each] += 1
         working = chip if share.tiles == chip.tile_count else chip.model_copy(update={"tile_count": share.tiles})
         found = _tilings(working, candidates, task, share.operator, levels, kept, tiles, objective, stay)
         for layout, tilings in enumerate(found):

@@ -29,7 +29,7 @@ from siliconloom.mapper.chip.attention_layout import AttentionLayout, may_stay
 from siliconloom.mapper.chip.attention_places import most_heads, query_parts
 from siliconloom.mapper.chip.chosen import Chosen, Part, Tiling
 from siliconloom.mapper.chip.gemm_cost import GemmMemories
-from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape
+from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape, smaller_blocks
 from siliconloom.mapper.chip.layout import ACCUMULATED, Layout, banks_of, slots_of
 from siliconloom.mapper.chip.memory import Key
 from siliconloom.mapper.chip.operands import Turned
@@ -92,7 +92,8 @@ def _tasks(parts: Sequence[Part], chosen: Sequence[Mapping[str, Chosen]]) -> lis
             choice = made[name]
             cut = {n: p for n, p in zip(CUT_DIMENSIONS[kind], choice.share.cut, strict=True) if p > 1}
             fused = {"fused": [v.name for v in task.fused]} if isinstance(task.operator, Gemm) else {}
-            decided = fused | ({"cut": cut} if cut else {}) | {kind: _sizes(choice.tiling)}
+            block = {"block": task.block} if task.block else {}
+            decided = fused | ({"cut": cut} if cut else {}) | {kind: _sizes(choice.tiling) | block}
             if last.get(name) != decided:
                 rows.append({"operator": name} | ({"repetition": part.first} if part.first else {}) | decided)
             last[name] = decided
@@ -133,9 +134,10 @@ def mapping_of(document: Document, chip: Chip, graph: Graph) -> program.Mapping:
     if not isinstance(chip.tile, NpuTile):
         raise LoomError(f"{chip.name}: a mapping is of a chip with an npu tile (its tile is of kind {chip.tile.kind})")
     _check_values(document, described, chip.tile)
+    blocks = _blocks(document, described, chip.tile)
     reader = _Reader(document, described, chip, graph, _layout(document, described, chip.tile, chip.name))
     fused = {task.operator: len(task.fused) for task in described.tasks if task.fused is not None}
-    parts = program.blocks_of(chip, graph, None, fused)
+    parts = program.blocks_of(chip, graph, None, fused, blocks)
     reader.check_operators(parts)
     placement = None
     if len(chip.memory) > 1:
@@ -144,7 +146,7 @@ def mapping_of(document: Document, chip: Chip, graph: Graph) -> program.Mapping:
             raise document.error(reason)
         firsts = [reader.chosen(part) for part in parts]
         placement = reader.placement(search.demands(chip, graph, parts, (reader.layout, firsts)))
-        parts = program.blocks_of(chip, graph, placement, fused)
+        parts = program.blocks_of(chip, graph, placement, fused, blocks)
     elif described.placement is not None:
         raise document.error(f"{chip.name} has one memory level at most: nothing is placed", ("placement",))
     made = program.Mapping(parts, (reader.layout, [reader.chosen(part) for part in parts]), placement)
@@ -192,6 +194,25 @@ def _check_values(document: Document, described: DescribedMapping, tile: NpuTile
     if described.layout.values and oriented(tile).array.dataflow == "output_stationary":
         rule = "values take turns with keys on an array that keeps its sums: leave out layout.values"
         raise document.error(rule, ("layout", "values"))
+
+
+def _blocks(document: Document, described: DescribedMapping, tile: NpuTile) -> dict[str, int]:
+    """Rows of a block of products that have fewer than the array has rows."""
+    array, found = oriented(tile).array, dict[str, int]()
+    for index, task in enumerate(described.tasks):
+        block, rule = task.gemm.block if task.gemm is not None else None, ""
+        if block is None:
+            continue
+        if array.dataflow != "output_stationary":
+            rule = "rows lie in blocks for an array that keeps its sums: leave out block"
+        elif block not in smaller_blocks(array):
+            some = ", ".join(map(str, smaller_blocks(array))) or "there is none"
+            rule = f"a block has fewer rows than the array, a power of two ({some}): leave out block for {array.rows}"
+        elif found.setdefault(task.operator, block) != block:
+            rule = f"blocks of {task.operator} have {found[task.operator]} rows in an earlier repetition"
+        if rule:
+            raise document.error(rule, ("tasks", index, "gemm", "block"), value=block)
+    return found
 
 
 def _check_use_of_values(document: Document, tile: NpuTile, made: program.Mapping) -> None:
@@ -330,7 +351,7 @@ class _Reader(Struct):
         described, shape, at = entry.gemm, gemm_shape(part, task), ("tasks", index, "gemm")
         assert described is not None
         sizes = described.m, described.n, described.k
-        self._check_sizes(part.name, at, zip("mnk", sizes, (shape.m, shape.n, shape.k), strict=True))
+        self._check_sizes(part.name, at, zip("mnk", sizes, (shape.most_m, shape.n, shape.k), strict=True))
         if shape.output_halved and described.n % 2:
             rule = f"a gated activation takes the columns of {part.name} in pairs"
             raise self.document.error(rule, (*at, "n"), value=described.n)

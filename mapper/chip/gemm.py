@@ -209,8 +209,8 @@ class GemmLowering:
     def _walk(self, over_n: bool) -> Iterator[Walk]:
         if over_n:
             yield from self.nest.walk(self.shape.n, self.tiling.n)
-        elif self.layout.blocks and self.tiling.m < self.layout.array.rows < self.shape.m:
-            for block in self.nest.walk(self.shape.m, self.layout.array.rows):  # parts of one block at a time
+        elif self.layout.blocks and self.tiling.m < self.layout.rows < self.shape.m:
+            for block in self.nest.walk(self.shape.m, self.layout.rows):  # parts of one block at a time
                 for part in self.nest.walk(block.size, self.tiling.m):
                     yield BlockPart(part.segment, part.loop, block)
         else:
@@ -321,7 +321,7 @@ class GemmLowering:
 
     def _load_blocks(self, batch: Walk, m: Walk, k: Walk | None) -> None:
         """A tile of rows that lie in blocks, each transposed: whole ones, then the last, or a part of one."""
-        layout, rows, ring, size = self.layout, self.layout.array.rows, self.context.rings.moving, self.shape.dtype.size
+        layout, rows, ring, size = self.layout, self.layout.rows, self.context.rings.moving, self.shape.dtype.size
         plane, deep, start = layout.a_pitch, self.shape.k if k is None else k.size, _start(m)
         whole, rest = divmod(m.size, rows)
         terms, base = [(batch.loop, self.a_bytes)], self.a_base + start // rows * plane

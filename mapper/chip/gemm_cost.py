@@ -381,8 +381,8 @@ def _operands(
     columns = np.maximum(n // (2 if shape.output_halved else 1), 1)
     c_tiles = -(-shape.stored_n // columns)
     if layout.blocks:
-        line, within = layout.a_line(np.minimum(m, shape.m)), layout.a_line(min(shape.m, layout.array.rows))
-        part = m < min(shape.m, layout.array.rows)  # of a block, whose lines are not all its own
+        line, within = layout.a_line(np.minimum(m, shape.m)), layout.a_line(min(shape.m, layout.rows))
+        part = m < min(shape.m, layout.rows)  # of a block, whose lines are not all its own
         a_places = np.where(m_tiles > 1, np.where(part, layout.size(m), layout.a_pitch), 0)
         a_places = a_places | np.where(k_tiles > 1, np.where(part, within, line) * k, 0)
         a: _Transfers = _Blocks(chip, memories.a, layout, a_places, m)
@@ -522,13 +522,13 @@ class _Blocks(_Transfers):
 
     def __init__(self, chip: Chip, memory: Memory, layout: GemmLayout, places: Int, many: Int) -> None:
         super().__init__(chip, memory, layout.shape.dtype.bits, layout.a_pitch, lambda width: width, places)
-        self.layout, self.within = layout, layout.a_line(min(layout.shape.m, layout.array.rows))
+        self.layout, self.within = layout, layout.a_line(min(layout.shape.m, layout.rows))
         self.many = many
 
     def _both(self, rows: Int, cols: Int) -> tuple[Int, Int]:
         """Whole blocks, and the lines of another one: all of that one, or those of a part of the array's rows."""
-        array, layout = self.layout.array, self.layout
-        whole, rest = rows // array.rows, rows % array.rows
+        layout = self.layout
+        whole, rest = rows // layout.rows, rows % layout.rows
         width = np.asarray(layout.a_block(cols))
         moved, held = self._moved(np.maximum(whole, 1), width, np.asarray(self.pitch), width, self.places)
         moved, held = np.where(whole > 0, moved, 0), np.where(whole > 0, held, 0)
@@ -536,7 +536,7 @@ class _Blocks(_Transfers):
             return moved, held
         local = layout.a_line(rest)
         # lines of a block that is read as a whole adjoin: of the last one, too, where a tile begins with it
-        ends = rows is not self.many and rest == layout.shape.m % array.rows
+        ends = rows is not self.many and rest == layout.shape.m % layout.rows
         part = (whole == 0) & (rest < layout.shape.m) & np.logical_not(ends)
         wide, pitch = np.where(part, layout.size(rest), local), np.where(part, self.within, local)
         # behind whole blocks, in main memory as in local memory

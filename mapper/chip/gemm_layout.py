@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from siliconloom.arch.array import SystolicArray
 from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.layout import (
+    in_lines,
     is_power,
     line_values,
     padded,
@@ -23,7 +24,7 @@ from siliconloom.arch.layout import (
     sums_split,
     window_of,
 )
-from siliconloom.arch.packing import may_be_narrow, weight_bytes
+from siliconloom.arch.packing import begin_unit, may_be_narrow, weight_bytes
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import Count, VectorFunction
 from siliconloom.mapper.chip.epilogue import EpiloguePass, column_bytes, epilogue, function_bytes
@@ -47,7 +48,8 @@ class GemmShape(Struct, frozen=True):
     added from memory, and ``listed`` that the product stands by itself: its operands come from outside. ``step`` is 1
     where every row of the first operand is read, and else how many there are to one that is. With ``common`` all
     products have the same first operand. ``packing`` is that of the second operand, where its values are packed, and
-    ``compression`` the bytes in main memory of one of its bytes, where they are compressed.
+    ``compression`` the bytes in main memory of one of its bytes, where they are compressed. ``block`` are the rows of a
+    block of the first operand, where an array takes it in such: as many as the array has where it is zero.
     """
 
     batch: int
@@ -64,11 +66,17 @@ class GemmShape(Struct, frozen=True):
     common: bool = False
     packing: Packing | None = None
     compression: float | None = None
+    block: int = 0
 
     @property
     def stored_n(self) -> int:
         """Columns of the result that is stored."""
         return self.n // 2 if self.output_halved else self.n
+
+    @property
+    def most_m(self) -> int:
+        """Rows of a tile, at most: where blocks have fewer rows than the array each is a product of its own."""
+        return min(self.block or self.m, self.m)
 
     @property
     def passes(self) -> tuple[EpiloguePass, ...]:
@@ -100,8 +108,9 @@ class GemmLayout:
     """Rows of a product's operands and results in memory, and their tiles in local memory; everything in bytes.
 
     Rows of activations are filled up to whole lines of the array, short ones to the next power of two, so that rows
-    that adjoin in memory do in the scratchpad. An array that keeps its sums takes them in ``blocks`` of as many as it
-    has rows, each transposed, the last one perhaps in narrow lines (`arch.layout.line_values`).
+    that adjoin in memory do in the scratchpad. An array that keeps its sums takes them in ``blocks`` of ``rows`` each,
+    transposed, the last one perhaps in narrow lines (`arch.layout.line_values`): of as many as it has itself, or of a
+    smaller power of two. Each of such is a product of its own then, and as good as that of a smaller array.
     """
 
     def __init__(self, tile: NpuTile, shape: GemmShape) -> None:
@@ -109,6 +118,8 @@ class GemmLayout:
         self.tile, self.array, self.lanes, self.shape = tile, tile.array, tile.vector.lanes, shape
         self.blocks, self.beat = tile.array.dataflow == "output_stationary", tile.dma.bytes_per_cycle
         bits = shape.dtype.bits
+        self.rows = shape.block or tile.array.rows
+        """Of a block."""
         self.narrow = may_be_narrow(tile.array, shape.packing)
         """Whether the last panel of a second operand that lies tile by tile may be narrow."""
         self.b_bits = bits if shape.packing is None else shape.packing.dtype.bits
@@ -124,23 +135,27 @@ class GemmLayout:
         return -(-elements * self.shape.dtype.bits // 8)
 
     def a_block(self, k: Count) -> Count:
-        """A block of ``k`` columns of rows that are transposed, in local memory: as many as the array has."""
-        return self.size(k * self.array.rows)
+        """A block of ``k`` columns of rows that are transposed, in local memory."""
+        return self.size(k * self.rows)
 
     @property
     def a_pitch(self) -> int:
         """From block to block of rows that are transposed, in main memory."""
-        return BlockRows(self.tile, self.shape.k, self.shape.dtype.bits).pitch
+        return self._block_rows.pitch
 
     def a_line(self, m: Count) -> Count:
         """From column to column of a block of ``m`` rows that are transposed."""
-        return self.size(line_values(m, self.array.rows))
+        return self.size(line_values(m, self.rows))
 
     def a_plane(self, m: int) -> int:
         """All ``m`` rows of one product's first operand."""
         if not self.blocks:
             return m * self.a_row
-        return BlockRows(self.tile, self.shape.k, self.shape.dtype.bits).plane(m)
+        return self._block_rows.plane(m)
+
+    @property
+    def _block_rows(self) -> BlockRows:
+        return BlockRows(self.tile, self.shape.k, self.shape.dtype.bits, self.rows)
 
     def a_local(self, k: Count) -> Count:
         """From row to row of a moving tile of ``k`` columns."""
@@ -165,6 +180,9 @@ class GemmLayout:
 
     def _b_panels(self, n: Any, k: Any) -> Any:
         """Panels of so many columns, the last of which may be narrow."""
+        packing = self.shape.packing
+        if packing is not None and packing.group:
+            return weight_bytes(self.array, packing, n, k, narrow=1)
         return self.b_size(product_values(self.tile, 1, n, k, narrow=1).b)
 
     def turns(self, n: int, k: int, values: int) -> bool:
@@ -177,8 +195,11 @@ class GemmLayout:
     def gap(self, half: Any, k: Any) -> Any:
         """Bytes behind a half that ends with a narrow panel: the next one begins where the array reads whole lines."""
         taken = self._b_panels(half, k)
-        beat = 1 if self.blocks else self.array.load_rows
-        return (half > self.array.cols) * (-taken % (beat * self.b_size(self.array.cols)))
+        packing, beat = self.shape.packing, 1 if self.blocks else self.array.load_rows
+        unit: Any = beat * self.b_size(self.array.cols)
+        if packing is not None and packing.group:
+            unit = begin_unit(self.array, packing)
+        return (half > self.array.cols) * (-taken % unit)
 
     @property
     def shares(self) -> bool:
@@ -330,14 +351,14 @@ def in_beats(size: Any, bus: int) -> Any:
 
 
 class BlockRows:
-    """Rows in main memory that are transposed, in blocks of as many as the array has; everything in bytes.
+    """Rows in main memory that are transposed, in blocks of ``rows`` each; everything in bytes.
 
     A block begins where a transfer may, so that a tile of one of them does, however wide the DMA is. The circuit reads
     blocks of local memory back to back, so a tile of several is one transfer where nothing lies between them.
     """
 
-    def __init__(self, tile: NpuTile, columns: int, bits: int) -> None:
-        self.tile, self.rows, self.columns, self.bits = tile, tile.array.rows, columns, bits
+    def __init__(self, tile: NpuTile, columns: int, bits: int, rows: int = 0) -> None:
+        self.tile, self.rows, self.columns, self.bits = tile, rows or tile.array.rows, columns, bits
 
     def _block(self, rows: int) -> int:
         taken, bus = -(-line_values(rows, self.rows) * self.columns * self.bits // 8), self.tile.dma.bytes_per_cycle
@@ -355,7 +376,7 @@ class BlockRows:
 
     def read(self, plane: NDArray[np.uint8], rows: int, element: np.dtype[Any]) -> NDArray[Any]:
         """The first rows of a plane, row by row."""
-        found = []
+        found = list[NDArray[Any]]()
         for start in range(0, rows, self.rows):
             held = min(self.rows, rows - start)
             line = line_values(held, self.rows)
@@ -363,5 +384,21 @@ class BlockRows:
             found.append(block.view(element).reshape(self.columns, line)[:, :held].T)
         return np.concatenate(found)
 
+    def written(self, operand: NDArray[Any]) -> NDArray[np.uint8]:
+        """The opposite of `read`: rows (m x columns) as they lie in memory, what lies between them zero."""
+        made = np.zeros(self.plane(len(operand)), np.uint8)
+        for start in range(0, len(operand), self.rows):
+            block = operand[start : start + self.rows]
+            lines = in_lines(np.ascontiguousarray(block.T), self.rows, narrow=1).view(np.uint8).reshape(-1)
+            made[start // self.rows * self.pitch :][: len(lines)] = lines
+        return made
 
-__all__ = ["BlockRows", "GemmLayout", "GemmShape", "in_beats", "padded_lines", "row_bytes"]
+
+def smaller_blocks(array: SystolicArray) -> list[int]:
+    """Rows of blocks that are smaller than those of an array that keeps its sums, the larger first; none of others."""
+    if array.dataflow != "output_stationary":
+        return []
+    return [1 << power for power in reversed(range((array.rows - 1).bit_length()))]
+
+
+__all__ = ["BlockRows", "GemmLayout", "GemmShape", "in_beats", "padded_lines", "row_bytes", "smaller_blocks"]

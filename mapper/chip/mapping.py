@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from collections.abc import Mapping as NamedValues
 from functools import partial
 from itertools import pairwise, product, zip_longest
 from operator import attrgetter
@@ -29,10 +30,12 @@ from siliconloom.mapper.chip.choice import (
 )
 from siliconloom.mapper.chip.chosen import Choice, Chosen, Part, Rivals, SearchEffort
 from siliconloom.mapper.chip.drafts import DraftsOf, drafts_of
+from siliconloom.mapper.chip.gemm_layout import smaller_blocks
 from siliconloom.mapper.chip.known import KnownTasks
 from siliconloom.mapper.chip.layout import Layout
 from siliconloom.mapper.chip.memory import Kept, MemoryMap
 from siliconloom.mapper.chip.objective import ESTIMATED, NEARLY, Objective, in_time
+from siliconloom.mapper.chip.operands import Turned
 from siliconloom.mapper.chip.placement import Demand, Placement, measure, place
 from siliconloom.mapper.chip.pool import LONG
 from siliconloom.mapper.chip.program import (
@@ -59,6 +62,8 @@ OVERLAP = 0.007
 TRIED, FEW_TRIED = 10000, 20000
 """Most instructions of whole workloads that are simulated with rivals of single tasks; among few tasks."""
 INTERRUPTED = "the search was interrupted: this is the best mapping that it had found"
+WORSE = 2
+"""So many sizes of blocks in a row that are no better than larger ones before no smaller ones are looked at."""
 PAIRED = 16
 """Among few tasks: rivals of each of two neighbours that are tried together, the fastest pairs first."""
 
@@ -112,13 +117,86 @@ def map_workload(
         return _map_bare(chip, graph, notes)
     if not isinstance(chip.tile, NpuTile):
         raise NotSupported("mapping a workload to a pim tile")
-    parts = blocks_of(chip, graph, None)
+
+    def mapped(blocks: Blocks) -> MappedWorkload:
+        return _in_blocks(chip, graph, objective, placement, blocks, notes, search=search, kept=kept, stay=stay)
+
+    if objective is None:
+        return mapped({})
+    products = [operator.name for operator in graph.operators() if isinstance(operator, Gemm)]
+    return _in_best_blocks(smaller_blocks(chip.tile.array), products, mapped, objective)
+
+
+Blocks = NamedValues[str, int]
+"""Rows of a block of products, by their names: `Task.block`."""
+
+
+def _in_best_blocks(
+    sizes: Sequence[int], products: Sequence[str], mapped: Callable[[Blocks], MappedWorkload], by: Objective
+) -> MappedWorkload:
+    """The best with blocks as large as the array, half as large and so on, until some in a row are no better.
+
+    And with those of each product that it costs the least in, with what brings its rows there.
+    """
+    made = [mapped({})]
+    tried: list[dict[str, int]] = [{}]
+
+    def add(blocks: dict[str, int]) -> bool:
+        """Whether these blocks are better than all before."""
+        before = min(by.measure(each.program) for each in made)
+        made.append(mapped(blocks))
+        tried.append(blocks)
+        return by.measure(made[-1].program) < before
+
+    def interrupted() -> bool:
+        return any(each.searched is not None and each.searched.interrupted for each in made)
+
+    worse = 0
+    for size in sizes:
+        if interrupted() or worse == WORSE:
+            break
+        worse = 0 if add(dict.fromkeys(products, size)) else worse + 1
+    if len(made) > 1 and not interrupted():
+        costs = [_product_costs(each) for each in made]
+        best = {name: min(range(len(made)), key=lambda at: costs[at][name]) for name in products}
+        mixed = {name: tried[at][name] for name, at in best.items() if tried[at]}
+        if mixed not in tried:
+            add(mixed)
+    return min(made, key=lambda each: by.measure(each.program))
+
+
+def _product_costs(made: MappedWorkload) -> dict[str, int]:
+    """What every product costs, with what transposes its rows."""
+    assert made.mapping is not None
+    found: dict[str, int] = {}
+    for part, chosen in zip(made.mapping.parts, made.mapping.choice[1], strict=True):
+        for task in part.tasks:
+            name = task.cached.owner.name if isinstance(task.cached, Turned) else task.operator.name
+            found[name] = found.get(name, 0) + part.count * chosen[task.operator.name].cost
+    return found
+
+
+def _in_blocks(
+    chip: Chip,
+    graph: Graph,
+    objective: Objective | None,
+    placement: Placement | None,
+    blocks: Blocks,
+    notes: tuple[str, ...],
+    *,
+    search: bool,
+    kept: Kept | None,
+    stay: bool,
+) -> MappedWorkload:
+    """As `map_workload`, with first operands of products in blocks of so many rows (`Task.block`)."""
+    assert isinstance(chip.tile, NpuTile)
+    parts = blocks_of(chip, graph, None, rows=blocks)
     drafts = drafts_of(chip, graph, parts)
     simulated = None if objective is None else partial(_alone, chip, graph, objective, executions(parts), drafts)
     if len(chip.memory) > 1:
         if placement is None:
             placement = place(chip, first_demands(chip, graph, parts))
-        parts = blocks_of(chip, graph, placement)
+        parts = blocks_of(chip, graph, placement, rows=blocks)
     if kept is not None and placement is not None:
         raise NotSupported(f"programs that share several memory levels ({', '.join(chip.memory)})")
     decided = {} if kept is None else kept.tiles
@@ -144,7 +222,7 @@ def map_workload(
         other = _best(parts, [(0, choice) for choice in choices], rivals, drafted, objective, searched)
         found = min(found, other, key=lambda made: cost(made.program))
     if stay and len(found.program.instructions) > words and not searched.interrupted:
-        return map_workload(chip, graph, cycles, placement, search=search, kept=kept, objective=objective, stay=False)
+        return _in_blocks(chip, graph, objective, placement, blocks, notes, search=search, kept=kept, stay=False)
     if searched.interrupted:
         notes = (*notes, INTERRUPTED)
     layout, chosen = found.mapping.choice

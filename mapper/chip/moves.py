@@ -154,7 +154,7 @@ class Moves:
                 unit * (shape.halves if key == "n" else 1)
                 for key, unit in zip("mnk", grains(self.tile, shape), strict=True)
             )
-            return dict(zip("mnk", zip((shape.m, shape.n, shape.k), units, strict=True), strict=True))
+            return dict(zip("mnk", zip((shape.most_m, shape.n, shape.k), units, strict=True), strict=True))
         assert isinstance(part, Attention)
         parts = query_parts(part)
         most = max(each.queries for each in parts), max(each.keys for each in parts), most_heads(part)

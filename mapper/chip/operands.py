@@ -168,11 +168,14 @@ class Turned(Struct, frozen=True):
         Whether all products of its batch read the same rows.
     step
         Rows from one that is read to the next.
+    rows
+        Of a block; as many as the array has where it is zero.
     """
 
     product: Gemm
     common: bool = False
     step: int = 1
+    rows: int = 0
 
     role = "input"
     units = heads = 1
@@ -208,7 +211,7 @@ class Turned(Struct, frozen=True):
 
     def block(self, array: SystolicArray) -> int:
         """Rows of a block."""
-        return array.rows
+        return self.rows or array.rows
 
     run = block
 

@@ -57,17 +57,18 @@ class Panels(NamedTuple):
         return self.halves * (columns // self.cols) * self.line + last
 
 
-@lru_cache(maxsize=1 << 12)
-def _most_room(panels: Panels, n: int, rows: int, bus: int) -> int:
-    """Bytes of ``n`` columns of so many rows, in tiles of as many panels, or parts of one, as take the most.
-
-    Panels that are no power of two have no parts (`tiling.is_part`).
-    """
-    panel, columns = panels.cols, n // panels.halves
+def _tile_sizes(panel: int, columns: int) -> Int:
+    """Columns of tiles of panels, or of parts of one; panels that are no power of two have none."""
     half = panel // 2 if is_power(panel) and panel > 1 else panel
     parts = [panel >> part for part in range(panel.bit_length())] if is_power(panel) else [panel]
-    size = panels.halves * np.array([*parts, *range(half, columns, half)], np.int64)
-    every = panels.halves * columns
+    return np.array([*parts, *range(half, columns, half)], np.int64)
+
+
+@lru_cache(maxsize=1 << 12)
+def _most_room(panels: Panels, n: int, rows: int, bus: int) -> int:
+    """Bytes of ``n`` columns of so many rows, in tiles of as many panels, or parts of one, as take the most."""
+    columns = n // panels.halves
+    size, every = panels.halves * _tile_sizes(panels.cols, columns), panels.halves * columns
     rest = rows * panels.width(every % size)
     cut = every // size * in_beats(rows * panels.width(size), bus) + in_beats(rest, bus)
     return max(int(in_beats(rows * int(panels.width(n)), bus)), int(cut.max()))
@@ -88,7 +89,10 @@ class PanelLayout:
         access = max(memory.access_bytes for memory in chip.memory.values())
         self.ends: tuple[PanelRows, ...] = ()
         """Last panels of the halves; none where elements are no whole bytes, packed or compressed."""
-        plain = layout.narrow and shape.compression is None
+        grouped = shape.packing is not None and shape.packing.group > 0
+        self.slim = layout.narrow and grouped and shape.compression is None
+        """Whether last panels of groups may be narrow: in main memory they are as in local memory."""
+        plain = layout.narrow and shape.compression is None and not grouped
         if array.dataflow != "input_stationary" and layout.b_bits % 8 == 0 and plain:
             size = layout.b_bits // 8
             self.ends = tuple(
@@ -106,15 +110,25 @@ class PanelLayout:
     def pitch(self, n: Any) -> Any:
         """From tile to tile of ``n`` columns of all of the depth: so far apart that a transfer may bring each."""
         taken = self.tile(n, self.layout.shape.k)
-        return in_beats(taken, self.layout.beat) if self.ends else taken
+        return in_beats(taken, self.layout.beat) if self.ends or self.slim else taken
 
     def room(self, n: int, k: int) -> int:
         """Room for all ``n`` columns in main memory, whatever tiles of panels or halves of them they are cut into."""
+        if self.slim:
+            return self._slim_room(n, k)
         if not self.ends:
             return int(self.tile(n, k))
         panels = Panels(self.ends, self.halves, self.array.cols, self.line)
         # what is repeated follows at once, and begins where a tile may, too
         return int(in_beats(_most_room(panels, n, int(self._rows(k)), self.layout.beat), self.layout.beat))
+
+    def _slim_room(self, n: int, k: int) -> int:
+        """As `room`, of groups whose last panels may be narrow."""
+        sizes, every = _tile_sizes(self.array.cols, n // self.halves), n // self.halves
+        bus, halves = self.layout.beat, self.halves
+        rest = in_beats(self.tile(halves * (every % sizes), k), bus) * (every % sizes > 0)
+        cut = every // sizes * in_beats(self.tile(halves * sizes, k), bus) + rest
+        return int(in_beats(max(int(in_beats(self.tile(n, k), bus)), int(cut.max())), bus))
 
     def parts(self, n: int, k: int) -> list[PanelPart]:
         """Transfers that bring a tile; what lies in local memory as in main memory is one."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping as NamedValues
 from collections.abc import Sequence
 from functools import partial
 from operator import attrgetter
+from types import MappingProxyType
 from typing import NamedTuple
 
 from msgspec import Struct, field
@@ -370,12 +371,16 @@ def _lower(context: Context, task: Task, chosen: Chosen) -> None:
 
 
 def blocks_of(
-    chip: Chip, graph: Graph, placement: Placement | None, fused: NamedValues[str, int] | None = None
+    chip: Chip,
+    graph: Graph,
+    placement: Placement | None,
+    fused: NamedValues[str, int] | None = None,
+    rows: NamedValues[str, int] = MappingProxyType({}),
 ) -> tuple[Part, ...]:
     """Blocks in program order, cut where an object goes on in another memory level.
 
     ``fused`` says of products how many of the operators after them are computed with them at most; all that can be
-    where it says nothing.
+    where it says nothing. ``rows`` are what `Task.block` is of products.
     """
     refuse_training(chip, graph)
     tile, nearest = chip.tile, next(iter(chip.memory))
@@ -384,7 +389,7 @@ def blocks_of(
     results: dict[str, Key] = {}
     in_place = updated(graph)
     for _, repeat, operators in graph.blocks():
-        tasks = tuple(block_tasks(graph, operators, tile, fused))
+        tasks = tuple(block_tasks(graph, operators, tile, fused, rows))
         names = [task.operator.name for task in tasks]
         for task in tasks:
             every = (task.operator, *task.fused)

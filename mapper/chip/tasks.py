@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from msgspec import Struct
@@ -49,6 +50,8 @@ class Task(Struct, frozen=True):
     """The cache that its results go into."""
     common: bool = False
     """Every product of its batch has the same rows: all experts take all tokens."""
+    block: int = 0
+    """Rows of a block of its first operand, where an array takes it in such; as many as that has where it is zero."""
 
     def held_by(self, part: Operator) -> int:
         """The same as ``held``, of a part of the operator."""
@@ -70,9 +73,16 @@ def refuse_training(chip: Chip, graph: Graph) -> None:
 
 
 def block_tasks(
-    graph: Graph, operators: list[Operator], tile: NpuTile, most: Mapping[str, int] | None = None
+    graph: Graph,
+    operators: list[Operator],
+    tile: NpuTile,
+    most: Mapping[str, int] | None = None,
+    blocks: Mapping[str, int] = MappingProxyType({}),
 ) -> list[Task]:
-    """Tasks of one block in program order; ``most`` says how many operators join a product at most."""
+    """Tasks of one block in program order.
+
+    ``most`` says of products how many operators join them at most, and ``blocks`` what `Task.block` is of them.
+    """
     linked = graph.dataflow.linked
     tasks: list[Task] = []
     index = 0
@@ -80,7 +90,7 @@ def block_tasks(
         first = operators[index]
         fused: list[Vector] = []
         index += 1
-        tasks += rearrangements(graph, first, tile, linked)
+        tasks += rearrangements(graph, first, tile, linked, blocks.get(first.name, 0))
         if is_append(first) and (appends := _appends(graph, first)):
             tasks += appends
             continue
@@ -97,7 +107,8 @@ def block_tasks(
         gathers = isinstance(first, Vector) and first.function is VectorFunction.GATHER
         # gathers keep indices at the end of the results: they wait for one another even where nothing else does
         common = _is_common(graph, first)
-        tasks.append(Task(first, tuple(fused), linked or gathers, held=held, step=step, common=common))
+        block, waits = blocks.get(first.name, 0), linked or gathers
+        tasks.append(Task(first, tuple(fused), waits, held=held, step=step, common=common, block=block))
     return tasks
 
 
@@ -108,7 +119,7 @@ def _strides(operand: Operand | str, own: int) -> tuple[int, int]:
     return (operand.held if operand.held > own else 0), operand.step
 
 
-def rearrangements(graph: Graph, operator: Operator, tile: NpuTile, linked: bool) -> list[Task]:
+def rearrangements(graph: Graph, operator: Operator, tile: NpuTile, linked: bool, block: int = 0) -> list[Task]:
     """What brings operands into the order in which the array takes them, where the workload does not say how.
 
     - Keys are made token by token, as values are, but the array multiplies with their transpose: what loads B by its
@@ -146,15 +157,15 @@ def rearrangements(graph: Graph, operator: Operator, tile: NpuTile, linked: bool
         tasks.append(Task(made, (), linked, operator.name))
     comes = linked and bool(graph.dataflow.predecessors(operator.name))
     if tile.array.dataflow == "output_stationary" and comes and operator.weight:
-        tasks.append(_turned(graph, operator, common))
+        tasks.append(_turned(graph, operator, common, block))
     return tasks
 
 
-def _turned(graph: Graph, product: Gemm, common: dict[str, Any]) -> Task:
+def _turned(graph: Graph, product: Gemm, common: dict[str, Any], block: int) -> Task:
     """Transpose what a product reads into blocks of rows."""
     found = operands(graph, product)
     step = _strides(found[0], columns(product))[1] if found else 1
-    turned = Turned(product, _is_common(graph, product), step)
+    turned = Turned(product, _is_common(graph, product), step, block)
     name, rows = f"{product.name}.transpose", turned.sequences * turned.tokens
     made = Vector(name=name, function=VectorFunction.TRANSPOSE, rows=rows, cols=product.k, **common)
     return Task(made, serves=product.name, cached=turned)
@@ -265,4 +276,5 @@ def gemm_shape(part: Operator, task: Task) -> GemmShape:
         common=task.common,
         packing=part.stored_as,
         compression=part.compression,
+        block=task.block,
     )

@@ -322,7 +322,7 @@ def grains(tile: NpuTile, shape: GemmShape) -> tuple[int, int, int]:
     """
     array = oriented(tile).array
     if array.dataflow == "output_stationary":
-        return array.rows, array.cols, 1
+        return shape.block or array.rows, array.cols, 1
     group = shape.packing.group if shape.packing and shape.packing.group else 1
     if shape.packing is not None and (sparse := shape.packing.sparsity) is not None:
         turn, most = sparse.of * sparse.block, sparse.kept * sparse.block
@@ -358,8 +358,9 @@ def candidates(tile: NpuTile, shape: GemmShape, *, parts: bool = True) -> tuple[
     rows = max(1, *(bus // lowest(row) for row in (layout.a_row, layout.c_row)))
     columns = _sizes(shape.stored_n, n, beat)
     low, slim, shallow = _partial(tile, shape, (m, n, k)) if parts else ([], [], [])
+    tall = _with(_sizes(shape.m, m, rows), _between(low, m, shape.m))
     return (
-        _with(_sizes(shape.m, m, rows), _between(low, m, shape.m)),
+        tall[tall <= shape.most_m],
         shape.halves * _with(columns, _between(slim, n, shape.stored_n)),
         _with(_sizes(shape.k, k, beat), _between(shallow, k, shape.k)),
     )

@@ -28,7 +28,13 @@ def line_mask(m: Module, name: str, size: Value, line: int, narrow: Value) -> Si
     return mask
 
 
-def line_width(mask: Signal, line: int) -> Value:
+def widened_mask(mask: Value, least: int) -> Value:
+    """The mask of lines that have at least so many values, a power of two."""
+    bits = log2(least)
+    return Cat(Const(least - 1, bits), mask[bits:]) if bits else mask
+
+
+def line_width(mask: Value, line: int) -> Value:
     """Values of a line."""
     if is_power(line):
         return mask + 1
@@ -42,7 +48,7 @@ def row_pitch(size: Value, mask: Signal, unit: int) -> Value:
     return Mux(last[bits:].any(), (last[bits:] + 1) << bits, mask + 1)
 
 
-def begins_within(address: Value, mask: Signal, element: int) -> Value:
+def begins_within(address: Value, mask: Value, element: int) -> Value:
     """Whether an address lies within a line of values of so many bytes."""
     low = log2(element)
     return address[:low].any() | (address[low : low + len(mask)] & mask).any()
@@ -69,7 +75,7 @@ def shifted(m: Module, unit: Circuit, name: str, word: Value, first: Value) -> V
     return cast(Value, unit.place(m, shift, name, word=word, first=first).o)
 
 
-def spread(m: Module, name: str, word: Value, mask: Signal, rows: int, line: int, bits: int) -> Signal:
+def spread(m: Module, name: str, word: Value, mask: Value, rows: int, line: int, bits: int) -> Signal:
     """So many rows of values, which lie in narrow lines one after the other, at the places of whole lines.
 
     Where a line has no values there are zeros.
@@ -119,4 +125,5 @@ __all__ = [
     "row_pitch",
     "shifted",
     "spread",
+    "widened_mask",
 ]

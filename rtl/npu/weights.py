@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.hdl import Value
 
-from siliconloom.arch.datatype import DataType, Packing
+from siliconloom.arch.datatype import DataType, Packing, scale_bits
 from siliconloom.arch.layout import is_power
 from siliconloom.arch.packing import (
     beat_bytes,
@@ -20,13 +20,14 @@ from siliconloom.arch.packing import (
     header_bytes,
     header_lines,
     header_room,
+    least_columns,
     may_be_narrow,
 )
 from siliconloom.arch.scaled import group_rows
 from siliconloom.arch.word import BY_ROWS, CODE_BITS, CODES, GROUP_BITS, UNGROUPED
 from siliconloom.rtl.array.weights import BeatKind, cache_kind, code_kind, header_kind, kind_bits, scaled_kinds
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, Geometry, log2
-from siliconloom.rtl.npu.narrow import begins_within, line_width, spread
+from siliconloom.rtl.npu.narrow import begins_within, line_width, spread, widened_mask
 
 
 class LoadRead(NamedTuple):
@@ -65,6 +66,8 @@ class PackedReads:
         own = geometry.operand
         self.own = own if own in formats and may_be_narrow(self.array, Packing(own, 0)) else None
         """The operands' own format, whose last panel may lie in narrow lines; where the loader takes it."""
+        self.slim = [dtype for dtype in self.groups if may_be_narrow(self.array, Packing(dtype, self.array.load_rows))]
+        """Formats with groups whose last panel may be narrow."""
 
     def refuses(self, entry: Any) -> Value:
         """Whether the array has no circuit for an instruction's weights."""
@@ -100,6 +103,9 @@ class PackedReads:
         odd, kept = list[Value](), self._kept(entry)
         for dtype in self.formats:
             within = address[: log2(granule(self.array, dtype))]
+            if dtype in self.slim:
+                slim = begins_within(address, self._mask(dtype, mask), granule(self.array, dtype) // self.array.cols)
+                within = Mux(kept, within.any(), slim)
             if dtype in self.scaled:
                 scaled = address[: log2(begin_unit(self.array, Packing(dtype, 0)))]
                 within = Mux(kept, scaled, within) if dtype in self.weights else scaled
@@ -142,22 +148,36 @@ class PackedReads:
             found = Mux(reduce(or_, which), lines, found)
         return found
 
-    @property
-    def column(self) -> int:
-        """Bytes of a beat of the operands' own format that is one column wide."""
-        return beat_bytes(self.array, self.geometry.operand) // self.array.cols
+    def _column(self, dtype: DataType) -> int:
+        """Bytes of a beat that is as narrow as it may be."""
+        return beat_bytes(self.array, dtype) * least_columns(self.array, dtype) // self.array.cols
+
+    def _mask(self, dtype: DataType, mask: Value) -> Value:
+        """The lines that a narrow panel of groups lies in."""
+        return widened_mask(mask, least_columns(self.array, dtype))
 
     def reading(self, mask: Signal) -> LoadRead:
         """The next read; ``mask`` tells the lines that the panel lies in where it may be narrow."""
-        beats: dict[DataType, Value | int] = {dtype: beat_bytes(self.array, dtype) for dtype in self.formats}
+        cols = self.array.cols
+
+        def parts(dtype: DataType, size: int) -> Value | int:
+            """So many bytes of whole lines, of narrow ones."""
+            if dtype not in self.slim:
+                return size
+            # keys and values of a format that weights in groups have, too, lie in whole lines
+            width = Mux(self.kept, cols, line_width(self._mask(dtype, mask), cols))
+            return width * size >> log2(cols)
+
+        beats = {dtype: parts(dtype, beat_bytes(self.array, dtype)) for dtype in self.formats}
         if self.own is not None:
-            beats[self.own] = line_width(mask, self.array.cols) * self.column
+            beats[self.own] = line_width(mask, cols) * self._column(self.own)
         head = self.heads != 0
-        room = {dtype: header_room(self.array, dtype) // lines for dtype, lines in self.lines.items()}
-        size = {dtype: header_bytes(self.array, dtype) // lines for dtype, lines in self.lines.items()}
+        room = {dtype: parts(dtype, header_room(self.array, dtype) // lines) for dtype, lines in self.lines.items()}
+        size = {dtype: parts(dtype, header_bytes(self.array, dtype) // lines) for dtype, lines in self.lines.items()}
         codes = self._by_kind(beats, self.line)
         bytes_, step = self._by_kind(size, 0), self._by_kind(room, self.line)
-        unit = self._by_kind({dtype: granule(self.array, dtype) for dtype in self.formats}, self.line)
+        units = {dtype: parts(dtype, granule(self.array, dtype)) for dtype in self.formats}
+        unit = self._by_kind(units, self.line)
         if self.scaled:  # headers of keys and values are all alike
             own, whole = group_rows(self.array), begin_unit(self.array, Packing(self.scaled[0], 0))
             bytes_, step, unit = (
@@ -203,29 +223,42 @@ class PackedReads:
         if not self.powers:
             return behind
         up = Signal(LOCAL_BITS, name="load_next")
-        m.d.comb += up.eq((behind + reading.unit - 1) & ~(reading.unit - 1))
+        within = Signal(LOCAL_BITS, name="load_within")
+        m.d.comb += [within.eq(reading.unit - 1), up.eq((behind + within) & ~within)]
         return Mux(ends, up, behind)
 
     def part(self, m: Module, address: Value, line: Value, mask: Signal) -> Value:
         """The line that was read, with what was asked for in its low bits, and narrow lines as whole ones."""
-        units = {dtype: beat_bytes(self.array, dtype) for dtype in self.formats}
-        if self.own is not None:
-            units[self.own] = self.column
-        unit = min(units.values())
+        slim = (*self.slim, *([self.own] if self.own is not None else []))
+        sizes = (self._column(dtype) if dtype in slim else beat_bytes(self.array, dtype) for dtype in self.formats)
+        heads = (header_bytes(self.array, dtype) // self.array.cols for dtype in self.slim)
+        unit = min(*sizes, *heads, self.line)
         part = line
         if self.powers:
             place = Signal(range(self.line // unit), name="load_place")
             m.d.sync += place.eq(address[log2(unit) : log2(self.line)])
             part = line >> (place * (8 * unit))
-        return part if self.own is None else self._spread(m, part, mask)
+        return self._spread(m, part, mask) if slim else part
 
     def _spread(self, m: Module, part: Value, mask: Signal) -> Value:
-        """What was read, narrow lines of the operands' own format at the places of whole ones."""
-        read = Signal.like(mask, name="load_own_mask_read")
-        m.d.sync += read.eq(mask | (self.kind != CODES.index(self.own)).replicate(len(mask)))
-        rows, cols = self.array.load_rows, self.array.cols
-        made = spread(m, "load_own_line", part, read, rows, cols, self.geometry.operand.bits)
-        return Cat(made, part[len(made) :])
+        """What was read, narrow lines at the places of whole ones: rows of numbers, and scales before minima."""
+        read, rows, cols = Signal.like(mask, name="load_mask_read"), self.array.load_rows, self.array.cols
+        kind, head = Signal.like(self.kind, name="load_kind_read"), Signal(name="load_head_read")
+        m.d.sync += [kind.eq(self.kind), head.eq(self.heads != 0), read.eq(mask | self.kept.replicate(len(mask)))]
+        kinds: dict[tuple[int, int, int], list[Value]] = {}
+        for dtype in self.slim:
+            its, scale, least = kind == CODES.index(dtype), scale_bits(dtype), least_columns(self.array, dtype)
+            each = 8 * header_bytes(self.array, dtype) // (self.lines[dtype] * scale * cols)
+            kinds.setdefault((dtype.bits, rows, least), []).append(its & ~head)
+            kinds.setdefault((scale, each, least), []).append(its & head)
+        if self.own is not None:
+            kinds.setdefault((self.own.bits, rows, 1), []).append(kind == CODES.index(self.own))
+        found = part
+        for (bits, lines, least), which in kinds.items():
+            name = f"load_{bits}_by_{lines}_of_{least}"
+            made = spread(m, name, part, widened_mask(read, least), lines, cols, bits)
+            found = Mux(reduce(or_, which), Cat(made, part[len(made) :]), found)
+        return found
 
     def _by_kind(self, values: Mapping[Any, Value | int], other: int) -> Value:
         """One of the values, by the format of the weights."""

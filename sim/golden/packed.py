@@ -31,7 +31,7 @@ def weights_of(array: SystolicArray, packing: Packing, held: Bytes, n: int, k: i
     n, k
         Columns and rows.
     narrow
-        Whether the last panel may be, where the format is the array's own.
+        Whether the last panel may be.
     """
     dtype = array.circuit_format
     assert dtype is not None
@@ -43,6 +43,19 @@ def weights_of(array: SystolicArray, packing: Packing, held: Bytes, n: int, k: i
         by = int(narrow and layout.may_be_narrow(array, packing))
         words = widened(unpacked(array, values.reshape(-1, 1), k, n, by), own)
         return words if own is dtype else widened(narrowed(words, dtype), dtype)
+    parts = layout.split_panels(array, packing, held, n, k, narrow)
+    made = [_groups(each, packing, part, cols, k) for each, part, cols in parts]
+    if len(made) == 1 and made[0].shape[1] == padded(n, array.cols):
+        return made[0]
+    found = np.zeros((k, padded(n, array.cols)), np.uint32)
+    found[:, : sum(part.shape[1] for part in made)] = np.concatenate(made, 1)
+    return found
+
+
+def _groups(array: SystolicArray, packing: Packing, held: Bytes, n: int, k: int) -> Words:
+    """Fp32 patterns of operands that weights in groups stand for, of whole panels."""
+    dtype = array.circuit_format
+    assert dtype is not None
     assert array.weights is not None
     panels, height = -(-n // array.cols), panel_rows(array, k)
     lines = np.ascontiguousarray(held.reshape(panels, -1))

@@ -45,14 +45,14 @@ CUT = {DataType.FP4_E2M1: 1 - 6 / 8, DataType.FP8_E4M3: 1 - 448 / 512, DataType.
 sizes = st.tuples(st.integers(1, 30), st.integers(1, 45), st.integers(1, 130))
 
 
-@given(st.data(), arrays(), sizes)
-def test_what_is_packed_is_found_again(data, array, shape):
+@given(st.data(), arrays(), sizes, st.integers(0, 1))
+def test_what_is_packed_is_found_again(data, array, shape, narrow):
     packing, (_, n, k) = data.draw(packings(array)), shape
     values = np.random.default_rng(k).standard_normal((k, n))
     weights = packed.quantised(values, packing, packed.has_minima(array, packing.dtype))
-    held = packed.packed_weights(array, packing, weights)
-    assert len(held) == packed.weight_bytes(array, packing, n, k)
-    found = packed.unpacked_weights(array, packing, held, n, k)
+    held = packed.packed_weights(array, packing, weights, narrow)
+    assert len(held) == packed.weight_bytes(array, packing, n, k, narrow)
+    found = packed.unpacked_weights(array, packing, held, n, k, narrow)
     for mine, theirs in zip(found, weights, strict=True):
         assert (mine is None) == (theirs is None)
         if mine is not None:
@@ -107,14 +107,18 @@ def test_what_was_made_of_such_groups_loses_nothing(seed, kind):
     np.testing.assert_array_equal(found, patterns_of(values, DataType.BF16))
 
 
-@given(st.data(), arrays(), sizes)
-def test_the_golden_kernel_has_the_same_numbers(data, array, shape):
+@given(st.data(), arrays(), sizes, st.integers(0, 1))
+def test_the_golden_kernel_has_the_same_numbers(data, array, shape, narrow):
     """Of any bytes: scales that are infinite, subnormal or no numbers, too."""
     packing, (_, n, k) = data.draw(packings(array)), shape
-    count = packed.weight_bytes(array, packing, n, k)
+    count = packed.weight_bytes(array, packing, n, k, narrow)
     held = np.random.default_rng(count).integers(0, 256, count).astype(np.uint8)
-    found = packed.unpacked(packed.unpacked_weights(array, packing, held, n, k), packing, array.circuit_format)
-    np.testing.assert_array_equal(weights_of(array, packing, held, n, k), widened(found, array.circuit_format))
+    found = packed.unpacked(packed.unpacked_weights(array, packing, held, n, k, narrow), packing, array.circuit_format)
+    made = weights_of(array, packing, held, n, k, narrow)
+    assert made.shape == (k, -(-n // array.cols) * array.cols)
+    wide = found.shape[1]
+    np.testing.assert_array_equal(made[:, :wide], widened(found, array.circuit_format))
+    assert wide >= n
 
 
 @given(arrays(), sizes, st.integers(0, 1))
@@ -129,10 +133,20 @@ def test_operands_in_the_array_s_own_format_lie_as_elements_do(array, shape, nar
 
 
 @given(st.data(), arrays(), sizes)
-def test_panels_of_groups_are_whole_ones(data, array, shape):
-    """Their headers have the scales of all columns: an instruction may say that operands are narrow, and others are."""
+def test_a_narrow_panel_of_groups_is_one_of_a_narrower_array(data, array, shape):
+    """Where it may be: its columns are a power of two, their headers come in one read, and lines begin with parts."""
     packing, (_, n, k) = data.draw(packings(array)), shape
-    assert packed.weight_bytes(array, packing, n, k, 1) == packed.weight_bytes(array, packing, n, k)
+    rest, least = n % array.cols, packed.least_columns(array, packing.dtype)
+    wide = max(1 << (rest - 1).bit_length(), least) if rest else array.cols
+    taken, whole = (packed.weight_bytes(array, packing, n, k, narrow) for narrow in (1, 0))
+    if not packed.may_be_narrow(array, packing) or wide >= array.cols:
+        assert taken == whole
+        return
+    slim = array.model_copy(update={"cols": wide})
+    assert taken == whole - packed.panel_bytes(array, packing, k) + packed.panel_bytes(slim, packing, k)
+    assert packed.granule(slim, packing.dtype) * array.cols == packed.granule(array, packing.dtype) * wide
+    assert packed.header_lines(slim, packing.dtype) == packed.header_lines(array, packing.dtype)
+    assert not array.load_rows * wide * packing.dtype.bits % 8
 
 
 @given(st.data(), arrays(), st.integers(1, 40), st.integers(1, 300), st.integers(0, 5))

@@ -21,9 +21,9 @@ from siliconloom.sim.golden.npu import GoldenMachine
 from siliconloom.verification.machine import verify
 from siliconloom.verification.npu import check_programs
 from siliconloom.verification.workload import filled, refuse
-from siliconloom.workloads import Attention, load_workload
+from siliconloom.workloads import Attention, Gemm, load_workload
 from tests.in_turn import in_turn
-from tests.mapper.chip.tiled import tiled
+from tests.mapper.chip.tiled import in_blocks, tiled
 
 GPT2 = {"model_type": "gpt2", "n_embd": 32, "n_head": 2, "n_layer": 1, "n_positions": 64, "vocab_size": 40}
 LLAMA = {
@@ -139,6 +139,27 @@ def test_transfers_that_are_cut_agree_in_every_cycle_and_byte(kind, tmp_path):
     record = verify(tile, workload=work, simulator=QUICK)
     assert record.passed
     assert record.totals.bytes_compared > 500
+
+
+def test_rows_in_blocks_of_fewer_than_the_array_has_agree_in_every_cycle_and_byte(tmp_path):
+    """Blocks of one and two rows of an array of four, which keeps its sums."""
+    if simulator_path("icarus") is None:
+        pytest.skip("icarus is not installed")
+    sides = {"tile.array.rows": 4, "tile.array.cols": 2, "tile.array.dataflow": "output_stationary"}
+    tile = tile_of(SETS | sides | {"tile.array.load_rows": 1, "tile.vector.lanes": 2})
+    works = [graph(tmp_path, PRODUCTS), graph(tmp_path, GPT2 | {"n_embd": 16, "n_head": 1}, ("sequence", "7"))]
+    made = []
+    for number, work in enumerate(works):
+        products = [each.name for each in work.operators() if isinstance(each, Gemm)]
+        blocks = {name: (2, 1, 0)[(place + number) % 3] for place, name in enumerate(products)}
+        made.append(in_blocks(tile, work, blocks))
+        assert all(task.tiling.m <= blocks[task.task.operator.name] for task in made[-1].tasks if task.task.block)
+    programs = [(str(number), filled(each, number)) for number, each in enumerate(made)]
+    for parity in check_programs(tile, programs, simulator="icarus"):
+        case = parity.case()
+        assert case.passed, case
+        assert case.difference == 0
+        assert case.bytes_compared > 1000
 
 
 OTHERS = [

@@ -17,7 +17,7 @@ from siliconloom.arch.array import TILE_FORMATS
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.floats import flushed, narrowed, widened
 from siliconloom.arch.isa import Opcode
-from siliconloom.arch.layout import INDEX_BYTES, blocks_of, packed, padded, unpacked
+from siliconloom.arch.layout import INDEX_BYTES, packed, padded, unpacked
 from siliconloom.arch.packing import Packed, packed_weights, panel_bytes
 from siliconloom.arch.scaled import numbers_of, scaled_codes
 from siliconloom.arch.shared import in_memory
@@ -28,7 +28,7 @@ from siliconloom.execution.encoding import encoding_of
 from siliconloom.execution.quantize import Quantized
 from siliconloom.execution.walk import At, Cache, Past
 from siliconloom.mapper.chip.attention_layout import AttentionLayout
-from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape, row_bytes
+from siliconloom.mapper.chip.gemm_layout import BlockRows, GemmLayout, GemmShape, row_bytes
 from siliconloom.mapper.chip.lowering import segments
 from siliconloom.mapper.chip.memory import Item, Key
 from siliconloom.mapper.chip.operands import columns
@@ -187,7 +187,8 @@ class Image:
         """Rows that a product takes, as the array takes them."""
         if self.array.dataflow != "output_stationary":
             return self._rows(values, row_bytes(self.tile, operator.k, operator.precision.bits))
-        return blocks_of(self.array, values, narrow=1)
+        rows = next((each.task.block for each in self.mapped.tasks if each.task.operator.name == operator.name), 0)
+        return BlockRows(self.tile, operator.k, operator.precision.bits, rows).written(values)
 
     # Products --------------------------------------------------------------------------------------------------------
 
@@ -258,13 +259,22 @@ class Image:
             return lambda first, end: lying(wide[first:end])
         assert made.packed is not None
         (whole,) = made.packed
-        codes, scales = columns(whole.codes), columns(whole.scales)
-        minima = None if whole.minima is None else columns(whole.minima)
+        if layout.narrow and layout.shares:
+            first, cols, half = start // shape.halves, size // shape.halves, whole.codes.shape[1] // shape.halves
+            begins = (number * half + first for number in range(shape.halves))
+            each = [whole.columns(slice(begin, begin + cols)) for begin in begins]
+        else:
+            each = [whole.each(columns)]
 
         def rows(first: int, end: int) -> Bytes:
             groups = slice(first // packing.group, -(-end // packing.group))
-            part = Packed(codes[first:end], scales[groups], None if minima is None else minima[groups])
-            return packed_weights(self.array, packing, part)
+            gap = int(layout.gap(size // shape.halves, end - first)) if len(each) > 1 else 0
+            made = list[Bytes]()
+            for part in each:
+                minima = None if part.minima is None else part.minima[groups]
+                some = Packed(part.codes[first:end], part.scales[groups], minima)
+                made.append(np.pad(packed_weights(self.array, packing, some, int(layout.narrow)), (0, gap)))
+            return np.concatenate(made)
 
         return rows
 

@@ -397,7 +397,7 @@ class _Golden:
         lines = every[places[:, None] + np.arange(element.itemsize * width)]
         expected = np.ascontiguousarray(lines).view(element).reshape(products, tokens, width)
         address, item = self.objects[turned.owner.name, turned.role]
-        blocks = BlockRows(self.tile, width, 8 * element.itemsize)
+        blocks = BlockRows(self.tile, width, 8 * element.itemsize, turned.rows)
         planes = self.memory[address : address + item.size][: products * blocks.plane(tokens)].reshape(products, -1)
         held = np.stack([blocks.read(each, tokens, element) for each in planes])
         name, differing = mapped.task.operator.name, int((held != expected).sum())

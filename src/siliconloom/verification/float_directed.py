@@ -404,8 +404,11 @@ def packed_programs(chip: Chip) -> list[tuple[str, LoadedProgram]]:
     codes = tuple(dtype for dtype in own if dtype in INTEGER_CODES)
     kinds = {"packed weights": tuple(dtype for dtype in own if dtype not in blocks), "MX blocks": blocks}
     made = [(name, packed_weights(chip, formats)) for name, formats in kinds.items() if formats]
-    formats = [dtype for dtype in own if narrow_panels(array, Packing(dtype, 0))]
-    made += [(f"narrow panels of {dtype.value}", packed_panels(chip, dtype)) for dtype in formats]
+    made += [
+        (f"narrow panels of {dtype.value}", packed_panels(chip, packing))
+        for dtype in own
+        if narrow_panels(array, packing := panel_packing(array, dtype))
+    ]
     return made + (
         [("an MX block before codes", block_before_codes(chip, blocks[0], codes))] if blocks and codes else []
     )
@@ -428,13 +431,18 @@ def packed_weights(chip: Chip, formats: Sequence[DataType]) -> LoadedProgram:
     return rows.program()
 
 
-def packed_panels(chip: Chip, dtype: DataType) -> LoadedProgram:
-    """Products by weights in the array's own format that end with narrow panels, one fold deep and a line more.
+def panel_packing(array: SystolicArray, dtype: DataType) -> Packing:
+    """Weights in a format as narrow panels have them: the array's own without groups, others in those of one beat."""
+    return Packing(dtype, array.load_rows if has_groups(array, dtype) else 0)
+
+
+def packed_panels(chip: Chip, packing: Packing) -> LoadedProgram:
+    """Products by weights that end with narrow panels, one fold deep and a line more.
 
     Those of arrays so large that their operands take more than their share of a bench's memory are less deep.
     """
     rows = FloatRows(chip, np.random.default_rng(47))
-    array, packing = rows.tile.array, Packing(dtype, 0)
+    array = rows.tile.array
     for wide in narrow_panels(array, packing):
         k = array.rows + 1
         while weight_bytes(array, packing, wide, k, 1) > min(rows.places.bank, RESULTS // 12) and k > 1:
@@ -479,22 +487,23 @@ def packed_product(
 def _random_weights(rows: FloatRows, packing: Packing, cols: int, k: int, narrow: int) -> Image:
     """Weights as they lie: what fills a beat up, and headers, is anything.
 
-    Scales are of any size, one of them infinite, and one no number.
+    Scales are of any size, and of more than two columns one of them infinite, and one no number.
     """
     array, dtype = rows.tile.array, packing.dtype
     held = rows.numbers.integers(0, 256, weight_bytes(array, packing, cols, k, narrow)).astype(np.uint8)
     if not packing.group:
         return random_image(rows.numbers, dtype, len(held), odd=0)
-    scales = unpacked_weights(array, packing, held, cols, k).scales
+    scales = unpacked_weights(array, packing, held, cols, k, narrow).scales
     drawn = rows.numbers.standard_normal(scales.shape) * 2.0 ** rows.numbers.integers(-9, 3, scales.shape)
-    drawn[0, :2] = np.inf, np.nan
+    if scales.shape[1] > 2:  # of fewer columns none would be left that says anything
+        drawn[0, :2] = np.inf, np.nan
     if dtype in INTEGER_CODES:
-        set_scales(array, packing, held, drawn.astype(np.float16).view(np.uint16), k)
+        set_scales(array, packing, held, drawn.astype(np.float16).view(np.uint16), k, cols, narrow)
     else:
         exponents = rows.numbers.integers(SCALE_BIAS - 9, SCALE_BIAS + 4, scales.shape)
         odd = rows.numbers.choice([0, 1, NO_SCALE - 1, NO_SCALE], scales.shape)
         few = rows.numbers.random(scales.shape) < 0.2
-        set_scales(array, packing, held, np.where(few, odd, exponents).astype(np.uint16), k)
+        set_scales(array, packing, held, np.where(few, odd, exponents).astype(np.uint16), k, cols, narrow)
     return held
 
 

@@ -3,9 +3,18 @@
 import yaml
 
 from siliconloom.arch.document import Document
+from siliconloom.mapper.chip.choice import choose_layouts
 from siliconloom.mapper.chip.described import mapping_of, mapping_text
 from siliconloom.mapper.chip.mapping import fit_precision, map_workload
-from siliconloom.mapper.chip.program import lower
+from siliconloom.mapper.chip.program import Mapping, blocks_of, lower
+
+
+def in_blocks(chip, graph, blocks):
+    """The workload as it is mapped by estimates, with rows of its products in blocks of so many, by their names."""
+    graph, notes = fit_precision(chip, graph)
+    parts = blocks_of(chip, graph, None, rows=blocks)
+    choices, _ = choose_layouts(chip, chip.tile, graph, parts, None)
+    return lower(chip, graph, Mapping(parts, choices[0], None), notes)
 
 
 def tiled(chip, graph, queries, keys, heads=1, apart=False, resident=False, whole=False):
