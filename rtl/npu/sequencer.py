@@ -119,8 +119,8 @@ class SequencerCircuit(Circuit):
         Begin with word 0.
     fetched : In
         Words that stand in the program memory.
-    read_address, word : Out, In(WORD_BITS)
-        Program memory, one cycle from address to word.
+    read, read_address, word : Out(1), Out, In(WORD_BITS)
+        Program memory, one cycle from address to word; only what has been fetched is read.
     to_<unit> : Out(stream.Signature(entry_layout(unit)))
         To the queue of the unit.
     halt : In(1)
@@ -144,6 +144,7 @@ class SequencerCircuit(Circuit):
             "start": In(1),
             "halt": In(1),
             "fetched": In(count),
+            "read": Out(1),
             "read_address": Out(count),
             "word": In(WORD_BITS),
             "running": Out(1),
@@ -191,10 +192,10 @@ class SequencerCircuit(Circuit):
         pc, valid, phase = self.number, self.valid, self.phase
         advance, target = Signal(), Signal(len(pc))
         m.d.comb += [target.eq(pc), self.read_address.eq(Mux(advance, target, pc))]
-        m.d.sync += [pc.eq(self.read_address), valid.eq(self.running & (self.read_address < self.fetched))]
+        m.d.comb += self.read.eq(self.running & (self.read_address < self.fetched))
+        m.d.sync += [pc.eq(self.read_address), valid.eq(self.read)]
         with m.If(self.start):
             m.d.sync += [pc.eq(0), valid.eq(0), self.running.eq(1), phase.eq(0), level.eq(0)]
-
         with m.If(self.halt):
             m.d.sync += [self.running.eq(0), valid.eq(0)]
 

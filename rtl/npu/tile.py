@@ -268,7 +268,7 @@ class NpuTileCircuit(Circuit):
             m,
             self.library.make(SramWrapper, WORD_BITS, depth, 8 * geometry.port_bytes),
             "program",
-            ren=1,
+            ren=sequencer.read,
             raddr=sequencer.read_address[:index],
             wen=fetch.write,
             waddr=fetch.write_address[:index],
