@@ -12,7 +12,7 @@ from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch import timing
-from siliconloom.arch.isa import DTYPES, LEVELS, WORD_BITS, WORD_BYTES, Opcode, Unit, word_layout
+from siliconloom.arch.isa import DTYPES, LEVELS, READ_BITS, WORD_BYTES, Opcode, Unit, word_layout
 from siliconloom.arch.opcodes import GATHERS, TRANSFERS, UNIT_BITS, Format, built_units
 from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit, Library
@@ -119,7 +119,7 @@ class SequencerCircuit(Circuit):
         Begin with word 0.
     fetched : In
         Words that stand in the program memory.
-    read, read_address, word : Out(1), Out, In(WORD_BITS)
+    read, read_address, word : Out(1), Out, In(READ_BITS)
         Program memory, one cycle from address to word; only what has been fetched is read.
     to_<unit> : Out(stream.Signature(entry_layout(unit)))
         To the queue of the unit.
@@ -146,7 +146,7 @@ class SequencerCircuit(Circuit):
             "fetched": In(count),
             "read": Out(1),
             "read_address": Out(count),
-            "word": In(WORD_BITS),
+            "word": In(READ_BITS),
             "running": Out(1),
             "ended": Out(1),
             "blocked": Out(1),
