@@ -1,8 +1,10 @@
 """Parts of a design, of which Yosys counts the cells."""
 
+import json
 from collections import Counter
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,3 +55,19 @@ def test_parts_are_what_counting_every_instance_gives(counts):
     for name, count in counts["top"].items():
         if name in counts and len(expanded(counts, name)) * count >= max(SHARE * everything.total(), 1):
             assert (name.removeprefix("top_"),) in shown, "one that is large is told"
+
+
+@pytest.mark.checkout
+def test_the_table_of_modules_has_every_memory_and_its_rule_finds_what_has_grown():
+    from benchmarks import synthesis
+
+    kept = json.loads(synthesis.RESULTS.read_text(encoding="utf-8"))
+    assert list(kept) == [name for chip in synthesis.MODULES for name, *_ in synthesis.modules_of(chip)]
+    memories = {name: row for name, row in kept.items() if " sram_" in name}
+    assert all(row["block_rams"] * (row["luts"] + row["registers"]) == 0 for row in memories.values()), memories
+    assert not synthesis.worse(kept, kept)
+    for name, row in kept.items():
+        for figure, count in row.items():
+            grown = kept | {name: row | {figure: count + count // 40 + 1}}
+            assert len(synthesis.worse(grown, kept)) == 1
+            assert not synthesis.worse(kept, grown)
