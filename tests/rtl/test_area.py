@@ -58,12 +58,13 @@ def test_parts_are_what_counting_every_instance_gives(counts):
 
 
 @pytest.mark.checkout
-def test_the_table_of_modules_has_every_memory_and_its_rule_finds_what_has_grown():
+def test_memories_are_block_ram_alone_and_the_rule_of_modules_finds_what_has_grown():
     from benchmarks import synthesis
 
     kept = json.loads(synthesis.RESULTS.read_text(encoding="utf-8"))
-    assert list(kept) == [name for chip in synthesis.MODULES for name, *_ in synthesis.modules_of(chip)]
+    assert kept.keys() >= {f"{chip} {module}" for chip, modules in synthesis.MODULES.items() for module in modules}
     memories = {name: row for name, row in kept.items() if " sram_" in name}
+    assert memories
     assert all(row["block_rams"] * (row["luts"] + row["registers"]) == 0 for row in memories.values()), memories
     assert not synthesis.worse(kept, kept)
     for name, row in kept.items():
