@@ -30,7 +30,7 @@ from siliconloom.arch.description import Chip
 from siliconloom.arch.pim import PimTile
 from siliconloom.arch.technology import NAND2_AREA, REGISTER_TRANSISTORS, mac_transistors
 from siliconloom.arch.tile import NpuTile
-from siliconloom.arch.word import WORD_BITS
+from siliconloom.arch.word import stored_bits
 
 LOGIC = {65: 0.23 / 0.16, 45: 1.0, 32: 0.072 / 0.16, 20: 0.033 / 0.16, 16: 0.03 / 0.16, 7: 0.0092 / 0.16}
 """Area of logic over that at 45 nm, by node in nanometres."""
@@ -95,7 +95,8 @@ def chip_area(chip: Chip) -> dict[str, float]:
     if isinstance(tile, NpuTile):
         area["scratchpad"] = sram_area(tile.scratchpad.capacity, node)
         area["accumulator"] = sram_area(tile.accumulator.capacity, node)
-        area["program"] = sram_area(tile.sequencer.program_words * WORD_BITS // 8, node)
+        word = stored_bits(min(tile.dma.bytes_per_cycle, tile.dma.port_bytes))
+        area["program"] = sram_area(tile.sequencer.program_words * word // 8, node)
     area = {part: chip.tile_count * square for part, square in area.items()}
     area["memory"] = sum(sram_area(m.total_capacity, node) for m in chip.memory.values() if m.kind == "sram")
     return area

@@ -101,6 +101,21 @@ LAYOUTS = {
     Format.COMPUTE: HEADER + COMPUTE,
 }
 """Fields of a word by its format, from bit 0 up."""
+READ_BITS = max(sum(each.width for each in fields) for fields in LAYOUTS.values())
+"""Bits of a word, from bit 0 up, in which fields lie; a tile fetches the others and drops them."""
+STORED_GRAIN = 64
+"""Bits that share a write enable in a program memory whose port is at least as wide."""
+
+
+def stored_grain(port_bytes: int) -> int:
+    """Bits that share a write enable in the program memory of a tile whose ports bring so many bytes a beat."""
+    return min(STORED_GRAIN, 8 * port_bytes)
+
+
+def stored_bits(port_bytes: int) -> int:
+    """Bits of a word that such a program memory holds: those that are read, and what fills up the last grain."""
+    grain = stored_grain(port_bytes)
+    return -(-READ_BITS // grain) * grain
 
 
 def word_layout(opcode: Opcode) -> tuple[BitField, ...]:
@@ -121,10 +136,13 @@ __all__ = [
     "LAYOUTS",
     "LEVELS",
     "LOCAL_BITS",
+    "READ_BITS",
     "SEMAPHORES",
     "TRANSFER",
     "UNGROUPED",
     "WORD_BITS",
     "WORD_BYTES",
+    "stored_bits",
+    "stored_grain",
     "word_layout",
 ]

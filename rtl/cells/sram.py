@@ -12,6 +12,11 @@ from siliconloom.rtl.library import Circuit, Library
 
 WIDEST = 65536
 DEEPEST = 1 << 32
+NO_CHECK = '(* no_rw_check, rw_addr_collision = "no", ramstyle = "no_rw_check" *)'
+"""What tells Yosys, Vivado and Quartus that no word is read while it is written, in their manuals' own words.
+
+Without it they build what gives such a read the old word: a comparison of addresses, and registers for a word.
+"""
 PART = 64
 """Bits of a part of a wide word that is written in granules (`SramWrapper.part`)."""
 
@@ -20,8 +25,10 @@ class SramWrapper(Circuit):
     """A memory with one synchronous read port and one write port, as a module of its own.
 
     A read takes one cycle: ``rdata`` holds the word of the last cycle with ``ren``, and keeps it while ``ren`` is low.
-    A word read in the cycle in which it is written is the OLD word. ``rdata`` is undefined before the first read,
-    words are undefined before they are written: nothing has an initial value and nothing is reset, as in a macro.
+    A word must not be read in the cycle in which any part of it is written: what is read then is undefined, as it is
+    in block RAM and in foundries' macros. Simulated, such a read prints an error and ends the run as failed. ``rdata``
+    is undefined before the first read, words are undefined before they are written: nothing has an initial value and
+    nothing is reset, as in a macro.
 
     Parameters
     ----------
@@ -96,7 +103,7 @@ class SramWrapper(Circuit):
     def written(self) -> str:
         """Verilog of the wrapper; Amaranth would list an initial value of every word."""
         parts, granules = self.width // self.part, self.part // self.write_granularity
-        memory = f"  reg {_range(self.part)}mem [0:{self.depth - 1}];\n"
+        memory = f"  {NO_CHECK}\n  reg {_range(self.part)}mem [0:{self.depth - 1}];\n"
         if parts == 1:
             body = memory + _ports(self.write_granularity, granules, wen="wen", bits="")
         else:
@@ -116,7 +123,7 @@ class SramWrapper(Circuit):
             "  // To use an SRAM macro, replace the body of this module, or this file, and keep the ports:\n"
             "  //   read   ren and raddr in one cycle, rdata in the next; rdata holds while ren is low\n"
             f"  //   write  wen, waddr and wdata in one cycle; wen[i] writes {self.write_granularity} bits of wdata\n"
-            "  //   both   a word that is read in the cycle in which it is written is the old word\n"
+            "  //   both   a word is never read in the cycle in which a part of it is written\n"
             "  // Nothing is initialised and nothing is reset.\n"
             "  input wire clk;\n"
             "  input wire ren;\n"
@@ -126,6 +133,13 @@ class SramWrapper(Circuit):
             f"  input wire {_range(self.address_bits)}waddr;\n"
             f"  input wire {_range(self.width)}wdata;\n"
             f"{body}"
+            "`ifndef SYNTHESIS\n"
+            "  always @(posedge clk)\n"
+            "    if (ren && |wen && raddr == waddr) begin\n"
+            '      $display("ERROR: %m: word %0d is read while it is written", raddr);\n'
+            "      $fatal(1);\n"
+            "    end\n"
+            "`endif\n"
             "endmodule\n"
         )
 

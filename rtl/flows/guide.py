@@ -171,8 +171,8 @@ def _memory_lines(sidecar: dict[str, Any]) -> list[str]:
         "## Memories",
         "",
         "Each is a module of its own. To use an SRAM macro, replace its file by one with the same ports: one read port "
-        "(data one cycle after `ren`), one write port with an enable per granule; a word that is read while it is "
-        "written is the old word.",
+        "(data one cycle after `ren`), one write port with an enable per granule. No word is read in the cycle in "
+        "which a part of it is written; simulated, such a read prints `ERROR` and ends the run as failed.",
         "",
         "| file | bits | words | bits per write enable |",
         "|---|---|---|---|",

@@ -55,8 +55,8 @@ class Choice(Circuit):
 
     Members
     -------
-    row : In
-        Stage 0: the row of a slot.
+    reads, row : In
+        Stage 0: there is a slot; its row.
     line, column : In
         Stage 1: the elements of a slot, and the column of the first one.
     behind : Out
@@ -72,6 +72,7 @@ class Choice(Circuit):
     def __init__(self, library: Library, lanes: int, dtype: DataType) -> None:
         self.lanes, self.dtype = lanes, dtype
         ports = {
+            "reads": In(1),
             "row": In(log2(ROW_LIMIT)),
             "line": In(dtype.bits * lanes),
             "column": In(INDEX_BITS),
@@ -92,7 +93,7 @@ class Choice(Circuit):
             m,
             self.library.make(SramWrapper, bits + INDEX_BITS, ROW_LIMIT),
             "found",
-            ren=1,
+            ren=self.reads,
             raddr=self.row,
             wen=self.closes,
             waddr=self.closed_row,

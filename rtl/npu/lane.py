@@ -164,7 +164,7 @@ class Lane(Circuit):
             m,
             self.library.make(SramWrapper, 8 * self.lanes, depth),
             "table",
-            ren=1,
+            ren=~self.table_write,  # lines of a table come ahead of what is looked up
             raddr=self.a[index:],
             wen=self.table_write,
             waddr=self.table_line,

@@ -311,8 +311,9 @@ class AdderLane(Circuit):
 
     Members
     -------
-    add, forward : In(1)
-        Add what is there; what is there is the last total, which the memory does not return yet.
+    add, forward, hold : In(1)
+        Add what is there; what is there is the last total that was held, which the memory does not return yet; hold
+        this one.
     sums, memory : In(32)
         From the array, one cycle before its line is in ``memory``; from the memory.
     fall, half : In
@@ -325,7 +326,7 @@ class AdderLane(Circuit):
     """A power of two that leaves nothing of any sum."""
 
     def __init__(self, library: Library) -> None:
-        ports = {"add": In(1), "forward": In(1), "sums": In(32), "memory": In(32), "total": Out(32)}
+        ports = {"add": In(1), "forward": In(1), "hold": In(1), "sums": In(32), "memory": In(32), "total": Out(32)}
         ports |= {"fall": In(range(self.MOST + 1)), "half": In(self.MOST)}
         super().__init__(library, library.name("adder"), ports)
 
@@ -343,7 +344,9 @@ class AdderLane(Circuit):
             up.eq(self.add & (self.half & older).any() & (below | floor[0])),
             self.total.eq((sums + Mux(self.add, floor, 0) + up)[:32]),
         ]
-        m.d.sync += [sums.eq(self.sums), held.eq(self.total)]
+        m.d.sync += sums.eq(self.sums)
+        with m.If(self.hold):
+            m.d.sync += held.eq(self.total)
         return m
 
 
@@ -354,7 +357,7 @@ class FloatAdderLane(Circuit):
     """
 
     def __init__(self, library: Library) -> None:
-        ports = {"add": In(1), "forward": In(1), "sums": In(32), "memory": In(32), "total": Out(32)}
+        ports = {"add": In(1), "forward": In(1), "hold": In(1), "sums": In(32), "memory": In(32), "total": Out(32)}
         ports |= {"fall": In(range(RISE_LIMIT + 1))}
         super().__init__(library, library.name("adder"), ports)
 
@@ -363,7 +366,9 @@ class FloatAdderLane(Circuit):
         sums, held, before = Signal(32), Signal(32), Signal(32)
         m.d.comb += before.eq(lowered(Mux(self.forward, held, self.memory), self.fall))
         m.d.comb += self.total.eq(Mux(self.add, float_sum(m, "sum", before, sums), sums))
-        m.d.sync += [sums.eq(self.sums), held.eq(self.total)]
+        m.d.sync += sums.eq(self.sums)
+        with m.If(self.hold):
+            m.d.sync += held.eq(self.total)
         return m
 
 
@@ -420,10 +425,18 @@ class AccumulatorCircuit(Circuit):
         )
         wanted = self._wanted(m, writes)
         valid, line, add, forward = Signal(parts), Signal(depth), Signal(), Signal(parts)
+        again = Signal()
         total = Signal(bits)
         # One copy for adding, and one for every reader.
         own = self.place(
-            m, sram, "sums_copy", ren=wanted.enable, raddr=wanted.line[:depth], wen=valid, waddr=line, wdata=total
+            m,
+            sram,
+            "sums_copy",
+            ren=wanted.enable & ~again,
+            raddr=wanted.line[:depth],
+            wen=valid,
+            waddr=line,
+            wdata=total,
         )
         outside = [port.enable & (port.line >= lines) for port in writes]
         for unit, port in zip(self.readers, reads, strict=True):
@@ -447,6 +460,7 @@ class AccumulatorCircuit(Circuit):
                 f"lane_{i}",
                 add=add,
                 forward=forward[32 * i * parts // bits],
+                hold=valid[32 * i * parts // bits],
                 sums=brought[32 * i : 32 * i + 32],
                 memory=own.rdata[32 * i : 32 * i + 32],
                 **shifts,
@@ -458,9 +472,11 @@ class AccumulatorCircuit(Circuit):
             valid.eq(enables),
             line.eq(wanted.line),
             add.eq(wanted.add),
-            # parts of the line being written now are in the one being read now: memory returns the old ones
-            forward.eq(Mux(wanted.enable & (line == wanted.line[:depth]), valid, 0)),
+            # a line that is wanted while it is written is not read again: the memory still gives it as it was, and the
+            # lanes hold the parts that were written since
+            forward.eq(Mux(again, forward | valid, 0)),
         ]
+        m.d.comb += again.eq(wanted.enable & valid.any() & (line == wanted.line[:depth]))
         return m
 
     def _parts(self, m: Module, wanted: Any, parts: int) -> tuple[Value, Value]:
@@ -487,7 +503,7 @@ class AccumulatorCircuit(Circuit):
             m,
             self.library.make(SramWrapper, len(risen.data), SLOTS * ROW_LIMIT),
             "rises",
-            ren=wanted.enable,
+            ren=wanted.enable & wanted.rescale,
             raddr=Cat(wanted.row, wanted.slot),
             wen=risen.enable,
             waddr=Cat(risen.row, risen.slot),

@@ -14,7 +14,7 @@ from amaranth.lib.wiring import In, Out
 from siliconloom.arch import timing
 from siliconloom.arch.isa import Opcode, Unit
 from siliconloom.arch.opcodes import GATHERS, TRANSFERS, UNIT_BITS, Format, built_units
-from siliconloom.arch.word import DTYPES, LEVELS, WORD_BITS, WORD_BYTES, word_layout
+from siliconloom.arch.word import DTYPES, LEVELS, READ_BITS, WORD_BYTES, word_layout
 from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.entries import QUEUES
@@ -120,8 +120,8 @@ class SequencerCircuit(Circuit):
         Begin with word 0.
     fetched : In
         Words that stand in the program memory.
-    read_address, word : Out, In(WORD_BITS)
-        Program memory, one cycle from address to word.
+    read, read_address, word : Out(1), Out, In(READ_BITS)
+        Program memory, one cycle from address to word; only what has been fetched is read.
     to_<unit> : Out(stream.Signature(entry_layout(unit)))
         To the queue of the unit.
     halt : In(1)
@@ -145,8 +145,9 @@ class SequencerCircuit(Circuit):
             "start": In(1),
             "halt": In(1),
             "fetched": In(count),
+            "read": Out(1),
             "read_address": Out(count),
-            "word": In(WORD_BITS),
+            "word": In(READ_BITS),
             "running": Out(1),
             "ended": Out(1),
             "blocked": Out(1),
@@ -192,10 +193,10 @@ class SequencerCircuit(Circuit):
         pc, valid, phase = self.number, self.valid, self.phase
         advance, target = Signal(), Signal(len(pc))
         m.d.comb += [target.eq(pc), self.read_address.eq(Mux(advance, target, pc))]
-        m.d.sync += [pc.eq(self.read_address), valid.eq(self.running & (self.read_address < self.fetched))]
+        m.d.comb += self.read.eq(self.running & (self.read_address < self.fetched))
+        m.d.sync += [pc.eq(self.read_address), valid.eq(self.read)]
         with m.If(self.start):
             m.d.sync += [pc.eq(0), valid.eq(0), self.running.eq(1), phase.eq(0), level.eq(0)]
-
         with m.If(self.halt):
             m.d.sync += [self.running.eq(0), valid.eq(0)]
 

@@ -11,7 +11,7 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 from msgspec import Struct
 
 from siliconloom.arch import timing
-from siliconloom.arch.word import SEMAPHORES, WORD_BITS
+from siliconloom.arch.word import READ_BITS, SEMAPHORES, stored_bits, stored_grain
 from siliconloom.rtl.cells.arbiter import FirstComeArbiter
 from siliconloom.rtl.cells.queue import Queue
 from siliconloom.rtl.cells.semaphore import SemaphoreCounter
@@ -252,7 +252,8 @@ class NpuTileCircuit(Circuit):
     def _sequencer(self, m: Module, run: RunState, control: Placed, fetch: Placed) -> Placed:
         """The sequencer and the memory that holds the program for it."""
         geometry = self.geometry
-        word = Signal(WORD_BITS)
+        word, beat = Signal(READ_BITS), 8 * geometry.port_bytes
+        width, grain = stored_bits(geometry.port_bytes), stored_grain(geometry.port_bytes)
         sequencer = self.place(
             m,
             self.library.make(SequencerCircuit, geometry),
@@ -266,15 +267,15 @@ class NpuTileCircuit(Circuit):
         index = range(depth).stop.bit_length() if depth & (depth - 1) else log2(depth)
         memory = self.place(
             m,
-            self.library.make(SramWrapper, WORD_BITS, depth, 8 * geometry.port_bytes),
+            self.library.make(SramWrapper, width, depth, grain),
             "program",
-            ren=1,
+            ren=sequencer.read,
             raddr=sequencer.read_address[:index],
-            wen=fetch.write,
+            wen=Cat(fetch.write[bit // beat] for bit in range(0, width, grain)),
             waddr=fetch.write_address[:index],
-            wdata=Cat(*[fetch.write_data] * (WORD_BITS // (8 * geometry.port_bytes))),
+            wdata=Cat(*[fetch.write_data] * -(-width // beat))[:width],
         )
-        m.d.comb += word.eq(memory.rdata)
+        m.d.comb += word.eq(memory.rdata[:READ_BITS])
         return sequencer
 
     def _semaphores(self, m: Module, control: Placed) -> Semaphores:

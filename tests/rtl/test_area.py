@@ -1,8 +1,10 @@
 """Parts of a design, of which Yosys counts the cells."""
 
+import json
 from collections import Counter
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,3 +55,20 @@ def test_parts_are_what_counting_every_instance_gives(counts):
     for name, count in counts["top"].items():
         if name in counts and len(expanded(counts, name)) * count >= max(SHARE * everything.total(), 1):
             assert (name.removeprefix("top_"),) in shown, "one that is large is told"
+
+
+@pytest.mark.checkout
+def test_memories_are_block_ram_alone_and_the_rule_of_modules_finds_what_has_grown():
+    from benchmarks import synthesis
+
+    kept = json.loads(synthesis.RESULTS.read_text(encoding="utf-8"))
+    assert kept.keys() >= {f"{chip} {module}" for chip, modules in synthesis.MODULES.items() for module in modules}
+    memories = {name: row for name, row in kept.items() if " sram_" in name}
+    assert memories
+    assert all(row["block_rams"] * (row["luts"] + row["registers"]) == 0 for row in memories.values()), memories
+    assert not synthesis.worse(kept, kept)
+    for name, row in kept.items():
+        for figure, count in row.items():
+            grown = kept | {name: row | {figure: count + count // 40 + 1}}
+            assert len(synthesis.worse(grown, kept)) == 1
+            assert not synthesis.worse(kept, grown)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from siliconloom.arch import CheckFailed, load_chip
+from siliconloom.arch import CheckFailed, LoomError, load_chip
 from siliconloom.arch.assembler import check_program
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.faults import Cause, IllegalProgram
@@ -264,6 +264,28 @@ def transfers_over_pages():
     store = structs.replace(load, opcode=Opcode.STORE, memory=Address(base=16384 - 256), post=0, wait=1)
     program = Program((load, store, END), (Semaphore("loaded"),))
     return ProgramCase(program, np.arange(1 << 17, dtype=np.uint8), PROGRAM_BASE)
+
+
+@pytest.mark.parametrize("posts", [0, 1])
+def test_a_program_that_reads_a_line_while_it_is_written_fails_its_bench(posts, tmp_path):
+    """Copies of a line that a load writes again and again: they wait for it, or the two race."""
+    needs("icarus")
+    chip = fault_tile()
+    bank = chip.tile.scratchpad.capacity // chip.tile.scratchpad.banks
+    load = Instruction(opcode=Opcode.LOAD, m=100, n=16, pitch=16, post=posts)
+    copy = Instruction(
+        opcode=Opcode.VECTOR, function=VectorFunction.COPY, m=1, n=8, c=Address(base=bank), first_wait=posts, first=1
+    )
+    loop, close = Instruction(opcode=Opcode.LOOP, m=40), Instruction(opcode=Opcode.NEXT)
+    program = Program((load, loop, copy, close, END), (Semaphore("loaded"),))
+    check_program(program, chip)
+    case = ProgramCase(program, np.arange(1 << 17, dtype=np.uint8), PROGRAM_BASE, limit=20_000)
+    bundle = fault_bundle()
+    racing = pytest.raises(LoomError, match=r"ERROR: \S*memory: word 0 is read while it is written")
+    with nullcontext() if posts else racing:
+        sources = bundle.write(tmp_path / "rtl")
+        (outcome,) = run_programs(chip, sources, bundle.top, [case], folder=tmp_path / "bench", simulator="icarus")
+        assert (outcome.ended, outcome.cause) == (True, Cause.NONE)
 
 
 @pytest.mark.slow

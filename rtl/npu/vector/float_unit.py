@@ -58,7 +58,7 @@ class FloatVectorUnit(VectorUnitCircuit):
         m.d.sync += column.eq(place.column)
         choice = choice_of(m, self, phase, slots, column, highest)
         keep = kept_columns(m, self, what, phase, slots, choice)
-        rows = self._float_rows(m, what, slots)
+        rows = self._float_rows(m, what, phase, slots)
         peak = Signal(NEED_BITS, name="peak_6")
         arriving = arriving_parameters(m, self, what, phase)
         lanes = self._float_lanes(m, what, phase, place, slots, keep, arriving, rows, peak)
@@ -72,13 +72,14 @@ class FloatVectorUnit(VectorUnitCircuit):
         """Bits of what is compared over the lanes: exponents, or elements."""
         return max(NEED_BITS, key_bits(self.geometry.dtype))
 
-    def _float_rows(self, m: Module, what: VectorConditions, slots: list[Slot]) -> Rows:
+    def _float_rows(self, m: Module, what: VectorConditions, phase: VectorPhase, slots: list[Slot]) -> Rows:
         """The row memory, and what the states in it are made of."""
         first, second, peak_10 = Signal(32), Signal(32), Signal(NEED_BITS)
         states = row_memory(
             m,
             self,
             what,
+            phase,
             slots,
             self.library.make(FloatRowScalars),
             softmax=what.is_["softmax"],

@@ -46,7 +46,7 @@ class IntegerVectorUnit(VectorUnitCircuit):
         choice = choice_of(m, self, phase, slots, column, highest)
         keep = kept_columns(m, self, what, phase, slots, choice)
         arriving = arriving_parameters(m, self, what, phase)
-        rows = self._rows(m, what, slots)
+        rows = self._rows(m, what, phase, slots)
         peak_7 = Signal(NEED_BITS)
         index = Signal(8 * INDEX_BYTES)
         m.d.comb += index.eq(choice.index)
@@ -57,13 +57,14 @@ class IntegerVectorUnit(VectorUnitCircuit):
         write_results(m, self, end, 1 << (end.lane | end.target[: self.wide]))
         return m
 
-    def _rows(self, m: Module, what: VectorConditions, slots: list[Slot]) -> Rows:
+    def _rows(self, m: Module, what: VectorConditions, phase: VectorPhase, slots: list[Slot]) -> Rows:
         """The row memory, and what the states in it are made of."""
         first, second, peak_10 = Signal(24), Signal(TOTAL_BITS), Signal(NEED_BITS)
         states = row_memory(
             m,
             self,
             what,
+            phase,
             slots,
             self.library.make(RowScalars),
             softmax=what.is_["softmax"],

@@ -15,6 +15,7 @@ from siliconloom.rtl.library import Circuit
 from siliconloom.rtl.npu.geometry import SLOTS, log2
 from siliconloom.rtl.npu.lane import NEED_BITS, RowScalars, total_in
 from siliconloom.rtl.npu.vector.conditions import VectorConditions
+from siliconloom.rtl.npu.vector.phases import VectorPhase
 from siliconloom.rtl.npu.vector.slots import LAST_STAGE, Slot
 from siliconloom.rtl.npu.vector.unit import VectorUnitCircuit
 
@@ -50,7 +51,13 @@ class Rows(Struct, frozen=True):
 
 
 def row_memory(
-    m: Module, unit: VectorUnitCircuit, what: VectorConditions, slots: list[Slot], scalars: Circuit, **found: Value
+    m: Module,
+    unit: VectorUnitCircuit,
+    what: VectorConditions,
+    phase: VectorPhase,
+    slots: list[Slot],
+    scalars: Circuit,
+    **found: Value,
 ) -> list[Signal]:
     """The states that rows' sums give, written when the row is closed; of each stage's slot the one of its row."""
     write_row = [slots[LAST_STAGE].row]
@@ -69,7 +76,7 @@ def row_memory(
         m,
         unit.library.make(SramWrapper, bits, SLOTS * ROW_LIMIT),
         "rows",
-        ren=1,
+        ren=phase.slots,
         raddr=Cat(slots[0].row, read_slot),
         wen=closed[-1],
         waddr=Cat(write_row[-1], what.entry.c_slot),

@@ -106,6 +106,7 @@ def choice_of(
         m,
         unit.library.make(Choice, unit.geometry.lanes, unit.geometry.dtype),
         "choice",
+        reads=phase.slots,
         row=slots[0].row,
         line=unit.first_line,
         column=column,

@@ -69,27 +69,32 @@ def _sums(chip: Chip, m: int, n: int, k: int) -> LoadedProgram:
 
 
 def split_programs(chip: Chip) -> list[tuple[str, LoadedProgram]]:
-    """Sums in lines that are split: in halves, in as many as there may be, and in the last of two panels."""
+    """Sums in lines that are split: in halves, in as many as there may be, in the last of two panels, and all in one.
+
+    Where an array loads all of its rows in a beat, it comes back to the one line in the cycle after its last part.
+    """
     array = npu_tile(chip).array
     most = int(sums_split(array, 1))
     shapes = {
         "sums in halves of lines": (1, array.cols // 2),
         "sums in parts of lines": (most, array.cols >> most),
         "split lines of a second panel": (most, array.cols + (array.cols >> most)),
+        "one line of sums in halves": (1, array.cols // 2, 2),
     }
     return [(name, split_sums(chip, *shape)) for name, shape in shapes.items() if most]
 
 
-def split_sums(chip: Chip, split: int, outer: int) -> LoadedProgram:
-    """Products whose rows of sums share lines, and begin within one where they may.
+def split_sums(chip: Chip, split: int, outer: int, rows: int | None = None) -> LoadedProgram:
+    """Products whose rows of sums share lines, and begin within one where they may; or ``rows`` of them from one on.
 
     They replace what is there, add to it, and add to lines that another product has written as wholes.
     """
     tile = npu_tile(chip)
     array, places = tile.array, Places(tile)
     chain, line = places.chain(), sums_pitch(array)
-    rows, depth = (1 << split) + 2, 2 * array.rows + 1
-    begin = sums_begin(array, outer, split) % line
+    depth = 2 * array.rows + 1
+    begin = 0 if rows else sums_begin(array, outer, split) % line
+    rows = rows or (1 << split) + 2
 
     def shape(rows: int, outer: int) -> Fields:
         by_input = array.dataflow == "input_stationary"
