@@ -96,6 +96,12 @@ ROWS = (
         "resident!true sequence!9",
     ),
     (
+        "DescribedProduct",
+        "mapped sums",
+        "tasks.5.gemm.",
+        "block=8&&tasks.5.gemm.m=8&&tasks.4.vector.rows=8 block!3 block!16",
+    ),
+    (
         "DescribedAttention",
         "mapped",
         "tasks.7.attention.",
