@@ -33,7 +33,7 @@ from siliconloom.mapper.chip.vector_shape import vector_shape
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
 from siliconloom.workloads.roles import NOWHERE
 
-MOST_SHARES = 12
+MOST_SHARES = 16
 """Ways to share an operator among the tiles that are costed, once one fits."""
 MEASURED, FEW_MEASURED = 96, 960
 """Most candidates that are simulated before ways to divide the buffers are compared, shared out among all tasks; the
