@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from siliconloom.arch.access import Access, illegal, where
 from siliconloom.arch.array import TILE_FORMATS
@@ -19,7 +20,7 @@ from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.faults import Cause, IllegalProgram
 from siliconloom.arch.isa import Address, Instruction, Opcode, Program, Unit
-from siliconloom.arch.layout import sums_room
+from siliconloom.arch.layout import bank_line, sums_room
 from siliconloom.arch.opcodes import Format, built_units
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import VectorFunction
@@ -124,6 +125,7 @@ def violations(program: Program, chip: Chip) -> Iterator[Violation]:
                     low, high = extent(access.address, counts)
                     touched.append((access, low, high + access.size))
                     _check_room(i, tile, number, touched[-1])
+                _check_lines(i, tile, number, touched)
         except IllegalProgram as error:
             yield Violation(error, (number,))
             continue
@@ -147,6 +149,33 @@ def _check_room(i: Instruction, tile: NpuTile, number: int, touched: _Touched) -
             f"{where(i, number)}: local address: touches local bytes {low:#x} to {end - 1:#x}, "
             f"but {key} is {capacity:#x}",
         )
+
+
+def _check_lines(i: Instruction, tile: NpuTile, number: int, touched: Sequence[_Touched]) -> None:
+    """Results share no line of a bank with an operand of their instruction, which would be read while it is written.
+
+    They may begin where an operand does whose rows are theirs, in whole lines: then each line has been read before.
+    """
+    line = bank_line(tile)
+    for written, *ends in touched:
+        for read, low, end in touched:
+            if written.port == "sums" or read.port == "sums" or not written.writes or read.writes:
+                continue
+            first, last = ends
+            if still := written.address == replace(read.address, base=written.address.base):  # both move as one
+                low, end = read.address.base, read.address.base + read.size
+                first, last = written.address.base, written.address.base + written.size
+            if low // line > (last - 1) // line or first // line > (end - 1) // line:
+                continue
+            rows = written.size == read.size and not (written.size // i.m % line or i.function.spec.transposes)
+            if not (still and first == low and rows and i.opcode.spec.format is Format.COMPUTE):
+                raise IllegalProgram(
+                    Cause.BANK_CONFLICT,
+                    number,
+                    f"{where(i, number)}: bank conflict: results, local bytes {first:#x} to {last - 1:#x}, share a "
+                    f"line of {line} bytes with an operand, {low:#x} to {end - 1:#x}, read while they are written; "
+                    "they lie apart, or begin where an operand does whose rows are whole lines and are not transposed",
+                )
 
 
 def _conflicts(

@@ -90,6 +90,13 @@ def row_values(tile: NpuTile, cols: Count, narrow: int = 0) -> Count:
     return -(-cols // unit) * unit if cols > unit else min(1 << (max(cols, 1) - 1).bit_length(), unit)
 
 
+def bank_line(tile: NpuTile) -> int:
+    """Bytes of a line of a scratchpad bank: the widest access of any unit."""
+    array, lanes = tile.array, tile.vector.lanes
+    sides = next_power(array.rows), next_power(array.load_rows * array.cols), lanes
+    return max(tile.element_bytes * max(sides), tile.dma.bytes_per_cycle, INDEX_BYTES)
+
+
 def sums_pitch(array: SystolicArray) -> int:
     """Local addresses from line to line of sums."""
     return SUM_BYTES * next_power(array.cols)
@@ -286,6 +293,7 @@ __all__ = [
     "INDEX_BYTES",
     "MOST_SPLIT",
     "ProductValues",
+    "bank_line",
     "blocks_of",
     "fold_beats",
     "filled_values",

@@ -10,7 +10,7 @@ from siliconloom.arch.document import Description, rule_at
 from siliconloom.arch.quantity import Bytes
 
 LARGEST = 2**31 - 1
-Size = Annotated[int, Field(ge=1, le=LARGEST)]
+Size = Annotated[int, Field(ge=1, le=LARGEST, strict=True)]
 """Elements or parts along a dimension."""
 
 

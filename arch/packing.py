@@ -172,7 +172,9 @@ def may_be_narrow(array: SystolicArray, packing: Packing | None) -> bool:
     """Whether a last panel may lie in narrow lines: of elements, of beats in the array's own format, and of groups.
 
     Not in the array's own format where a column of a beat is half of a byte. Of groups only where columns are a power
-    of two and each read of a header brings scales or minima of all of them, so that parts of panels are as whole ones.
+    of two and each read of a header brings scales or minima of all of them, so that parts of panels are as whole ones;
+    and not before an array of whole numbers, whose rows share an exponent over a panel (`arch.shared`): what is in one
+    may not hang on how a product is tiled.
     """
     if packing is None:
         return True
@@ -180,7 +182,9 @@ def may_be_narrow(array: SystolicArray, packing: Packing | None) -> bool:
         return False
     if not packing.group:
         return packing.dtype is array.circuit_format and not array.load_rows * packing.dtype.bits % 8
-    if not (is_power(array.cols) and is_power(line_bytes(array)) and has_groups(array, packing.dtype)):
+    assert array.circuit_format is not None
+    shares = array.circuit_format.is_integer
+    if shares or not (is_power(array.cols) and is_power(line_bytes(array)) and has_groups(array, packing.dtype)):
         return False
     return header_lines(array, packing.dtype) <= 1 + has_minima(array, packing.dtype)
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from siliconloom.arch.layout import INDEX_BYTES, is_power, next_power, padded, sums_lines, sums_pitch
+from siliconloom.arch.layout import INDEX_BYTES, bank_line, is_power, next_power, padded, sums_lines, sums_pitch
 from siliconloom.arch.tile import NpuTile
 from siliconloom.mapper.chip.builder import ProgramBuilder
 from siliconloom.mapper.chip.rings import SLOTS, Region, Ring
@@ -119,9 +119,7 @@ def index_bytes(tile: NpuTile) -> int:
 
 def grain_of(tile: NpuTile) -> int:
     """Bytes that slots are multiples of: a line of a scratchpad bank, so that no two slots share one."""
-    array, size = tile.array, tile.element_bytes
-    lines = (size * array.rows, size * array.load_rows * array.cols, size * tile.vector.lanes, tile.dma.bytes_per_cycle)
-    return max(GRAIN, *(next_power(line) for line in lines))
+    return max(GRAIN, next_power(bank_line(tile)))
 
 
 def layouts(

@@ -125,7 +125,8 @@ def _that_stay(
     laid, found, (rows, columns, depths) = GemmLayout(tile, shape), [list[GemmTiling]() for _ in layouts], sizes
     if laid.blocks or shape.m <= READ_AGAIN:
         return found
-    rows = _with(rows, [-(-shape.m // (parts * FINE)) * FINE for parts in range(2, PARTS + 1)])
+    parts = (-(-shape.m // (parts * FINE)) * FINE for parts in range(2, PARTS + 1))
+    rows = _with(rows, [size for size in parts if size < shape.m])
     widest = _widest(layouts)
     made: dict[tuple[int, int, int, int], GemmTiling] = {}
     for some in (depths[depths == shape.k], depths[(depths < shape.k) & (depths % laid.array.rows == 0)]):

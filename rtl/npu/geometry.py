@@ -11,7 +11,7 @@ from siliconloom.arch.array import ARRAY_FORMATS, SystolicArray
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import NotSupported
-from siliconloom.arch.layout import INDEX_BYTES, MOST_SPLIT, is_power, next_power, row_unit, sums_lines, sums_pitch
+from siliconloom.arch.layout import MOST_SPLIT, bank_line, is_power, row_unit, sums_lines, sums_pitch
 from siliconloom.arch.tile import NpuTile, SystolicTile
 
 LOCAL_BITS = word.LOCAL_BITS
@@ -245,9 +245,7 @@ def geometry_of(chip: Chip) -> Geometry:
             f"RTL of an npu tile whose memory.access_bytes ({memory.access_bytes}) are fewer than "
             f"tile.dma.bytes_per_cycle ({bus})"
         )
-    element = dtype.bits // 8
-    sides = next_power(array.rows), next_power(array.load_rows * array.cols), lanes
-    line = max(element * max(sides), bus, INDEX_BYTES)
+    line = bank_line(tile)
     bank = tile.scratchpad.capacity // tile.scratchpad.banks
     if bank * tile.scratchpad.banks != tile.scratchpad.capacity or not is_power(bank):
         raise NotSupported(

@@ -17,7 +17,7 @@ from tests.execution.models import VOCABULARY, config_of, graph_of
 @given(
     family=st.sampled_from(["gpt2", "llama", "mixtral"]),
     side=st.sampled_from([(4, 4, 2), (4, 16, 1), (8, 32, 2), (4, 8, 4)]),
-    precision=st.sampled_from(["w4a16", "w8a16"]),
+    machine=st.sampled_from(["npu-edge w4a16", "npu-edge w8a16", "npu-edge-w4a8 w4a8"]),
     minima=st.booleans(),
     group=st.sampled_from([4, 8]),
     dim=st.sampled_from([8, 16]),
@@ -25,13 +25,13 @@ from tests.execution.models import VOCABULARY, config_of, graph_of
     seed=st.integers(0, 99),
 )
 def test_weights_in_groups_on_any_array_are_the_exact_reading_s(
-    tmp_path_factory, family, side, precision, minima, group, dim, length, seed
+    tmp_path_factory, family, side, machine, minima, group, dim, length, seed
 ):
-    rows, cols, load_rows = side
+    (rows, cols, load_rows), (name, precision) = side, machine.split()
     sets = {"tile.array.rows": rows, "tile.array.cols": cols, "tile.array.load_rows": load_rows}
     sets |= {"tile.array.weights.minima": str(minima).lower(), "tile.vector.lanes": 4, "tile.dma.bytes_per_cycle": 16}
     sets |= {"tile.array.cache": "[]", "tile.accumulator.capacity": "32 KiB", "memory.dram.access_bytes": 16}
-    chip = load_chip("npu-edge", [(key, str(value)) for key, value in sets.items()])
+    chip = load_chip(name, [(key, str(value)) for key, value in sets.items()])
     stated = [("sequence", str(length)), ("precision", precision), ("weight_group", str(group))]
     graph = graph_of(tmp_path_factory.mktemp("model"), config_of(family, 4, 2, dim, 1), stated)
     made = map_workload(chip, graph, lambda program: duration(program, chip))

@@ -18,7 +18,7 @@ from siliconloom.evaluate.chip import simulate
 from siliconloom.mapper.chip.described import mapping_of, mapping_text
 from siliconloom.mapper.chip.mapping import fit_precision, map_workload
 from siliconloom.mapper.chip.program import lower
-from siliconloom.sim.chip.engine import Counter, run
+from siliconloom.sim.chip.engine import Counter, duration, run
 from siliconloom.sim.dram.memory import effective
 from siliconloom.workloads import load_workload
 from tests.mapper.chip.improvements import made_chip, random_chip, random_workload, workload
@@ -178,6 +178,17 @@ def test_what_a_mapping_must_not_be_is_said_where_it_stands(old, new, told):
         read(TEXT.replace(old, new, 1))
 
 
+@pytest.mark.parametrize("m", [3, 5, 7, 9])
+def test_rows_that_stay_are_no_more_than_there_are(m):
+    """They were tried in eights: a mapping of a product of three rows had eight, and was refused when it was read."""
+    chip = effective(load_chip("npu-edge-int8", [("tile.array.rows", "6"), ("tile.array.load_rows", "1")]))
+    gemms = [{"name": "one", "m": m, "n": 256, "k": 192}]
+    graph = workload(json.dumps({"kind": "gemms", "name": "one", "precision": "int8", "gemms": gemms}))
+    made = map_workload(chip, graph, lambda program: duration(program, chip))
+    assert all(task.tiling.m <= m for task in made.tasks)
+    assert again(made, graph).program.instructions == made.program.instructions
+
+
 def blocked(block, rows=8, **others):
     """A product's mapping to an array of so many rows that keeps its sums, its rows in blocks of so many."""
     array = {"rows": str(rows), "cols": "4", "load_rows": "1", "dataflow": "output_stationary"} | others
@@ -206,6 +217,7 @@ def test_blocks_of_fewer_rows_than_the_array_has_are_read_as_they_are_written(bl
         ({"block": 8}, {}, r"leave out block for 8 \(got 8\)"),
         ({"m": 8}, {}, r"tasks.0.gemm.m: a tile's part of one has 4 \(got 8\)"),
         ({"block": 0}, {}, r"block: .*greater than or equal to 1"),
+        ({"block": True}, {}, r"block: .*valid integer"),
         ({}, {"dataflow": "weight_stationary"}, r"block: rows lie in blocks for an array that keeps its sums"),
         ({"block": 1, "m": 1}, {"rows": 1}, r"a power of two \(there is none\)"),
     ],
