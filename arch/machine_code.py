@@ -35,7 +35,9 @@ SCALARS: dict[str, Any] = {
     "bool": ctypes.c_uint8,
 }
 """Scalars that are passed, and the C types that they are passed as."""
-DTYPES = {np.dtype(name).char: name for name in SCALARS}
+ELEMENTS = frozenset({*SCALARS, "float32", "int8"})
+"""Elements of arrays that are passed: of an array only its place and its shape are."""
+DTYPES = {np.dtype(name).char: name for name in ELEMENTS}
 """Names of elements by NumPy's code for them: a dtype makes its name anew each time that it is asked."""
 LINKERS = ("cc", "gcc", "clang")
 RELEASE = """
@@ -120,7 +122,7 @@ def type_key(value: Any) -> str | None:
 
 @cache
 def _array_key(dtype: str, dimensions: int, order: str, writeable: bool) -> str | None:
-    if dtype not in SCALARS:
+    if dtype not in ELEMENTS:
         return None
     return f"A{'' if writeable else ' const'} {dtype} {dimensions} {order}"
 

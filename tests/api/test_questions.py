@@ -205,7 +205,7 @@ def leaves(data, path=()):
             yield from leaves(value, (*path, key))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(st.sampled_from([p for p in leaves(DATA) if p]), st.one_of(BROKEN, st.builds(object)))
 def test_whatever_stands_in_a_dictionary_no_other_error_comes_out(path, value):
     data = json.loads(json.dumps(DATA))

@@ -45,10 +45,12 @@ def test_the_document_shows_every_function():
 
 
 def test_every_function_that_the_package_names_is_registered():
+    texts = [path.read_text(encoding="utf-8") for path in MODULES.values()]
     named = {
         node.attr
-        for path in MODULES.values()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for text in texts
+        if "VectorFunction" in text
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "VectorFunction"
     }
     assert named - {function.name for function in VectorFunction} == set()

@@ -79,6 +79,22 @@ def test_a_library_computes_what_python_computes(folder, drawn):
             assert "dispatcher" not in kernel.__dict__, "the second time without Numba"
 
 
+def double(values, narrow, places, doubled):
+    for i in range(len(places)):
+        doubled[i] = 2.0 * values[i] + narrow[places[i]]
+
+
+def test_arrays_of_short_elements_are_passed(folder):
+    values, narrow = np.array([0.5, -3.25, 1e20]), np.array([7, 2, -9], np.float32)
+    places, doubled = np.array([2, 0, 1], np.int8), np.empty(3)
+    for attempt in range(2):
+        kernel = Kernel(double, {})
+        doubled[:] = np.nan
+        kernel(values, narrow, places, doubled)
+        assert doubled.tolist() == [-8.0, 0.5, 2e20]
+        assert ("dispatcher" in kernel.__dict__) != bool(attempt), "the second time without Numba"
+
+
 def grow(numbers):
     return np.concatenate((numbers, numbers))
 

@@ -1,9 +1,12 @@
 """Help, examples and completion: nothing is cut off at 80 columns, and every example is a command that runs."""
 
+import contextlib
 import os
 import shlex
+import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,12 @@ from siliconloom.commands.group import COMMANDS, PLANNED
 
 EXAMPLES = {name: __import__(f"siliconloom.commands.{name}", fromlist=["EXAMPLES"]).EXAMPLES for name in COMMANDS}
 LINES = [(name, line) for name, lines in EXAMPLES.items() for line in lines]
-WAITED = ("loom rtl", "loom plan", "loom map npu-edge gpt2 --set workload.layers=1 --search")
+WAITED = (
+    "loom rtl",
+    "loom plan",
+    "loom map npu-edge gpt2 --set workload.layers=1 --search",
+    "loom serve dgx-a100 llama2-70b azure-conv --set serve.requests=500",
+)
 """Beginnings of examples that take some seconds."""
 LONG = ("verify", "run", "synth", "reproduce", "measure", "warmup")
 """Commands whose examples take a minute, a GPU or the network: they are parsed."""
@@ -67,13 +75,28 @@ def test_examples_are_understood(name, line):
     assert group.commands[name].make_context(name, rest).info_name == name
 
 
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """A function that gives the results of the small sweep, which is run where they are first asked for."""
+
+    @cache
+    def results():
+        folder = tmp_path_factory.mktemp("swept")
+        (folder / "array-sweep.yaml").write_text(SMALL_SWEEP)
+        with contextlib.chdir(folder):
+            assert main(["sweep", "array-sweep.yaml"]) == 0
+        return folder / "array-sweep.sqlite"
+
+    return results
+
+
 QUICK = [(name, line) for name, line in LINES if name not in LONG]
 
 
 @pytest.mark.parametrize(
     "line", [pytest.param(line, marks=[pytest.mark.slow] if line.startswith(WAITED) else []) for _, line in QUICK]
 )
-def test_examples_run(line, tmp_path, monkeypatch, capsys):
+def test_examples_run(line, swept, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name, text in FILES.items():
         Path(name).parent.mkdir(exist_ok=True)
@@ -82,7 +105,7 @@ def test_examples_run(line, tmp_path, monkeypatch, capsys):
     if words[:2] == ["models", "get"] or "--scheduler" in words:
         pytest.skip("needs the network")
     if words[0] == "show":
-        assert main(["sweep", "examples/array-sweep.yaml"]) == 0
+        shutil.copy(swept(), "array-sweep.sqlite")
     if "result.json" in words:
         assert main(["sim", "npu-edge-int8", "gpt2", "--set", "workload.layers=1", "--json", "result.json"]) == 0
     assert main(words) == 0, capsys.readouterr().err

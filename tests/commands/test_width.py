@@ -8,6 +8,7 @@ import pytest
 from siliconloom.cli import main
 from siliconloom.render import tables
 from siliconloom.render.tables import Screen
+from tests.in_turn import in_turn
 
 RUNS = [
     ("sim npu-balanced llama3-8b --set workload.phase=decode --set workload.layers=1", 21),
@@ -17,8 +18,10 @@ RUNS = [
 ]
 
 
-@pytest.mark.parametrize("width", [40, 80, 200])
-@pytest.mark.parametrize(("command", "column"), RUNS, ids=[command.split()[1] for command, _ in RUNS])
+WIDTHS = [40, 80, 200]
+
+
+@pytest.mark.parametrize(("command", "column", "width"), in_turn([(*run, w) for run in RUNS for w in WIDTHS], 2))
 def test_what_an_energy_leaves_out_stays_in_its_column(command, column, width, monkeypatch, capsys):
     class Narrow(Screen):
         def __init__(self, **options):

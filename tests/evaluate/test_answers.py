@@ -23,7 +23,7 @@ SMALL = [("workload.layers", "1"), ("workload.sequence", "32")]
 CHIPS = ("npu-edge-int8", "npu-datacenter", "npu-balanced", "tpu-v4", "npu-cxl", "systolic-ws-8")
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(chip=st.sampled_from(CHIPS[:4]), seconds=st.sampled_from(["50 ns", "1 us", "20 us"]))
 def test_standing_energy_is_power_times_time_and_operators_add_up(chip: str, seconds: str) -> None:
     level = next(iter(load_chip(chip).memory))
@@ -75,7 +75,7 @@ def test_a_clock_beyond_every_product_of_the_node_is_refused(node: str) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     width=st.sampled_from([16, 64, 128, 512]),
     gigabytes=st.integers(1, 900),

@@ -24,18 +24,24 @@ groups:
 """
 
 
-@pytest.fixture
-def bursts(tmp_path):
+@pytest.fixture(scope="module")
+def bursts(tmp_path_factory):
     """Twenty seconds with a burst in the middle."""
     times = [*np.arange(0, 10, 0.5), *np.arange(10, 13, 0.01), *np.arange(13, 20, 0.5)]
     rows = [f"{at:.3f},{300 + n % 500},{40 + n % 60}" for n, at in enumerate(times)]
-    (tmp_path / "t.csv").write_text("\n".join(["arrival_s,prompt_tokens,output_tokens", *rows]))
-    return str(tmp_path / "t.csv")
+    path = tmp_path_factory.mktemp("bursts") / "t.csv"
+    path.write_text("\n".join(["arrival_s,prompt_tokens,output_tokens", *rows]))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def stays(bursts):
+    """The service with replicas that stay."""
+    return serve(prepare_named("dgx-h100", "llama3-8b", bursts, SMALL))
 
 
 @pytest.mark.parametrize("keys", [SCALED, LOST, [*SCALED, *LOST]])
-def test_what_is_paid_for_is_what_the_run_says(bursts, keys):
-    stays = serve(prepare_named("dgx-h100", "llama3-8b", bursts, SMALL))
+def test_what_is_paid_for_is_what_the_run_says(bursts, stays, keys):
     result = serve(prepare_named("dgx-h100", "llama3-8b", bursts, [*SMALL, *keys]))
     ServingResult.model_validate(result)
     scaling = result["scaling"]

@@ -29,7 +29,7 @@ def small(model="gpt2"):
 
 
 @pytest.mark.parametrize(
-    ("case", "objective"), in_turn(((case, objective) for case in range(2) for objective in OBJECTIVES), 6)
+    ("case", "objective"), in_turn(((case, objective) for case in range(2) for objective in OBJECTIVES), 8)
 )
 def test_a_search_is_no_worse_than_without_it_and_than_without_changes(objective, case, seed):
     r = random.Random(f"{seed} {case}")

@@ -25,6 +25,7 @@ from siliconloom.mapper.system.plan import Plan
 from siliconloom.sim.service.costs import RequestLengths
 from siliconloom.sim.service.fleet import Fleet
 from siliconloom.workloads import load_workload
+from tests.in_turn import in_turn
 
 SMALL = [("workload.layers", "2")]
 CHIP = "npu-edge"
@@ -73,7 +74,7 @@ def test_a_mixed_step_is_near_what_it_is_in_full(gpu_costs, chunks, contexts):
 
 @pytest.mark.parametrize(
     ("chunks", "contexts"),
-    [([], [5, 90, 300]), ([(100, 0)], [40, 41, 42, 200]), ([(37, 64), (9, 0)], [100]), ([(64, 128)], [])],
+    in_turn([([], [5, 90, 300]), ([(100, 0)], [40, 41, 42, 200]), ([(37, 64), (9, 0)], [100]), ([(64, 128)], [])], 2),
 )
 def test_a_step_of_our_own_chip_is_near_what_it_is_in_full(chunks, contexts):
     costs = costs_of(CHIP, "gpt2", sets=SMALL, longest=512)[0]
@@ -202,7 +203,7 @@ def test_machines_and_models_that_do_not_serve_are_told_in_a_line(machine, model
 
 
 def test_the_highest_rate_is_one_above_which_limits_are_broken():
-    sets = [("serve.requests", "150"), ("serve.arrivals", "poisson"), ("serve.rate", "2")]
+    sets = [("serve.requests", "60"), ("serve.arrivals", "poisson"), ("serve.rate", "2")]
     served = prepare_named("h100", "llama3-8b", "512x64", sets)
     level = parse_level("ttft=200ms,tpot=12ms")
     found = find_capacity(served, "rate", level, 0.9)
@@ -286,7 +287,6 @@ def test_prompts_behind_a_prefix_that_is_kept_in_fewer_bits_are_as_in_full(kept,
     sets = [("workload.cache_precision", kept), ("workload.layers", "2")]
     result = serve(prepare_named("h100", "llama3-8b", str(trace), sets), audits=20)
     assert result["memory"]["kv_bytes_per_token"] < 2 * 2 * 1024 * 2
-    assert result["cached_share"] > 0.4
     assert result["cached_share"] > 0.4
     assert result["costs"]["audit_max"] < 0.01
 

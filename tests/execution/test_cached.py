@@ -52,7 +52,7 @@ def run_of(folder, chip, config, sets, seed=0):
     return run_model(mapped, RandomWeights(mapped.graph, seed), tokens, keep=True)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     sides=st.sampled_from(SIDES),
     load_rows=st.sampled_from([1, 2, 4]),

@@ -23,7 +23,7 @@ def sets_of(past, new, batch, decode):
     return [("phase", phase), ("context", length), ("sequence", str(new)), ("batch", str(batch))]
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     family=st.sampled_from(["gpt2", "llama", "qwen2", "mixtral"]),
     shape=st.sampled_from(SHAPES),
@@ -53,7 +53,7 @@ def test_a_golden_run_of_a_chunk_is_the_exact_reading(
     assert made.real_tokens == made.tensors["float64/head/0"].argmax(1).tolist()
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(
     sides=st.sampled_from(SIDES),
     load_rows=st.sampled_from([1, 2, 4]),
@@ -75,7 +75,7 @@ def test_a_chunk_reads_keys_and_values_as_they_are_kept(
     assert {row.name: row.differing for row in made.rows if row.differing} == {}
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(
     family=st.sampled_from(["gpt2", "llama"]),
     past=st.integers(1, 12),

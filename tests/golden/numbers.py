@@ -6,12 +6,16 @@ says which numbers moved, and why. `test_golden.py` runs the same commands and c
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import os
 import shlex
-import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import yaml
 
@@ -81,19 +85,27 @@ LEFT_OUT = {"operators", "wall_s", "map_s", "notes", "roofline"}
 """Keys below those that are not: long tables, or times of this machine."""
 
 
-def run_command(command: str) -> dict[str, Any]:
-    """The numbers of ``command`` that are kept."""
+def printed(command: str) -> str:
+    """What ``command`` prints in a terminal of a hundred columns."""
+    with patch.dict(os.environ, COLUMNS="100"), contextlib.redirect_stdout(io.StringIO()) as out:
+        status = main(shlex.split(command))
+    if status:
+        raise RuntimeError(f"loom {command}: exit status {status}")
+    return out.getvalue()
+
+
+@cache
+def printed_and_written(command: str) -> tuple[str, dict[str, Any]]:
+    """What one of `COMMANDS` prints, and its result: a document that shows it does not run it again."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "result.json"
-        stdout, sys.stdout = sys.stdout, (Path(folder) / "out").open("w")
-        try:
-            status = main([*shlex.split(command), "--json", str(path)])
-        finally:
-            sys.stdout.close()
-            sys.stdout = stdout
-        if status:
-            raise RuntimeError(f"loom {command}: exit status {status}")
-        result = json.loads(path.read_text())
+        text = printed(f"{command} --json {shlex.quote(str(path))}")
+        return text, json.loads(path.read_text())
+
+
+def run_command(command: str) -> dict[str, Any]:
+    """The numbers of ``command`` that are kept."""
+    _, result = printed_and_written(command)
     kept = {key: _compact(result[key]) for key in KEPT if key in result}
     if "operators" in result:  # a change that moves time from one operator to another is a change
         kept["operator_cycles"] = {o["name"]: o["cycles"] for o in result["operators"] if "cycles" in o}

@@ -8,12 +8,11 @@ lines, in their order; ``...`` stands for others. A line is known by what stands
 
 from __future__ import annotations
 
-import os
 import re
-import shlex
-import subprocess
 import sys
 from pathlib import Path
+
+from tests.golden.numbers import COMMANDS, printed, printed_and_written
 
 README = Path(__file__).parents[2] / "README.md"
 DOCUMENTS = (README, README.parent / "docs" / "serving.md")
@@ -33,14 +32,8 @@ def label(line: str) -> str:
 
 def output(command: str) -> list[str]:
     """Lines that a command prints in a terminal of a hundred columns."""
-    done = subprocess.run(
-        [sys.executable, "-m", "siliconloom", *shlex.split(command)],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "COLUMNS": "100"},
-    )
-    return [line.rstrip() for line in done.stdout.splitlines()]
+    text = printed_and_written(command)[0] if command in COMMANDS else printed(command)
+    return [line.rstrip() for line in text.splitlines()]
 
 
 def refreshed(command: str, shown: str) -> str:

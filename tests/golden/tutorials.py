@@ -7,7 +7,6 @@ commands that build Verilog, too. A block of YAML whose first line is a comment 
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import sys
 import tempfile
@@ -19,7 +18,7 @@ from tests.golden import readme
 ROOT = Path(__file__).parents[2]
 TUTORIALS = tuple(sorted((ROOT / "docs" / "tutorials").glob("*.md")))
 FILE = re.compile(r"```yaml\n(# ([\w.-]+\.yaml)\n.*?)```", re.DOTALL)
-SLOW = ("verify", "synth")
+SLOW = ("rtl", "verify", "synth")
 """Commands that build Verilog."""
 
 
@@ -52,5 +51,4 @@ def write(slow: bool) -> None:
 
 
 if __name__ == "__main__":
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
     write("--slow" in sys.argv)

@@ -128,7 +128,7 @@ def test_a_layer_of_a_trace_has_the_rows_that_were_counted(seed, tokens) -> None
         assert [o.m for o in experts(graph) for _ in range(o.batch)] == [each for each in counted if each]
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(exponent=st.sampled_from([0.5, 1.0, 3.0]), tokens=st.sampled_from([5, 64, 200]))
 def test_a_tile_times_each_group_at_its_own_rows(exponent, tokens) -> None:
     graph = load_workload("mixtral-8x7b", [*TINY, ("sequence", str(tokens)), ("expert_popularity", str(exponent))])

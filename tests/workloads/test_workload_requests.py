@@ -71,7 +71,7 @@ def test_equal_requests_are_an_ordinary_batch(model, new, past, counts) -> None:
     assert made.requests == ()
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(
     chip=st.sampled_from(["npu-edge-int8", "npu-edge"]),
     lengths=st.sampled_from([(1, 40), (16, 0), (16, 33), (1, 0)]),
@@ -129,7 +129,7 @@ def test_every_length_has_one_attention_and_its_own_cache(model, requests) -> No
     assert len(made.requests) == (len(lengths) if len(lengths) > 1 else 0)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(
     chip=st.sampled_from(["npu-edge-int8", "npu-edge"]),
     requests=st.lists(
