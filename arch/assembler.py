@@ -154,7 +154,8 @@ def _check_room(i: Instruction, tile: NpuTile, number: int, touched: _Touched) -
 def _check_lines(i: Instruction, tile: NpuTile, number: int, touched: Sequence[_Touched]) -> None:
     """Results share no line of a bank with an operand of their instruction, which would be read while it is written.
 
-    They may begin where an operand does whose rows are theirs, in whole lines: then each line has been read before.
+    They may begin where an operand does whose rows are theirs, in whole lines, or one row: then each line has been read
+    before it is written.
     """
     line = bank_line(tile)
     for written, *ends in touched:
@@ -167,8 +168,9 @@ def _check_lines(i: Instruction, tile: NpuTile, number: int, touched: Sequence[_
                 first, last = written.address.base, written.address.base + written.size
             if low // line > (last - 1) // line or first // line > (end - 1) // line:
                 continue
-            rows = written.size == read.size and not (written.size // i.m % line or i.function.spec.transposes)
-            if not (still and first == low and rows and i.opcode.spec.format is Format.COMPUTE):
+            own = still and first == low and written.size == read.size and i.opcode.spec.format is Format.COMPUTE
+            whole = i.m == 1 or not written.size // i.m % line  # of one row every line has been read before
+            if not (own and whole and not i.function.spec.transposes):
                 raise IllegalProgram(
                     Cause.BANK_CONFLICT,
                     number,

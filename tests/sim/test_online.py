@@ -130,10 +130,11 @@ def test_a_mask_below_zero_wraps_as_addresses_do(seen):
     assert last_seen(seen % (1 << LOCAL_BITS)) == seen
 
 
-ONLINE = Instruction(opcode=Opcode.VECTOR, function=VectorFunction.SOFTMAX_ONLINE, m=2, n=3, k=1)
-CLOSE = Instruction(opcode=Opcode.VECTOR, function=VectorFunction.REQUANTIZE_ROWS, m=2, n=3, k=1)
+APART = Address(base=1 << 15)
+ONLINE = Instruction(opcode=Opcode.VECTOR, function=VectorFunction.SOFTMAX_ONLINE, m=2, n=3, k=1, c=APART)
+CLOSE = Instruction(opcode=Opcode.VECTOR, function=VectorFunction.REQUANTIZE_ROWS, m=2, n=3, k=1, c=APART)
 LOAD = Instruction(opcode=Opcode.LOAD, m=1, n=16)
-COPY = Instruction(opcode=Opcode.VECTOR, function=VectorFunction.COPY, m=2, n=3, k=1)
+COPY = Instruction(opcode=Opcode.VECTOR, function=VectorFunction.COPY, m=2, n=3, k=1, c=APART)
 RESCALE = Instruction(opcode=Opcode.MATMUL, m=2, n=3, k=4, accumulate=1, rescale=1)
 
 
