@@ -176,7 +176,7 @@ def _check_lines(i: Instruction, tile: NpuTile, number: int, touched: Sequence[_
                     number,
                     f"{where(i, number)}: bank conflict: results, local bytes {first:#x} to {last - 1:#x}, share a "
                     f"line of {line} bytes with an operand, {low:#x} to {end - 1:#x}, read while they are written; "
-                    "they lie apart, or begin where an operand does that has their rows, in whole lines or one alone, and "
+                    "they lie apart, or begin where an operand does that has their rows, in whole lines or one alone, "
                     "not transposed",
                 )
 
