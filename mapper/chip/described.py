@@ -477,10 +477,11 @@ class _Reader(Struct):
             rule = f"a tile of values with scales has those that share a header, {layout.run}, or all of fewer"
             raise self.document.error(rule, (*at, "rows"), value=rows)
         if shape.transposes and rows != most:
-            rule = (
-                f"{shape.function} takes as many rows as the array has "
-                f"{'rows' if isinstance(shape.cached, Turned) else 'columns'}, {block}, or all of fewer"
-            )
+            cached = shape.cached
+            whose = f"the array has {'rows' if isinstance(cached, Turned) else 'columns'}"
+            if isinstance(cached, Turned) and cached.rows:
+                whose = f"a block of {cached.owner.name} has"
+            rule = f"{shape.function} takes as many rows as {whose}, {block}, or all of fewer"
             raise self.document.error(rule, (*at, "rows"), value=rows)
         if shape.cached is not None and rows > shape.tokens:
             rule = f"a tile of {part.name} has rows of one sequence, which has {shape.tokens}"
