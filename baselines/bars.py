@@ -19,7 +19,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from siliconloom.baselines.operations import ATTENTION, COLLECTIVES, ELEMENTWISE, Float, Op, Operations
+from siliconloom.baselines.operations import ATTENTION, COLLECTIVES, ELEMENTWISE, PRODUCTS, Float, Op, Operations
 from siliconloom.baselines.residuals import FOLDER, NEARBY, SIXTEEN_BITS, Fields, program_of, row_formats
 
 FILE = FOLDER / "bars.json"
@@ -63,7 +63,7 @@ def kind_of(op: Op, format: str) -> str:
     """Kernels that are calibrated together."""
     if op is Op.GEMM:
         return "gemm" if format == SIXTEEN_BITS else "gemm in other formats"
-    if op in (*ATTENTION, Op.ATTENTION_BACKWARD, *ELEMENTWISE):
+    if op in (Op.GROUPED_GEMM, *ATTENTION, Op.ATTENTION_BACKWARD, *ELEMENTWISE):
         return str(op)
     return "collective" if op in COLLECTIVES else "elementwise"
 
@@ -71,6 +71,7 @@ def kind_of(op: Op, format: str) -> str:
 KINDS = (
     "gemm",
     "gemm in other formats",
+    "grouped_gemm",
     *map(str, ATTENTION),
     "attention_backward",
     "collective",
@@ -88,7 +89,7 @@ def field_name(gpu: str, op: Op, format: str, software: str) -> str:
 def row_kinds(o: Operations) -> NDArray[np.str_]:
     """Kind of kernel of every row."""
     kinds = np.full(len(o), "elementwise", dtype="U32")
-    for op in (Op.GEMM, *ATTENTION, Op.ATTENTION_BACKWARD, *COLLECTIVES, *ELEMENTWISE):
+    for op in (*PRODUCTS, *ATTENTION, Op.ATTENTION_BACKWARD, *COLLECTIVES, *ELEMENTWISE):
         kinds[o.among(op)] = kind_of(op, SIXTEEN_BITS)
     kinds[o.among(Op.GEMM) & (row_formats(o) != SIXTEEN_BITS)] = kind_of(Op.GEMM, "")
     return kinds

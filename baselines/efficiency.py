@@ -47,6 +47,18 @@ class GemmEfficiency(Constants):
     narrow: float = Field(gt=0, le=1, description="main loop's share in 8 bits and fewer, relative to 16")
 
 
+class GroupedEfficiency(Constants):
+    """Products of experts in one kernel (`siliconloom.baselines.grouped`)."""
+
+    launch: float = Field(gt=0, description="seconds from launch to first work and from last work to end")
+    mainloop: float = Field(gt=0, description="share of the matrix units' rate at the boost clock")
+    narrow: float = Field(gt=0, le=1, description="main loop's share in 8 bits, relative to 16")
+    wave: float = Field(ge=0, description="cycles a tile takes besides its main loop")
+    load: float = Field(gt=0, description="bytes per cycle from the L2 into one multiprocessor")
+    stream: float = Field(gt=0, le=1, description="share of the DRAM's bandwidth")
+    norm: float = Field(ge=1, description="how much compute, loads and DRAM hinder each other: large is not at all")
+
+
 class Prefill(Constants):
     """Attention of many queries (`siliconloom.baselines.attention.prefill_times`)."""
 
@@ -196,6 +208,9 @@ class Efficiency(Description):
     kernels: Literal["mma", "wgmma"]
     attention: Literal["flash-attention-2", "flash-attention-3"]
     gemm: GemmEfficiency
+    grouped: GroupedEfficiency | None = Field(
+        default=None, description="left out: products of experts are products in a batch"
+    )
     prefill: Prefill
     decode: Decode
     backward: Backward | None = Field(
@@ -217,7 +232,7 @@ class Efficiency(Description):
         return self.model_copy(update={"attention": kernel.kernels, "splits": kernel.splits, **parts})
 
 
-PARTS = ("gemm", "prefill", "decode", "backward", "elementwise", "collective", "power")
+PARTS = ("gemm", "grouped", "prefill", "decode", "backward", "elementwise", "collective", "power")
 """Kinds of kernels, and energy, whose constants may be another architecture's."""
 Part = TypeVar("Part", bound=Constants)
 

@@ -14,6 +14,8 @@ WITHHELD_WIDTHS = (1536, 3584, 5120, 10240, 11008, 14336, 51200)
 """A product is withheld when its n or its k is one of these."""
 WITHHELD_HEADS = (5, 12, 20, 40, 96)
 """Attention is withheld when it has that many query heads."""
+WITHHELD_EXPERTS = (3, 16, 20, 64)
+"""A grouped product is withheld when it has that many experts, or its rows are dealt by chance."""
 WITHHELD_COLLECTIVES = (
     (Op.ALL_REDUCE, 2),
     (Op.ALL_REDUCE, 4),
@@ -34,6 +36,7 @@ def split(table: Table | Operations) -> tuple[Bool, Bool]:
     o = table.operations if isinstance(table, Table) else table
     test = o.among(*MODELS)
     test |= o.among(Op.GEMM) & (np.isin(o.n, WITHHELD_WIDTHS) | np.isin(o.k, WITHHELD_WIDTHS))
+    test |= o.among(Op.GROUPED_GEMM) & (np.isin(o.batch, WITHHELD_EXPERTS) | o.by_chance())
     test |= o.among(*ATTENTION) & np.isin(o.heads, WITHHELD_HEADS)
     for op, gpus in WITHHELD_COLLECTIVES:
         test |= o.among(op) & (o.gpus == gpus)
@@ -41,4 +44,4 @@ def split(table: Table | Operations) -> tuple[Bool, Bool]:
     return ~test, test
 
 
-__all__ = ["WITHHELD_COLLECTIVES", "WITHHELD_DIVISOR", "WITHHELD_HEADS", "WITHHELD_WIDTHS", "split"]
+__all__ = ["WITHHELD_COLLECTIVES", "WITHHELD_DIVISOR", "WITHHELD_EXPERTS", "WITHHELD_HEADS", "WITHHELD_WIDTHS", "split"]

@@ -13,7 +13,16 @@ from msgspec.structs import replace
 from siliconloom.arch.document import Document
 from siliconloom.arch.errors import LoomError, NotSupported, nearest_name
 from siliconloom.arch.names import library_names
-from siliconloom.baselines.operations import ALIASES, MASKED, PRECISIONS, Op, Operations, Precision, read_operations
+from siliconloom.baselines.operations import (
+    ALIASES,
+    MASKED,
+    PRECISIONS,
+    Dealt,
+    Op,
+    Operations,
+    Precision,
+    read_operations,
+)
 from siliconloom.workloads.names import LIBRARY
 
 
@@ -54,6 +63,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     causal: bool = False
     gpus: int = 0
     bytes: int = 0
+    dealt: Dealt = Dealt.EVEN
     model: str = ""
     input_tokens: int = 0
     layer: LayerKernels | None = None
@@ -62,12 +72,15 @@ class Deployment(Struct, frozen=True, kw_only=True):
         """Columns of `operations`, to write down."""
         values = {name: getattr(self, name) for name in _SIZES}
         return {"op": str(self.op), "dtype": str(self.dtype), **{k: v or None for k, v in values.items()}} | (
-            {"causal": self.causal} if self.op in MASKED else {}
+            {"causal": self.causal}
+            if self.op in MASKED
+            else {"dealt": self.dealt if self.dealt is Dealt.CHANCE else None}
         )
 
     def __str__(self) -> str:
         sizes = [f"{name}={getattr(self, name)}" for name in (*_SIZES, "input_tokens") if getattr(self, name)]
-        return " ".join([self.op, self.model, *sizes, self.dtype]).replace("  ", " ")
+        dealt = ["by chance"] if self.dealt is Dealt.CHANCE else []
+        return " ".join([self.op, self.model, *sizes, self.dtype, *dealt]).replace("  ", " ")
 
 
 _SIZES = ("m", "n", "k", "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim", "gpus", "bytes")
@@ -148,7 +161,16 @@ def from_operations(operations: Operations) -> list[Deployment]:
     jobs = []
     for index in range(len(operations)):
         row = operations.row(index)
-        jobs.append(Deployment(**{**row, "op": Op(row["op"]), "dtype": Precision(row["dtype"])}))
+        jobs.append(
+            Deployment(
+                **{
+                    **row,
+                    "op": Op(row["op"]),
+                    "dtype": Precision(row["dtype"]),
+                    "dealt": Dealt(row.get("dealt", Dealt.EVEN)),
+                }
+            )
+        )
     return jobs
 
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.gpu import Gpu
-from siliconloom.baselines import attention, collective, gemm
+from siliconloom.baselines import attention, collective, gemm, grouped
 from siliconloom.baselines.attention_backward import backward_times
 from siliconloom.baselines.dequantization import expansion_cycles, unpacking_cycles
 from siliconloom.baselines.efficiency import Efficiency, load_efficiency
@@ -83,6 +84,7 @@ def mechanism(
     rounded = program_of(Op.GEMM, software) in ROUNDED
     parts: tuple[tuple[Bool, Any, bool], ...] = (
         (operations.among(Op.GEMM), _gemm, not (quantized or rounded)),
+        (operations.among(Op.GROUPED_GEMM), _grouped, False),
         (operations.among(Op.ATTENTION_PREFILL), _prefill, cache_write),
         (operations.among(Op.ATTENTION_DECODE), _decode, False),
         (operations.among(Op.ATTENTION_BACKWARD), _backward, False),
@@ -167,10 +169,44 @@ def _gemm(gpu: Gpu, efficiency: Efficiency, o: Operations, rounds: bool) -> tupl
     return time + _scaling(gpu, efficiency, o) * rounds, [gemm.BOUNDS[b] for b in bound.tolist()]
 
 
+def _grouped(gpu: Gpu, efficiency: Efficiency, o: Operations, rounds: bool) -> tuple[Float, list[str]]:
+    """Products of experts; in a batch of the mean number of rows where no grouped kernel of the architecture is known.
+
+    Activations in 8 bits come rounded (``rounds`` is false): so were those of the kernels that were timed.
+    """
+    fitted, active = efficiency.grouped, o.products()
+    if fitted is None:
+        each, many = np.ceil(o.m / active).astype(np.int64), np.maximum(np.round(active), 1).astype(np.int64)
+        plain = np.full(len(o), OPS.index(Op.GEMM), np.int8)
+        return _gemm(gpu, efficiency, replace(o, op=plain, m=each, batch=many), rounds)
+    time, bound = np.empty(len(o)), np.empty(len(o), np.int64)
+    element = o.element_bytes()
+    m, n, k, batch = _columns(o, "m", "n", "k", "batch")
+    grouped.grouped_times(
+        m,
+        n,
+        k,
+        batch,
+        active,
+        o.by_chance(),
+        element,
+        o.weight_bytes() / (active * n * k),
+        unpacking_cycles(gpu, o) * np.where(o.sparse(), KEPT, 1.0),
+        _rates(gpu, o) * np.where(element < RESULT_BYTES, fitted.narrow, 1.0) * _sparse_rates(gpu, o),
+        np.maximum(element, RESULT_BYTES),
+        _machine(gpu),
+        fitted.vector(),
+        time,
+        bound,
+    )
+    time *= 1.0 + efficiency.gemm.slow * time / (time + efficiency.gemm.tau)
+    return time + _scaling(gpu, efficiency, o) * rounds, [gemm.BOUNDS[b] for b in bound.tolist()]
+
+
 def _scaling(gpu: Gpu, efficiency: Efficiency, o: Operations) -> Float:
     """Seconds in which activations of 8-bit products are scaled and rounded; none for wider ones."""
     element, fitted = o.element_bytes(), efficiency.gemm
-    moved = o.batch * o.m * o.k * (RESULT_BYTES + element)
+    moved = np.where(o.among(Op.GROUPED_GEMM), 1, o.batch) * o.m * o.k * (RESULT_BYTES + element)
     seconds = fitted.quantize + moved / (gpu.memory_bandwidth * fitted.stream)
     return np.where(element < RESULT_BYTES, seconds, 0.0)
 

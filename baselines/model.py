@@ -59,6 +59,7 @@ KERNEL_OF: dict[VectorFunction, Op] = {
 ADD_PASSES = 3
 """Operands and results of a sum."""
 NORMS = (VectorFunction.RMS_NORM, VectorFunction.LAYER_NORM)
+EXPERT_PRODUCTS = (Role.EXPERT_COLUMN, Role.EXPERT_ROW)
 ATTENTION_KERNELS = ("attention_decode", "attention_prefill")
 CACHED = {"int4": "int4", "int8": "int8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
 DTYPES = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "int8": "int8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
@@ -407,7 +408,10 @@ def _row(graph: Graph, operator: Operator) -> dict[str, Any] | None:
         raise NotSupported(f"{operator.name} in {operator.precision.value} on a GPU")
     if isinstance(operator, Gemm):
         sizes = {"m": operator.m, "n": operator.n, "k": operator.k, "batch": operator.batch}
-        return {"op": "gemm", **sizes, "dtype": dtype, **_stored(operator)}
+        grouped = operator.role in EXPERT_PRODUCTS and operator.place.step is not Pass.WEIGHT_GRADIENT
+        if grouped:  # the experts of a layer in one kernel, their rows one after the other
+            sizes["m"] *= operator.batch
+        return {"op": "grouped_gemm" if grouped else "gemm", **sizes, "dtype": dtype, **_stored(operator)}
     if isinstance(operator, Attention):
         seen = operator.kv_len if operator.window is None else operator.q_len + operator.window - 1
         keys = min(operator.kv_len, seen)

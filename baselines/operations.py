@@ -5,7 +5,8 @@ The columns are those of every CSV file of this package (`COLUMNS`):
 =============  ==============================================================================================
 op             what is done, an `Op`
 m, n, k        of a product C[m,n] = A[m,k] B[k,n]; m rows of n columns of an element-wise operation
-batch          products or sequences side by side
+batch          products or sequences side by side; experts of a grouped product
+dealt          how the m rows of a grouped product are dealt to its experts, a `Dealt`
 q_len, kv_len  query tokens, and keys that they look at (those before them included), per sequence
 heads          query heads; kv_heads key and value heads; head_dim elements of a head
 causal         whether a query looks only at keys up to its own
@@ -70,16 +71,18 @@ class Op(StrEnum):
     LAYER_PREFILL = "layer_prefill"  # one transformer layer of a model
     LAYER_DECODE = "layer_decode"
     ATTENTION_BACKWARD = "attention_backward"  # gradients of queries, keys and values, its outputs and sums at hand
+    GROUPED_GEMM = "grouped_gemm"  # one kernel for the products of `batch` experts: m rows in all, dealt to them
 
 
 OPS = tuple(Op)
 """An op's code is its place here."""
 COLLECTIVES = (Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_TO_ALL)
+PRODUCTS = (Op.GEMM, Op.GROUPED_GEMM)
 ATTENTION = (Op.ATTENTION_PREFILL, Op.ATTENTION_DECODE)
 ELEMENTWISE = (Op.RMSNORM, Op.LAYERNORM, Op.SOFTMAX, Op.SILU_MUL, Op.GELU, Op.ADD, Op.ROPE, Op.EMBEDDING)
 MASKED = (Op.ATTENTION_PREFILL, Op.ATTENTION_BACKWARD)
 """Operations on a whole prompt, which say whether they are causal."""
-KERNELS = (Op.GEMM, *ATTENTION, Op.ATTENTION_BACKWARD, *COLLECTIVES, *ELEMENTWISE)
+KERNELS = (*PRODUCTS, *ATTENTION, Op.ATTENTION_BACKWARD, *COLLECTIVES, *ELEMENTWISE)
 """Operations with a shape of their own."""
 MODELS = tuple(op for op in OPS if op not in KERNELS)
 """Operations on a whole model or layer: their rows name it (see `siliconloom.baselines.tables`)."""
@@ -155,6 +158,15 @@ class SparsePattern(StrEnum):
     TWO_OF_FOUR = "2of4"
 
 
+class Dealt(StrEnum):
+    """How rows are dealt to experts: evenly, or by chance, each row to any of them with the same probability."""
+
+    EVEN = "even"
+    CHANCE = "chance"
+
+
+DEALS = tuple(Dealt)
+"""A way's code is its place here."""
 PATTERNS = tuple(SparsePattern)
 """A pattern's code is its place here."""
 KEPT, WHERE_BYTES = 0.5, 0.25
@@ -188,8 +200,8 @@ def op_mask(ops: tuple[Op, ...]) -> Bool:
 class Operations(Struct, frozen=True, eq=False):
     """Rows as columns of one length; numbers are 0 and ``causal`` is false where a column is not meant.
 
-    ``op``, ``dtype``, ``weights``, ``sparsity`` and ``cache`` are codes: places in `OPS`, `PRECISIONS`,
-    `WEIGHT_FORMATS`, `PATTERNS` and `CACHES`.
+    ``op``, ``dtype``, ``weights``, ``sparsity``, ``cache`` and ``dealt`` are codes: places in `OPS`, `PRECISIONS`,
+    `WEIGHT_FORMATS`, `PATTERNS`, `CACHES` and `DEALS`.
     """
 
     op: Code
@@ -210,6 +222,7 @@ class Operations(Struct, frozen=True, eq=False):
     group: Int
     sparsity: Code
     cache: Code
+    dealt: Code
 
     def __len__(self) -> int:
         return len(self.op)
@@ -277,13 +290,26 @@ class Operations(Struct, frozen=True, eq=False):
 
         Of sparse ones those that are kept, and where they stood.
         """
-        elements = self.batch.astype(np.float64) * self.n * self.k * np.where(self.sparse(), KEPT, 1.0)
+        batch = self.products()
+        elements = batch * self.n * self.k * np.where(self.sparse(), KEPT, 1.0)
         groups = np.where(self.group > 0, -(-self.k // np.maximum(self.group, 1)), 1)
-        scales = self.batch.astype(np.float64) * self.n * groups * SCALE_BYTES
+        scales = batch * self.n * groups * SCALE_BYTES
         codes = elements * np.array([_CODE_BYTES[f] for f in WEIGHT_FORMATS])[self.weights]
         found: Float = np.where(self.packed(), codes + scales, elements * self.element_bytes())
         found = found + np.where(self.sparse(), elements * WHERE_BYTES, 0.0)
-        return np.where(self.among(Op.GEMM), found, 0.0)
+        return np.where(self.among(*PRODUCTS), found, 0.0)
+
+    def products(self) -> Float:
+        """Products of every row that have work: of grouped ones experts with a row, their mean number under chance."""
+        batch = self.batch.astype(np.float64)
+        missed = np.exp(self.m * np.log1p(-1.0 / np.maximum(batch, 1.0 + 1e-12)))
+        active = np.where(self.by_chance(), batch * (1.0 - missed), np.minimum(batch, self.m))
+        return np.where(self.among(Op.GROUPED_GEMM), active, batch)
+
+    def by_chance(self) -> Bool:
+        """Mask of the grouped products whose rows are dealt by chance."""
+        found: Bool = self.dealt == DEALS.index(Dealt.CHANCE)
+        return found
 
     def row(self, index: int) -> dict[str, Any]:
         """One row as plain values, without the columns that it does not mean."""
@@ -300,6 +326,8 @@ class Operations(Struct, frozen=True, eq=False):
             found["sparsity"] = str(PATTERNS[pattern])
         if cache := int(self.cache[index]):
             found["cache"] = str(CACHES[cache])
+        if dealt := int(self.dealt[index]):
+            found["dealt"] = str(DEALS[dealt])
         return found
 
     def describe(self, index: int) -> str:
@@ -309,7 +337,8 @@ class Operations(Struct, frozen=True, eq=False):
         packed = [f"weights {row['weights']} in groups of {row['group'] or 'all'}"] if "weights" in row else []
         sparse = [f"sparse {row['sparsity']}"] if "sparsity" in row else []
         kept = [f"cache {row['cache']}"] if "cache" in row else []
-        return " ".join([row["op"], *sizes, row["dtype"], *packed, *sparse, *kept])
+        dealt = ["by chance"] if "dealt" in row else []
+        return " ".join([row["op"], *sizes, row["dtype"], *packed, *sparse, *kept, *dealt])
 
 
 COLUMNS = Operations.__struct_fields__
@@ -318,7 +347,7 @@ SIZES = ("m", "n", "k", "batch", "q_len", "kv_len", "heads", "kv_heads", "head_d
 _SHAPE = ("m", "n")
 _HEADS = ("heads", "kv_heads", "head_dim")
 MEANT: dict[Op, tuple[str, ...]] = {
-    Op.GEMM: (*_SHAPE, "k", "batch"),
+    **dict.fromkeys(PRODUCTS, (*_SHAPE, "k", "batch")),
     **dict.fromkeys((*ATTENTION, Op.ATTENTION_BACKWARD), ("batch", "q_len", "kv_len", *_HEADS)),
     **dict.fromkeys(COLLECTIVES, ("gpus", "bytes")),
     **dict.fromkeys(ELEMENTWISE, _SHAPE),
@@ -332,7 +361,7 @@ def read_operations(path: Path | str) -> Operations:
 
     Columns may stand in any order, and those that no row needs may be missing. Left empty, ``batch`` is 1, ``kv_len``
     is ``q_len`` (prefill), ``q_len`` is 1 (decode), ``kv_heads`` is ``heads``, ``causal`` holds for prefill, ``dtype``
-    is bf16, ``weights`` and ``cache`` are in the operands' format, ``group`` is the whole column.
+    is bf16, ``weights`` and ``cache`` are in the operands' format, ``group`` is the whole column, ``dealt`` is even.
 
     Raises
     ------
@@ -355,6 +384,7 @@ def operations_from_cells(cells: Cells, allowed: Sequence[Op]) -> Operations:
     columns["group"] = cells.integers("group", _size, 0)
     columns["sparsity"] = _codes(cells, "sparsity", PATTERNS, {"2:4": "2of4"}, PATTERNS, empty=SparsePattern.DENSE)
     columns["cache"] = _codes(cells, "cache", CACHES, ALIASES, CACHES, empty=CacheStored.OPERANDS)
+    columns["dealt"] = _codes(cells, "dealt", DEALS, {}, DEALS, empty=Dealt.EVEN)
     return _complete(columns, cells)
 
 
@@ -401,10 +431,11 @@ def _complete(columns: dict[str, Any], cells: Cells) -> Operations:
         "{op} needs at least 2 GPUs",
         sizes["gpus"],
     )
-    gemm = op == OPS.index(Op.GEMM)
+    gemm = op_mask(PRODUCTS)[op]
     for name in ("weights", "sparsity"):
         columns[name] = np.where(gemm, columns[name], 0).astype(np.int8)
     columns["cache"] = np.where(prefill | decode, columns["cache"], 0).astype(np.int8)
+    columns["dealt"] = np.where(op == OPS.index(Op.GROUPED_GEMM), columns["dealt"], 0).astype(np.int8)
     packed = columns["weights"] > 0
     columns["group"] = np.where(packed, columns["group"], 0)
     wide = np.isin(columns["dtype"], [PRECISIONS.index(p) for p in (Precision.FP16, Precision.BF16)])
@@ -531,6 +562,8 @@ __all__ = [
     "MASKED",
     "COLLECTIVES",
     "COLUMNS",
+    "DEALS",
+    "Dealt",
     "ELEMENTWISE",
     "KERNELS",
     "MEANT",
@@ -540,6 +573,7 @@ __all__ = [
     "Operations",
     "PATTERNS",
     "PRECISIONS",
+    "PRODUCTS",
     "Precision",
     "SIZES",
     "SparsePattern",

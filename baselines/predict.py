@@ -22,6 +22,7 @@ from siliconloom.baselines.residuals import (
     corrections,
     measured_kind,
     packaged,
+    program_of,
     row_formats,
     unaligned,
 )
@@ -31,6 +32,10 @@ PACKED_ERROR = {"mma": 0.2, "wgmma": 0.6}
 kernel is among the measured tables. On Hopper the largest that the card ``marlin`` has: ours are 24 to 56 % above the
 speedups of six rows of one machine. On others a guess, three times the error of dense products; the two rows of the
 card are within 2 %."""
+
+
+GROUPED_BY = "torch"
+"""Program whose grouped products were measured."""
 
 
 class Prediction(Struct, frozen=True):
@@ -163,10 +168,12 @@ def _relations(
 
 
 def _fitted_kind(efficiency: Efficiency, o: Operations, software: str) -> Bool:
-    """Attention without residuals of its own to whose kernels constants were fitted: every mask, and backward."""
+    """Kernels without residuals of their own that constants were fitted to: experts, backward, attention by program."""
     by_program = software in efficiency.attention_by
     back = o.among(Op.ATTENTION_BACKWARD) & (efficiency.backward is not None)
-    return back | (o.among(*ATTENTION) & by_program & ~o.cached())
+    theirs = program_of(Op.GROUPED_GEMM, software) in ("", GROUPED_BY)
+    experts = o.among(Op.GROUPED_GEMM) & (efficiency.grouped is not None) & theirs
+    return back | experts | (o.among(*ATTENTION) & by_program & ~o.cached())
 
 
 def _unmeasured(gpu: Gpu, op: Op, format: str, software: str, fields: Fields) -> Relation:

@@ -15,6 +15,7 @@ from siliconloom.baselines.operations import (
     KEPT,
     OPS,
     PRECISIONS,
+    PRODUCTS,
     CacheStored,
     Float,
     Op,
@@ -75,19 +76,20 @@ BACKWARD_PRODUCTS = 5
 
 
 def flops(operations: Operations) -> Float:
-    """FLOPs of every row: 2 m n k batch of a product; of attention 4 batch heads head_dim times the pairs of query and
-    key, of which causality leaves q_len (kv_len - q_len / 2), half when they are equal, and two and a half times that
-    backward; 0 of everything else.
+    """FLOPs of every row; 0 of everything else than products and attention.
 
-    Of sparse weights only the products with those that are kept count.
+    Products have 2 m n k batch, grouped ones, whose m are all rows, 2 m n k; of sparse weights only those that are kept
+    count. Attention has 4 batch heads head_dim times the pairs of query and key, of which causality leaves
+    q_len (kv_len - q_len / 2), half when they are equal, and two and a half times that backward.
     """
     o = {name: getattr(operations, name).astype(np.float64) for name in _USED}
-    product = 2 * o["m"] * o["n"] * o["k"] * o["batch"] * np.where(operations.sparse(), KEPT, 1.0)
+    many = np.where(operations.among(Op.GROUPED_GEMM), 1.0, o["batch"])
+    product = 2 * o["m"] * o["n"] * o["k"] * many * np.where(operations.sparse(), KEPT, 1.0)
     pairs = o["q_len"] * (o["kv_len"] - np.where(operations.causal, o["q_len"] / 2, 0.0))
     attention = 4 * o["batch"] * o["heads"] * o["head_dim"] * pairs
     attention = np.where(operations.among(Op.ATTENTION_BACKWARD), BACKWARD_PRODUCTS / 2 * attention, attention)
     scored = operations.among(*ATTENTION, Op.ATTENTION_BACKWARD)
-    found: Float = np.where(scored, attention, product * operations.among(Op.GEMM))
+    found: Float = np.where(scored, attention, product * operations.among(*PRODUCTS))
     return found
 
 
@@ -99,10 +101,12 @@ def compulsory_bytes(operations: Operations) -> Float:
     attention reads of a cache as it is kept.
     """
     o = {name: getattr(operations, name).astype(np.float64) for name in _USED}
-    product = o["batch"] * (o["m"] * o["k"] + o["k"] * o["n"] + o["m"] * o["n"])
+    grouped = operations.among(Op.GROUPED_GEMM)
+    rows = o["m"] * np.where(grouped, 1.0, o["batch"])
+    product = rows * (o["k"] + o["n"]) + operations.products() * o["k"] * o["n"]
     attention = 2 * o["batch"] * o["head_dim"] * (o["heads"] * o["q_len"] + o["kv_heads"] * o["kv_len"])
     passes = np.array([ELEMENTWISE_PASSES.get(op, 0) for op in OPS], dtype=np.float64)[operations.op]
-    elements = np.where(operations.among(Op.GEMM), product, 0.0)
+    elements = np.where(operations.among(*PRODUCTS), product, 0.0)
     elements = np.where(operations.among(*ATTENTION), attention, elements)
     elements = np.where(operations.among(Op.ATTENTION_BACKWARD), 2 * attention, elements)
     elements = np.where(operations.among(*ELEMENTWISE), passes * o["m"] * o["n"], elements)
@@ -111,7 +115,7 @@ def compulsory_bytes(operations: Operations) -> Float:
     fewer = 2 * o["batch"] * o["head_dim"] * o["kv_heads"] * o["kv_len"] * (element - operations.kept_bytes())
     if not packed.any():
         return elements * element - np.where(read, fewer, 0.0)
-    rest = o["batch"] * o["m"] * (o["k"] + o["n"]) * operations.element_bytes()
+    rest = rows * (o["k"] + o["n"]) * operations.element_bytes()
     found: Float = np.where(packed, rest + operations.weight_bytes(), elements * element - np.where(read, fewer, 0.0))
     return found
 

@@ -28,6 +28,7 @@ from siliconloom.baselines.cells import Cells, parse_cells, read_text
 from siliconloom.baselines.operations import (
     CACHES,
     COLUMNS,
+    DEALS,
     MASKED,
     MODELS,
     OPS,
@@ -249,6 +250,7 @@ def table_text(table: Table) -> str:
         "weights": [str(WEIGHT_FORMATS[v]) if v else "" for v in o.weights.tolist()],
         "sparsity": [str(PATTERNS[v]) if v else "" for v in o.sparsity.tolist()],
         "cache": [str(CACHES[v]) if v else "" for v in o.cache.tolist()],
+        "dealt": [str(DEALS[v]) if v else "" for v in o.dealt.tolist()],
         **{name: [str(v or "") for v in getattr(table, name).tolist()] for name in ("input_tokens", "output_tokens")},
         **{name: [str(v) for v in getattr(table, name).tolist()] for name in ("gpu", "software", "model")},
         **{name: [_digits(v) for v in getattr(table, name).tolist()] for name in ("time_us", "power_w", "clock_mhz")},

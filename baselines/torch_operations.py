@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import Any
 
 from msgspec import Struct
 
 from siliconloom.baselines.jobs import Deployment, LayerKernels
 from siliconloom.baselines.measure import CannotRun
-from siliconloom.baselines.operations import Op, Precision
+from siliconloom.baselines.operations import Dealt, Op, Precision
 
 Tensor = Any
 CHECKED_ROWS = 16
@@ -118,6 +120,8 @@ def prepare(place: TorchDevice, job: Deployment) -> list[Prepared]:
     place.torch.backends.cuda.matmul.allow_tf32 = job.dtype is Precision.TF32
     if job.op is Op.GEMM:
         return [gemm(place, job)]
+    if job.op is Op.GROUPED_GEMM:
+        return [grouped_gemm(place, job)]
     if job.op in (Op.ATTENTION_PREFILL, Op.ATTENTION_DECODE):
         return attention(place, job)
     if job.op is Op.ATTENTION_BACKWARD:
@@ -159,6 +163,47 @@ def gemm(place: TorchDevice, job: Deployment) -> Prepared:
 
     calls: list[Callable[[], Tensor]] = [lambda w=w: call(w) for w in weights]  # type: ignore[misc]
     return Prepared(software=place.software, calls=calls, check=check)
+
+
+def grouped_gemm(place: TorchDevice, job: Deployment) -> Prepared:
+    """PyTorch's grouped product: rows [m, k] one group after the other, weights [experts, n, k], result [m, n]."""
+    torch, fp8 = place.torch, job.dtype is Precision.FP8
+    if not fp8 and job.dtype is not Precision.BF16:
+        raise CannotRun(f"no grouped products in {job.dtype}")
+    if job.n * job.dtype.size % 16 or job.k * job.dtype.size % 16:
+        raise CannotRun("grouped products need rows of n and k that are multiples of 16 bytes")
+    size = int(job.batch * job.n * job.k * job.dtype.size)
+    x = place.random(job.m, job.k, dtype=job.dtype)
+    weights = [place.random(job.batch, job.n, job.k, dtype=job.dtype, stream=i + 1) for i in range(place.copies(size))]
+    ends = group_ends(job.m, job.batch, job.dealt, place.seed)
+    offsets = torch.tensor(ends, dtype=torch.int32, device=place.device)
+    scales = [torch.ones(shape, dtype=torch.float32, device=place.device) for shape in ((job.m,), (job.batch, job.n))]
+
+    def call(weight: Tensor) -> Tensor:
+        turned = weight.transpose(1, 2)
+        if fp8:
+            return torch._scaled_grouped_mm(x, turned, *scales, offs=offsets, out_dtype=torch.bfloat16)
+        return torch._grouped_mm(x, turned, offs=offsets)
+
+    def check() -> tuple[Tensor, Tensor]:
+        rows = spaced(job.m, CHECKED_ROWS)
+        owners = [next(group for group, end in enumerate(ends) if row < end) for row in rows]
+        found = call(weights[0])[rows]
+        with full_precision(torch):
+            wide = [x[row].float() @ weights[0][owner].float().t() for row, owner in zip(rows, owners, strict=True)]
+        return found, torch.stack(wide)
+
+    calls: list[Callable[[], Tensor]] = [lambda w=w: call(w) for w in weights]  # type: ignore[misc]
+    return Prepared(software=place.software, calls=calls, check=check)
+
+
+def group_ends(rows: int, groups: int, dealt: Dealt = Dealt.EVEN, seed: int = 0) -> list[int]:
+    """Where each group's rows end: evenly, the first ones with one more, or by chance, the same for one seed."""
+    if dealt is Dealt.CHANCE:
+        owners = random.Random(seed).choices(range(groups), k=rows)
+        return list(accumulate(owners.count(group) for group in range(groups)))
+    each, more = divmod(rows, groups)
+    return [(group + 1) * each + min(group + 1, more) for group in range(groups)]
 
 
 _ONES: dict[str, Tensor] = {}

@@ -8,7 +8,7 @@ import numpy as np
 
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.quantity import format_si
-from siliconloom.baselines.operations import ATTENTION, COLUMNS, Bool, Op, Operations
+from siliconloom.baselines.operations import ATTENTION, COLUMNS, PRODUCTS, Bool, Op, Operations
 from siliconloom.baselines.roofline import Roofline, floors
 from siliconloom.baselines.tables import Table
 
@@ -66,7 +66,7 @@ def _check_gpu(table: Table, rows: np.ndarray, limits: Roofline) -> None:
 def lacking(operations: Operations, roofline: Roofline) -> Bool:
     """Mask of the products and attentions in a precision that the GPU does not have."""
     known = np.array([roofline.peak_flops(str(p)) > 0 for p in operations.dtypes()], dtype=bool)
-    return ~known & operations.among(Op.GEMM, *ATTENTION, Op.ATTENTION_BACKWARD)
+    return ~known & operations.among(*PRODUCTS, *ATTENTION, Op.ATTENTION_BACKWARD)
 
 
 def possible(operations: Operations, seconds: np.ndarray, roofline: Roofline) -> Bool:

@@ -34,10 +34,11 @@ from siliconloom.baselines.efficiency import (
     Constants,
     Efficiency,
     Elementwise,
+    GroupedEfficiency,
     load_efficiency,
 )
 from siliconloom.baselines.families import split
-from siliconloom.baselines.operations import COLLECTIVES, ELEMENTWISE, Op, Operations
+from siliconloom.baselines.operations import COLLECTIVES, ELEMENTWISE, Op, Operations, join
 from siliconloom.baselines.roofline import compulsory_bytes, flops
 
 CLIP = 0.4
@@ -74,7 +75,10 @@ LIMITS = {
 
 @dataclass(frozen=True)
 class Task:
-    """One kind of kernel: rows to learn from and to judge by, and which constants are free."""
+    """One kind of kernel: rows to learn from and to judge by, and which constants are free.
+
+    ``train_on`` and ``test_on`` are the GPUs of the rows, where these are not all of the one that is fitted.
+    """
 
     part: str
     names: tuple[str, ...]
@@ -83,6 +87,17 @@ class Task:
     test: Operations
     test_s: np.ndarray
     run: Callable[[Gpu, Efficiency, Operations, bool], tuple[np.ndarray, list[str]]]
+    train_on: np.ndarray | None = None
+    test_on: np.ndarray | None = None
+
+    def seconds(self, gpu: Gpu, efficiency: Efficiency, rows: Operations, cards: np.ndarray | None) -> np.ndarray:
+        """Predicted seconds of rows, each on its GPU of ``cards``, or all on ``gpu``."""
+        if cards is None:
+            return self.run(gpu, efficiency, rows, True)[0]
+        found = np.empty(len(rows))
+        for card in np.unique(cards).tolist():
+            found[cards == card] = self.run(load_gpu(card), efficiency, rows.select(cards == card), True)[0]
+        return found
 
 
 MEASURED = {
@@ -96,6 +111,7 @@ MEASURED = {
         "gemm": ("aiconfigurator-gemm-h100", "trtllm"),
         "attention": ("aiconfigurator-attention-h100", "vllm"),
         "elementwise": "torch-h100",
+        "grouped": ("h100", "h200"),  # alike but for their memory: what it limits, and what multiprocessors load
         "programs": {"torch-flash": "flash-attention-2", "torch-cudnn": "flash-attention-3"},
     },
 }
@@ -133,6 +149,8 @@ def tasks(architecture: str) -> list[Task]:
     found = [Task("gemm", every, *rows(name, software, dtype="bf16"), model._gemm)]
     if architecture == "hopper":
         found.append(Task("gemm", narrow, *rows(name, software, dtype="fp8"), model._gemm))
+    if "grouped" in known:
+        found.append(grouped_task(known["grouped"]))
     name, software = known["attention"]
     for part, op, run in (
         ("prefill", Op.ATTENTION_PREFILL, model._prefill),
@@ -160,6 +178,29 @@ def tasks(architecture: str) -> list[Task]:
     return found
 
 
+def grouped_task(cards: tuple[str, ...]) -> Task:
+    """Products of experts on several GPUs of an architecture; those dealt by chance and some models' are unseen."""
+    train, test = [], []
+    for card in cards:
+        table = tables.load(f"torch-{card}-grouped")
+        for part, mask in zip((train, test), split(table), strict=True):
+            part.append(table.select(mask))
+    columns = [
+        (
+            join([t.operations for t in part]),
+            *(np.concatenate(c) for c in ([t.time_us * 1e-6 for t in part], [t.gpu for t in part])),
+        )
+        for part in (train, test)
+    ]
+    (seen, seen_s, seen_on), (unseen, unseen_s, unseen_on) = columns
+    free = tuple(GroupedEfficiency.model_fields)
+
+    def run(gpu: Gpu, efficiency: Efficiency, rows: Operations, _: bool) -> tuple[np.ndarray, list[str]]:
+        return model._grouped(gpu, efficiency, rows, False)
+
+    return Task("grouped", free, seen, seen_s, unseen, unseen_s, run, seen_on, unseen_on)
+
+
 def fit(gpu: Gpu, efficiency: Efficiency, task: Task, evaluations: int) -> Efficiency:
     """Efficiency with the task's constants fitted."""
     import cma
@@ -169,6 +210,7 @@ def fit(gpu: Gpu, efficiency: Efficiency, task: Task, evaluations: int) -> Effic
     rng = np.random.default_rng(1)
     chosen = rng.permutation(len(task.train))[:ROWS]
     sample, seconds = task.train.select(chosen), task.train_s[chosen]
+    cards = None if task.train_on is None else task.train_on[chosen]
     weight = np.where((flops(sample) > 0) & (flops(sample) < 1e9) & sample.among(Op.GEMM), 0.4, 1.0)
 
     def constants(q: np.ndarray) -> tuple[Efficiency, float]:
@@ -186,7 +228,7 @@ def fit(gpu: Gpu, efficiency: Efficiency, task: Task, evaluations: int) -> Effic
 
     def loss(q: np.ndarray) -> float:
         made, outside = constants(q)
-        found = np.abs(np.log(task.run(gpu, made, sample, True)[0] / seconds))
+        found = np.abs(np.log(task.seconds(gpu, made, sample, cards) / seconds))
         return float((weight * np.minimum(found, CLIP)).sum() / weight.sum() + outside + 1e-3 * np.abs(q).mean())
 
     best, at = np.inf, np.zeros(len(start))
@@ -347,7 +389,7 @@ def fit_power(efficiency: Efficiency) -> Efficiency:
 
 def report(gpu: Gpu, efficiency: Efficiency, task: Task) -> float:
     """Median absolute error on the test split, printed."""
-    ratio = task.run(gpu, efficiency, task.test, True)[0] / task.test_s - 1.0
+    ratio = task.seconds(gpu, efficiency, task.test, task.test_on) / task.test_s - 1.0
     median = float(np.median(np.abs(ratio)))
     large = flops(task.test) > 1e9
     text = f"{task.part:12s} {len(ratio):6d} rows unseen: median |error| {median:.1%}, bias {np.median(ratio):+.1%}"
@@ -433,7 +475,7 @@ def main(arguments: list[str] | None = None) -> int:
             efficiency = fit(gpu, efficiency, task, asked.evaluations)
             median = report(gpu, efficiency, task)
             name = {"prefill": "attention_prefill", "decode": "attention_decode"}.get(task.part, task.part)
-            if task.names != ("quantize", "narrow"):
+            if task.names != ("quantize", "narrow") and name in error:
                 error[name] = round(median, 3)
         only = asked.only.split(",") if asked.only else []
         own = str(MEASURED[architecture].get("elementwise", ""))

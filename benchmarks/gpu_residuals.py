@@ -331,7 +331,7 @@ LIKE = {"a100": "hopper", "h100": "ampere", "h200": "ampere"}
 def unseen(fields: Fields) -> list[Seen]:
     """Whole GPUs and laboratories that were left out."""
     others = [*other_architectures(), *other_gpus(fields), *other_programs(fields)]
-    return [*others, *collectives(), *elementwise(), *backward()]
+    return [*others, *collectives(), *elementwise(), *backward(), *experts()]
 
 
 def _card(table: str, gpu: str, ops: tuple[Op, ...], prefix: str = "") -> Table:
@@ -439,6 +439,19 @@ def elementwise() -> Iterator[Seen]:
             mask = rows.operations.among(op)
             if mask.sum() >= FEWEST_OF_KIND:
                 yield Seen(name, relation, kind_of(op, ""), off[mask], seconds[mask])
+
+
+def experts() -> Iterator[Seen]:
+    """Grouped products that the fit did not see, and all of them as products in a batch by another architecture."""
+    for gpu in ("h100", "h200"):
+        table = tables.load(f"torch-{gpu}-grouped")
+        unseen = table.select(split(table)[1])
+        for name, relation, rows, like in (
+            ("experts withheld", Relation.FITTED, unseen, ""),
+            ("experts by ampere", Relation.BORROWED, table, "ampere"),
+        ):
+            seconds = mechanism(_with_constants(gpu, like), rows.operations, software="torch").seconds
+            yield Seen(f"{gpu} {name}", relation, kind_of(Op.GROUPED_GEMM, ""), _off(rows, seconds), seconds)
 
 
 def backward() -> Iterator[Seen]:

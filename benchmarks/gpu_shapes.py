@@ -1,11 +1,12 @@
 """Writes the operations that `loom measure --shapes FILE` timed for the tables ``torch-*``.
 
-Usage: python -m benchmarks.gpu_shapes all|held|later FILE.csv
+Usage: python -m benchmarks.gpu_shapes all|held|later|grouped|grouped-later FILE.csv
 
 ``all`` are products, attention forward and backward, and element-wise operations, some of them of kinds that no other
 table has: chunks behind earlier tokens, products in batches, attention without a mask, element-wise kernels on Hopper.
 ``held`` are large ones, to be timed at the power limit. ``later`` were timed after constants had been fitted to the
-others, to judge these. Sizes are those of models, and others that no model has.
+others, to judge these. ``grouped`` are products of experts in one kernel, ``grouped-later`` those of other models, to
+which nothing is fitted. Sizes are those of models, and others that no model has.
 """
 
 from __future__ import annotations
@@ -150,9 +151,53 @@ def later() -> Iterator[Row]:
             yield {"op": op, "m": m, "n": n, "dtype": "bf16"}
 
 
+EXPERTS = (
+    (8, 28672, 4096),
+    (8, 4096, 14336),
+    (128, 1536, 2048),
+    (128, 2048, 768),
+    (32, 4096, 7168),
+    (32, 7168, 2048),
+    (32, 5760, 2880),
+    (32, 2880, 2880),
+)
+"""Experts, n and k of Mixtral-8x7B, Qwen3-30B-A3B, an eighth of DeepSeek-V3's and gpt-oss-20b."""
+DEALT = (1, 2, 8, 32, 128, 512, 2048, 8192, 32768)
+"""Rows in all: tokens times the experts that each has."""
+LATER_EXPERTS = (
+    (64, 2048, 2048),
+    (64, 2048, 1024),
+    (16, 16384, 5120),
+    (16, 5120, 8192),
+    (64, 2816, 2048),
+    (64, 2048, 1408),
+    (20, 3072, 1536),
+    (3, 12288, 4096),
+)
+"""Of OLMoE-1B-7B, Llama 4 Scout, DeepSeek-V2-Lite, and two of no model."""
+LATER_DEALT = (5, 24, 100, 400, 1500, 6000, 24000)
+
+
+def grouped() -> Iterator[Row]:
+    """Products of experts, the rows dealt evenly."""
+    for (experts, n, k), m in product(EXPERTS, DEALT):
+        yield {"op": Op.GROUPED_GEMM, "m": m, "n": n, "k": k, "batch": experts, "dtype": "bf16"}
+    for (experts, n, k), m in product(EXPERTS[:6], DEALT[2::2]):
+        yield {"op": Op.GROUPED_GEMM, "m": m, "n": n, "k": k, "batch": experts, "dtype": "fp8"}
+
+
+def grouped_later() -> Iterator[Row]:
+    """The same of other models."""
+    for (experts, n, k), m in product(LATER_EXPERTS, LATER_DEALT):
+        yield {"op": Op.GROUPED_GEMM, "m": m, "n": n, "k": k, "batch": experts, "dtype": "bf16"}
+    for (experts, n, k), m in product(LATER_EXPERTS[:4], LATER_DEALT[1::2]):
+        yield {"op": Op.GROUPED_GEMM, "m": m, "n": n, "k": k, "batch": experts, "dtype": "fp8"}
+
+
 def main(which: str, path: str) -> None:
     """Write the rows as a CSV file."""
-    rows = list({"all": shapes, "held": held, "later": later}[which]())
+    kinds = {"all": shapes, "held": held, "later": later, "grouped": grouped, "grouped-later": grouped_later}
+    rows = list(kinds[which]())
     columns = list(dict.fromkeys(name for row in rows for name in row))
     with open(path, "w", newline="") as file:
         writer = csv.DictWriter(file, columns)

@@ -33,6 +33,17 @@ def attention(draw, op):
 gemm = st.fixed_dictionaries(
     {"op": st.just("gemm"), "m": size, "n": size, "k": size, "batch": st.integers(1, 64), "dtype": dtype}
 )
+experts = st.fixed_dictionaries(
+    {
+        "op": st.just("grouped_gemm"),
+        "m": size,
+        "n": size,
+        "k": size,
+        "batch": st.integers(1, 256),
+        "dtype": dtype,
+        "dealt": st.sampled_from(["even", "chance"]),
+    }
+)
 collective = st.fixed_dictionaries(
     {
         "op": st.sampled_from([str(op) for op in COLLECTIVES]),
@@ -46,6 +57,7 @@ elementwise = st.fixed_dictionaries(
 )
 kernel = st.one_of(
     gemm,
+    experts,
     attention("attention_prefill"),
     attention("attention_decode"),
     attention("attention_backward"),

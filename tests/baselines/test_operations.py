@@ -42,7 +42,8 @@ def test_columns_may_stand_in_any_order_and_every_row_comes_back(rows, order):
     found = parse(csv(rows, order))
     assert equal(found, make_operations(rows))
     for index, row in enumerate(rows):
-        assert found.row(index) == {k: v for k, v in row.items() if k != "causal" or row["op"] in MASKED}
+        said = {k: v for k, v in row.items() if k != "causal" or row["op"] in MASKED}
+        assert found.row(index) == {k: v for k, v in said.items() if (k, v) != ("dealt", "even")}
 
 
 @given(st.lists(kernel, min_size=1, max_size=10))
@@ -177,7 +178,7 @@ def test_standard_input(monkeypatch):
 def test_a_hundred_thousand_rows_are_read(tmp_path):
     random = np.random.default_rng(1)
     shapes = random.integers(1, 99999, (100_000, 3))
-    rows = "\n".join(f"gemm,{a},{b},{c},,,,,,,,bf16,,,,,," for a, b, c in shapes.tolist())
+    rows = "\n".join(f"gemm,{a},{b},{c},,,,,,,,bf16,,,,,,," for a, b, c in shapes.tolist())
     (tmp_path / "ops.csv").write_text(",".join(COLUMNS) + "\n" + rows)
     found = read_operations(tmp_path / "ops.csv")
     assert np.array_equal(np.stack([found.m, found.n, found.k], axis=1), shapes)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from siliconloom.baselines.jobs import Deployment, LayerKernels
 from siliconloom.baselines.measure import TOLERANCE, CannotRun, Sensors, Settings, measure, to_table
-from siliconloom.baselines.operations import Op, Precision
+from siliconloom.baselines.operations import Dealt, Op, Precision
 from siliconloom.baselines.torch_backend import TorchBackend, parse_smi, table_name
 from siliconloom.baselines.torch_operations import TorchDevice, spaced
 
@@ -97,6 +97,18 @@ def test_results_agree_with_float32(job, dtype):
         assert case.run(3) > 0
         assert len(case.software.split(",")) == 1
         case.close()
+
+
+@installed
+@pytest.mark.parametrize("dealt", list(Dealt))
+def test_products_of_experts_agree_with_float32(dealt):
+    import torch
+
+    job = Deployment(op=Op.GROUPED_GEMM, m=29, n=64, k=48, batch=5, dealt=dealt)
+    for case in TorchBackend(torch, "cpu").prepare(job):
+        assert case.error() <= TOLERANCE[Precision.BF16]
+    with pytest.raises(CannotRun, match="multiples of 16 bytes"):
+        TorchBackend(torch, "cpu").prepare(replace(job, n=63))
 
 
 @installed

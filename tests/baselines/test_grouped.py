@@ -1,0 +1,108 @@
+"""Products of experts in one kernel: counts against all ways to deal rows, times against measured rows."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from siliconloom.arch.gpu import load_gpu
+from siliconloom.baselines import tables
+from siliconloom.baselines.families import split
+from siliconloom.baselines.grouped import pairs_of
+from siliconloom.baselines.mechanism import mechanism
+from siliconloom.baselines.model import kernels_of
+from siliconloom.baselines.operations import Dealt, make_operations
+from siliconloom.baselines.predict import predict
+from siliconloom.baselines.roofline import compulsory_bytes, flops
+from siliconloom.baselines.torch_operations import group_ends
+from siliconloom.mapper.system.parallel import EXPERTS
+from siliconloom.workloads import load_workload
+from siliconloom.workloads.roles import Pass
+
+
+def row(**columns):
+    return {"op": "grouped_gemm", "m": 4096, "n": 2048, "k": 1024, "batch": 32, "dtype": "bf16"} | columns
+
+
+@given(st.integers(1, 5000), st.integers(1, 200), st.sampled_from([64, 128, 256]))
+def test_stacks_of_evenly_dealt_rows_are_those_of_every_expert(rows, groups, tall):
+    ends = group_ends(rows, groups)
+    counts = np.diff([0, *ends])
+    assert counts.sum() == rows
+    assert counts.max() - counts.min() <= 1
+    assert pairs_of(float(rows), float(groups), False, float(tall)) == sum(math.ceil(c / tall) for c in counts)
+
+
+@given(st.integers(1, 900), st.integers(2, 100), st.sampled_from([32, 64, 128]))
+def test_stacks_and_experts_by_chance_are_the_means_of_all_ways_to_deal(rows, groups, tall):
+    ways = [math.comb(rows, r) * (groups - 1) ** (rows - r) for r in range(rows + 1)]  # of one expert to get r rows
+    stacks = Fraction(sum(w * -(-r // tall) for r, w in enumerate(ways)), groups ** (rows - 1))
+    assert pairs_of(float(rows), float(groups), True, float(tall)) == pytest.approx(float(stacks), rel=1e-9)
+    active = make_operations([row(m=rows, batch=groups, dealt="chance")]).products()[0]
+    assert active == pytest.approx(float(Fraction(sum(ways[1:]), groups ** (rows - 1))), rel=1e-9)
+
+
+def test_draws_are_the_same_for_one_seed_and_all_rows():
+    first = group_ends(100, 7, Dealt.CHANCE, 1)
+    assert first == group_ends(100, 7, Dealt.CHANCE, 1) != group_ends(100, 7, Dealt.CHANCE, 2)
+    assert first[-1] == 100
+    assert len(first) == 7
+
+
+@given(st.integers(1, 4096), st.integers(1, 64), st.integers(1, 512), st.integers(1, 512))
+def test_work_is_that_of_the_rows_and_of_experts_that_have_one(m, experts, n, k):
+    one = make_operations([row(m=m, batch=experts, n=n, k=k)])
+    assert flops(one)[0] == 2.0 * m * n * k
+    assert compulsory_bytes(one)[0] == 2 * (m * (n + k) + min(m, experts) * n * k)
+
+
+@pytest.mark.parametrize("gpu", ["h100", "h200"])
+def test_rows_that_nothing_was_fitted_to(gpu):
+    table = tables.load(f"torch-{gpu}-grouped")
+    unseen = split(table)[1]
+    chance = table.operations.by_chance()
+    assert unseen[chance].all()
+    assert (unseen & ~chance).sum() == 68
+    found = predict(load_gpu(gpu), table.operations, software="torch")
+    off = np.abs(np.log(found.seconds * 1e6 / table.time_us))
+    assert np.median(off[unseen & ~chance]) < 0.06
+    assert np.median(off[chance]) < 0.06
+    assert np.quantile(off[unseen], 0.9) < 0.15
+
+
+@given(st.integers(1, 300), st.integers(1, 64), st.sampled_from(["bf16", "fp16", "int8"]))
+def test_without_a_kernel_of_their_own_they_are_products_in_a_batch(each, experts, dtype):
+    batch = row(op="gemm", m=each, batch=experts, dtype=dtype)
+    both = make_operations([row(m=each * experts, batch=experts, dtype=dtype), batch])
+    one, other = mechanism(load_gpu("a100"), both).seconds
+    assert one == pytest.approx(other) or (dtype == "int8" and one < other)  # whose activations come rounded
+
+
+def test_other_programs_have_other_kernels():
+    one = make_operations([row()])
+    torch, vllm = (predict(load_gpu("h100"), one, software=name) for name in ("torch", "vllm"))
+    assert vllm.seconds == torch.seconds
+    assert vllm.error > torch.error
+
+
+def test_by_chance_a_pair_of_tiles_is_seldom_just_full():
+    even, chance = predict(
+        load_gpu("h200"), make_operations([row(k=7168, n=4096), row(k=7168, n=4096, dealt="chance")])
+    ).seconds
+    assert chance > 1.3 * even  # 128 rows each: half of the experts have more (measured: 1.7)
+
+
+def test_experts_of_a_layer_are_one_kernel_but_their_weights_gradients():
+    graph = load_workload("mixtral-8x7b", [("layers", "1"), ("sequence", "512")])
+    rows = {kernel.operator: kernel.row for kernel in kernels_of(graph)}
+    expert = next(row for name, row in rows.items() if "expert" in name and row["op"] == "grouped_gemm")
+    assert (expert["m"], expert["batch"], expert["n"]) == (1024, 8, 28672)
+    training = load_workload("mixtral-8x7b", [("layers", "1"), ("sequence", "512"), ("phase", "training")])
+    by_pass = {o.name: o.place.step for o in training.operators() if o.role in EXPERTS}
+    kinds = {(by_pass[k.operator], k.row["op"]) for k in kernels_of(training) if k.operator in by_pass}
+    assert (Pass.WEIGHT_GRADIENT, "gemm") in kinds
+    assert (Pass.WEIGHT_GRADIENT, "grouped_gemm") not in kinds
+    assert (Pass.INPUT_GRADIENT, "grouped_gemm") in kinds
