@@ -177,6 +177,33 @@ class CollectiveEfficiency(Constants):
     filled: float = Field(gt=0, description="seconds of moving after which half of that is lost")
 
 
+class TwoShots(Constants):
+    """All-reduces in two shots."""
+
+    barrier: float = Field(ge=0, description="seconds of the barrier between them")
+    share: float = Field(gt=0, le=1)
+
+
+class InSwitch(Constants):
+    """All-reduces in the switch (multimem)."""
+
+    launch: float = Field(gt=0)
+    share: float = Field(gt=0, le=1)
+
+
+class OneShotEfficiency(Description):
+    """A program's own all-reduces (`siliconloom.baselines.one_shot`); shares are of the link's bandwidth.
+
+    Ways without constants are not taken: NCCL is.
+    """
+
+    launch: float = Field(gt=0, description="seconds from launch to end of one shot of nothing, its barrier in it")
+    peer: float = Field(ge=0, description="more for each other GPU")
+    share: float = Field(gt=0, le=1)
+    two: TwoShots | None = None
+    switch: InSwitch | None = None
+
+
 class Power(Constants):
     """Energy of what a kernel does, beside the idle power."""
 
@@ -218,6 +245,7 @@ class Efficiency(Description):
     )
     elementwise: Elementwise
     collective: CollectiveEfficiency
+    one_shot_by: dict[str, OneShotEfficiency] = Field(default={}, description="all-reduces of programs, by name")
     power: Power
     error: ErrorBars
     splits: bool = Field(default=False, description="keys of prompts of few blocks are split, as those of next tokens")

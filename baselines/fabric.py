@@ -30,12 +30,15 @@ class GpuFabric:
         GPUs of a node.
     outside, latency
         Bytes per second of a GPU's port, and seconds of a message between nodes.
+    program
+        Serving software whose all-reduces run within a node, where it has its own.
     """
 
     gpu: Gpu
     per_node: int
     outside: float
     latency: float
+    program: str = ""
     _found: dict[tuple[str, int, int, int], float] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def seconds(self, operation: str, size: float, stride: int, chips: int, precision: str = "fp16") -> float:
@@ -49,7 +52,7 @@ class GpuFabric:
     def _seconds(self, operation: str, size: float, stride: int, chips: int) -> float:
         if stride * chips <= self.per_node:
             row = {"op": operation, "gpus": chips, "bytes": max(round(size), 1), "dtype": "fp16"}
-            return float(predict(self.gpu, make_operations([row])).seconds[0])
+            return float(predict(self.gpu, make_operations([row]), software=self.program).seconds[0])
         together = max(self.per_node // stride, 1)
         nodes = math.ceil(chips / together)
         share = load_efficiency(self.gpu.architecture).collective.share_simple

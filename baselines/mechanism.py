@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.gpu import Gpu
-from siliconloom.baselines import attention, collective, gemm, grouped
+from siliconloom.baselines import attention, collective, gemm, grouped, one_shot
 from siliconloom.baselines.attention_backward import backward_times
 from siliconloom.baselines.dequantization import expansion_cycles, unpacking_cycles
 from siliconloom.baselines.efficiency import Efficiency, load_efficiency
@@ -88,7 +89,7 @@ def mechanism(
         (operations.among(Op.ATTENTION_PREFILL), _prefill, cache_write),
         (operations.among(Op.ATTENTION_DECODE), _decode, False),
         (operations.among(Op.ATTENTION_BACKWARD), _backward, False),
-        (operations.among(*COLLECTIVES), _collective, False),
+        (operations.among(*COLLECTIVES), partial(_collective, program=software), False),
         (operations.among(*ELEMENTWISE), _elementwise, False),
     )
     for mask, model, more in parts:
@@ -317,7 +318,10 @@ def _backward(gpu: Gpu, efficiency: Efficiency, o: Operations, _: bool) -> tuple
     return backward_times(gpu, efficiency, o), ["compute"] * len(o)
 
 
-def _collective(gpu: Gpu, efficiency: Efficiency, o: Operations, _: bool) -> tuple[Float, list[str]]:
+def _collective(
+    gpu: Gpu, efficiency: Efficiency, o: Operations, _: bool, *, program: str = ""
+) -> tuple[Float, list[str]]:
+    """Messages, by NCCL where ``program`` has no all-reduce of its own for them."""
     time, bound = np.empty(len(o)), np.empty(len(o), np.int64)
     code = np.zeros(len(OPS), np.int64)
     for position, op in enumerate(COLLECTIVES):
@@ -340,6 +344,11 @@ def _collective(gpu: Gpu, efficiency: Efficiency, o: Operations, _: bool) -> tup
     collective.collective_times(
         code[o.op], gpus, size, machine, collective.TUNER, efficiency.collective.vector(), time, bound
     )
+    if (own := efficiency.one_shot_by.get(program)) is not None:
+        way = np.where(o.among(Op.ALL_REDUCE), one_shot.ways(gpu, program, own, o.gpus, o.bytes), one_shot.NCCL)
+        theirs = way != one_shot.NCCL
+        for values, found in zip((time, bound), one_shot.one_shot_times(gpu, own, way, gpus, size), strict=True):
+            values[theirs] = found[theirs]
     return time, [collective.BOUNDS[b] for b in bound.tolist()]
 
 

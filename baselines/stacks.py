@@ -3,6 +3,7 @@
 TensorRT-LLM, DeepSpeed-MII and vLLM of 2024 were fitted by ``benchmarks/gpu_fit.py --stacks`` to one model's whole runs
 (Llama-2-7B on an A100; LLM-Inference-Bench) and judged on the others'. The two newer vLLM were fitted by
 ``benchmarks/serving.py --fit`` to some requests of served runs and judged on the rest ([GPUs](gpu.md#served-runs)).
+Both have vLLM's own all-reduces; those of 2024 have NCCL's, with which their whole runs come out nearer.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ class Stack(Struct, frozen=True):
     """Seconds of the host for each step, and for each kernel that it launches; the GPU waits for the slower of both.
 
     ``sequence`` and ``shared`` are of a serving engine's step: for each request in it, and where GPUs share the model.
+    ``messages`` is the program whose all-reduces it has (`siliconloom.baselines.one_shot`), NCCL's where it is empty.
     """
 
     name: str
@@ -27,6 +29,7 @@ class Stack(Struct, frozen=True):
     kernel: float
     sequence: float = 0.0
     shared: float = 0.0
+    messages: str = ""
 
     def host(self, sequences: int, tensor: int) -> float:
         """Seconds of the host in a step with so many requests, on so many GPUs."""
@@ -45,8 +48,8 @@ NO_STACK = Stack("none", 0.0, 0.0)
 STACKS = {
     "none": NO_STACK,
     "tensorrt-llm": Stack("tensorrt-llm", 0.0, 0.0),
-    "vllm": Stack("vllm", 0.90e-3, 0.0, sequence=35e-6),
-    "vllm-async": Stack("vllm-async", 1.25e-3, 0.0),
+    "vllm": Stack("vllm", 1.95e-3, 0.0, sequence=25e-6, messages="vllm"),
+    "vllm-async": Stack("vllm-async", 1.25e-3, 0.0, messages="vllm"),
     "vllm-2024": Stack("vllm-2024", 1.25e-3, 0.0),
     "deepspeed-mii": Stack("deepspeed-mii", 4.5e-3, 25e-6),
 }

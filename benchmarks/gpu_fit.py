@@ -26,7 +26,7 @@ import numpy as np
 from benchmarks import gpu_models
 from siliconloom.arch.gpu import Gpu, load_gpu
 from siliconloom.baselines import mechanism as model
-from siliconloom.baselines import tables
+from siliconloom.baselines import one_shot, tables
 from siliconloom.baselines.efficiency import (
     FOLDER,
     AttentionKernel,
@@ -35,6 +35,7 @@ from siliconloom.baselines.efficiency import (
     Efficiency,
     Elementwise,
     GroupedEfficiency,
+    OneShotEfficiency,
     load_efficiency,
 )
 from siliconloom.baselines.families import split
@@ -351,6 +352,80 @@ def fit_shares(efficiency: Efficiency) -> tuple[Efficiency, float]:
     return efficiency.model_copy(update={"elementwise": made}), median
 
 
+SHOTS = {"vllm": ("vLLM custom", "graph"), "tensorrt-llm": ("TRT-LLM custom", "")}
+"""What serving software's own all-reduces are called in the table, and the launches that are taken."""
+
+
+def fit_one_shots(gpu: Gpu, efficiency: Efficiency, only: int = 0) -> Efficiency:
+    """Efficiency with the all-reduces of serving software, fitted to all of their rows, or to those of ``only`` GPUs.
+
+    What no row says of this architecture stays as it is: two shots of four H100 are Ampere's.
+    """
+    import cma
+
+    made = dict(efficiency.one_shot_by)
+    for program, own in efficiency.one_shot_by.items():
+        rows = one_shot_rows(gpu.name, program)
+        o, seconds = rows.operations, rows.time_us * 1e-6
+        way = one_shot.ways(gpu, program, own, o.gpus, o.bytes)
+        seen = (way != one_shot.NCCL) & ((o.gpus == only) | (only == 0))
+        parts = {one_shot.ONE: own, one_shot.TWO: own.two, one_shot.SWITCH: own.switch}
+        names = {
+            one_shot.ONE: ("launch", "peer", "share"),
+            one_shot.TWO: ("barrier", "share"),
+            one_shot.SWITCH: ("launch", "share"),
+        }
+        free = [(w, n) for w, part in parts.items() if part is not None and (way[seen] == w).any() for n in names[w]]
+        start = np.array([max(getattr(parts[w], n), 1e-9) for w, n in free])
+
+        def constants(q: np.ndarray, own=own, free=free, start=start, parts=parts) -> OneShotEfficiency:
+            values = (start * np.exp(q)).tolist()
+            chosen = {w: {n: v for (at, n), v in zip(free, values, strict=True) if at == w} for w in parts}
+            two, switch = (
+                part and part.model_copy(update={n: min(v, 1.0) for n, v in chosen[w].items()})
+                for w, part in ((one_shot.TWO, own.two), (one_shot.SWITCH, own.switch))
+            )
+            mine = {n: min(v, 1.0) for n, v in chosen[one_shot.ONE].items()}
+            return own.model_copy(update=mine | {"two": two, "switch": switch})
+
+        def loss(q: np.ndarray, o=o, way=way, seen=seen, seconds=seconds, constants=constants) -> float:
+            sizes = o.gpus[seen].astype(float), o.bytes[seen].astype(float)
+            found = one_shot.one_shot_times(gpu, constants(q), way[seen], *sizes)[0]
+            return float(np.minimum(np.abs(np.log(found / seconds[seen])), CLIP).mean() + 1e-3 * np.abs(q).mean())
+
+        search = cma.CMAEvolutionStrategy(np.zeros(len(free)), 0.3, {"maxfevals": 4000, "verbose": -9, "seed": 1})
+        search.optimize(loss)
+        made[program] = constants(search.result.xbest)
+    return efficiency.model_copy(update={"one_shot_by": made})
+
+
+def one_shot_rows(card: str, program: str) -> tables.Table:
+    """All-reduces of a program on a GPU, launched from graphs."""
+    table, (name, launches) = tables.load("aiconfigurator-collectives"), SHOTS[program]
+    named = table.software.astype(str)
+    return table.select((table.gpu == card) & np.char.startswith(named, name) & (np.char.find(named, launches) >= 0))
+
+
+def report_one_shots(gpu: Gpu, efficiency: Efficiency) -> None:
+    """Median errors of the rows that are not NCCL's: of all, and of each number of GPUs by constants of the other's."""
+    for program in efficiency.one_shot_by:
+        rows = one_shot_rows(gpu.name, program)
+        o, seconds = rows.operations, rows.time_us * 1e-6
+        sizes = o.gpus.astype(float), o.bytes.astype(float)
+        text = f"one shot     {program} on {gpu.name}:"
+        for what, made, mask in (
+            ("all", efficiency, np.ones(len(rows), bool)),
+            ("2 by 8", fit_one_shots(gpu, efficiency, 8), o.gpus == 2),
+            ("8 by 2", fit_one_shots(gpu, efficiency, 2), o.gpus == 8),
+        ):
+            own = made.one_shot_by[program]
+            way = one_shot.ways(gpu, program, own, o.gpus, o.bytes)
+            chosen = mask & (way == one_shot.ONE if what != "all" else way != one_shot.NCCL)
+            off = np.abs(np.log(one_shot.one_shot_times(gpu, own, way, *sizes)[0] / seconds))[chosen]
+            text += f" {what} {np.median(off):.1%} (90 % {np.quantile(off, 0.9):.0%}, {len(off)} rows)"
+        print(text, flush=True)
+
+
 def fit_power(efficiency: Efficiency) -> Efficiency:
     """Energy of an operation and of a byte, from H200 products run for seconds at the board's limit.
 
@@ -412,6 +487,8 @@ def text_of(efficiency: Efficiency) -> str:
                     f"    {part}: " + (_flow(inner, " " * 7) if isinstance(inner, dict) else str(inner).lower())
                     for part, inner in parts.items()
                 ]
+        elif key == "one_shot_by":
+            lines += [f"{key}:", *(f"  {program}: {_flow(own, ' ' * 4)}" for program, own in value.items())]
         elif isinstance(value, dict):
             lines.append(f"{key}:" + (" " if len(_flow(value)) < 110 else "\n  ") + _flow(value, " " * 3))
         else:
@@ -420,9 +497,10 @@ def text_of(efficiency: Efficiency) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _flow(value: dict[str, float], indent: str = "") -> str:
+def _flow(value: dict[str, Any], indent: str = "") -> str:
     """A mapping of numbers in braces, broken into lines of at most 110 characters."""
-    cells = ", ".join(f"{n}:{_TIED}{_number(v)}" for n, v in value.items())
+    shown = ((n, _flow(v) if isinstance(v, dict) else _number(v)) for n, v in value.items() if v is not None)
+    cells = ", ".join(f"{name}:{_TIED}{text}" for name, text in shown)
     return "{" + textwrap.fill(cells, 110, subsequent_indent=indent).replace(_TIED, " ") + "}"
 
 
@@ -488,6 +566,9 @@ def main(arguments: list[str] | None = None) -> int:
         for program, kernels in MEASURED[architecture].get("programs", {}).items():
             if not only or "programs" in only:
                 efficiency = fit_program(gpu, efficiency, program, kernels, asked.evaluations)
+        if efficiency.one_shot_by and (not only or "one_shot" in only):
+            efficiency = fit_one_shots(gpu, efficiency)
+            report_one_shots(gpu, efficiency)
         if architecture == "hopper" and (not asked.only or "power" in asked.only.split(",")):
             efficiency = fit_power(efficiency)
         basis = f"{gpu.product}: benchmarks/gpu_fit.py on the training split of baselines/data"

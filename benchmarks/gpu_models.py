@@ -66,7 +66,8 @@ def inference_bench(software: str = "") -> tuple[Measured, ...]:
         batch, tensor = int(o.batch[i]), int(o.gpus[i])
         most = sequences_held(model, prompt + output, tensor)
         parts = [most] * (batch // most) + ([batch % most] if batch % most else [])
-        rounds = tuple(run_of(model, part, prompt, output, tensor) for part in parts)
+        messages = stack_of(str(table.software[i])).messages
+        rounds = tuple(run_of(model, part, prompt, output, tensor, messages) for part in parts)
         found.append(
             Measured(
                 str(table.software[i]), model, tensor, batch, prompt, output, float(table.time_us[i]) * 1e-6, rounds
@@ -76,8 +77,9 @@ def inference_bench(software: str = "") -> tuple[Measured, ...]:
 
 
 @cache
-def run_of(model: str, batch: int, prompt: int, output: int, tensor: int) -> ServingRun:
-    return predict_run(load_gpu(CARD), model, batch=batch, prompt=prompt, output=output, tensor=tensor)
+def run_of(model: str, batch: int, prompt: int, output: int, tensor: int, messages: str) -> ServingRun:
+    asked = {"batch": batch, "prompt": prompt, "output": output, "tensor": tensor, "messages": messages}
+    return predict_run(load_gpu(CARD), model, **asked)
 
 
 @cache
@@ -145,13 +147,14 @@ def served(requests: int = 8) -> tuple[tuple[str, Stepped], ...]:
         model, tensor, precision = SERVED[str(table.model[i])], int(o.gpus[i]), str(o.dtypes()[i])
         prompt, output = int(table.input_tokens[i]), int(table.output_tokens[i])
         tokens = prompt + output // 2
-        step = predict_step(gpu, model, "decode", tokens=tokens, batch=requests, tensor=tensor, precision=precision)
-        other = predict_step(gpu, model, "prefill", tokens=prompt, tensor=tensor, precision=precision)
+        software = str(table.software[i]).partition(" ")[0]
+        shared = {"tensor": tensor, "precision": precision, "messages": stack_of(software).messages}
+        step = predict_step(gpu, model, "decode", tokens=tokens, batch=requests, **shared)
+        other = predict_step(gpu, model, "prefill", tokens=prompt, **shared)
         share = (requests - 1) / output
         both = StepKernels(
             step.kernels_s + share * other.kernels_s, round(step.kernels + share * other.kernels), step.roofline
         )
-        software = str(table.software[i]).partition(" ")[0]
         seconds = float(table.time_us[i]) * 1e-6
         found.append((software, Stepped("h100", model, "decode", tensor, requests, tokens, seconds, both)))
     return tuple(found)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+from msgspec.structs import replace
+
 from siliconloom.arch import Chip, LoomError, NotSupported
 from siliconloom.arch.gpu import Gpu, load_gpu, refuse_idle
 from siliconloom.arch.gpu_system import NCCL, joined
@@ -17,6 +21,14 @@ from siliconloom.evaluate.fabric import ALGORITHMS, NetworkFabric, SilentFabric
 from siliconloom.evaluate.pim_machine import PimMachine
 from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.contracts import Fabric, Machine
+
+
+def with_messages(cluster: Cluster, program: str) -> Cluster:
+    """The cluster with the all-reduces of serving software within its nodes, where these are GPUs."""
+    if not program:
+        return cluster
+    fabrics = tuple(dataclasses.replace(f, program=program) if isinstance(f, GpuFabric) else f for f in cluster.fabrics)
+    return replace(cluster, fabrics=fabrics, digest=f"{cluster.digest} {program}")
 
 
 def cluster_of(system: System, overrides: list[tuple[str, str]] | None = None, *, chip: Chip | None = None) -> Cluster:

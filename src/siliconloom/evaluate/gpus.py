@@ -22,6 +22,7 @@ from siliconloom.baselines.machine import GpuMachine
 from siliconloom.baselines.model import ModelPrediction, chunk_notes, measured_note
 from siliconloom.baselines.roofline import flops as kernel_flops
 from siliconloom.baselines.stacks import NO_STACK, Stack
+from siliconloom.evaluate.cluster import with_messages
 from siliconloom.evaluate.measured import measured_kernels
 from siliconloom.evaluate.steps import PlannedStep
 from siliconloom.mapper.system.cluster import Cluster
@@ -72,7 +73,7 @@ def gpu_system_result(
     machine = cluster.machine
     if len(cluster.kinds) > 1 or not isinstance(machine, GpuMachine):
         raise NotSupported(f"one step on {cluster.name}, whose chips differ; loom plan has one")
-    gpu, steps = machine.gpu, PlannedStep(cluster, policy, graph, fixed or {})
+    gpu, steps = machine.gpu, PlannedStep(with_messages(cluster, stack.messages), policy, graph, fixed or {})
     part, plan = steps.part, steps.plan
     if steps.optimizer:
         steps.add("optimizer", "optimizer", 1, steps.optimizer)

@@ -13,6 +13,7 @@ from msgspec import Struct
 from siliconloom.arch.gpu import Gpu
 from siliconloom.arch.system import Policy
 from siliconloom.baselines.stacks import NO_STACK, Stack
+from siliconloom.evaluate.cluster import with_messages
 from siliconloom.evaluate.gpus import gpus_of
 from siliconloom.evaluate.machine import DescribedMachine, evaluate
 from siliconloom.workloads import load_workload
@@ -81,6 +82,7 @@ def predict_step(
     tensor: int = 1,
     precision: str = "bf16",
     sustained: bool = False,
+    messages: str = "",
 ) -> StepKernels:
     """One step of a library model on ``tensor`` GPUs that share every operator, whether it fits or not.
 
@@ -88,13 +90,14 @@ def predict_step(
     ----------
     tokens
         Of each prompt (``prefill``), or of what each new token looks at (``decode``).
+    messages
+        Serving software whose all-reduces run (`Stack.messages`).
     """
     length = "sequence" if phase == "prefill" else "context"
     sets = [("phase", phase), ("batch", str(batch)), (length, str(tokens)), ("precision", precision)]
     roomy = gpu.model_copy(update={"memory": gpu.memory.model_copy(update={"capacity": ROOM})})
-    machine = DescribedMachine(
-        gpu.name, cluster=gpus_of(roomy, tensor, sustained=sustained), policy=Policy(tensor=tensor)
-    )
+    cluster = with_messages(gpus_of(roomy, tensor, sustained=sustained), messages)
+    machine = DescribedMachine(gpu.name, cluster=cluster, policy=Policy(tensor=tensor))
     result = evaluate(machine, load_workload(model, sets)).result
     launched = sum(kernel["repeat"] for kernel in result["operators"] if not kernel["fused"])
     floor = sum(kernel["roofline_s"] for kernel in result["operators"])
@@ -106,12 +109,21 @@ def predict_step(
 
 
 def predict_run(
-    gpu: Gpu, model: str, *, batch: int, prompt: int, output: int, tensor: int = 1, precision: str = "bf16"
+    gpu: Gpu,
+    model: str,
+    *,
+    batch: int,
+    prompt: int,
+    output: int,
+    tensor: int = 1,
+    precision: str = "bf16",
+    messages: str = "",
 ) -> ServingRun:
-    """A batch of prompts of one length, and ``output`` tokens for each."""
+    """A batch of prompts of one length, and ``output`` tokens for each; see `predict_step`."""
+    asked = {"batch": batch, "tensor": tensor, "precision": precision, "messages": messages}
     points = np.unique(np.linspace(prompt + 1, prompt + output, CONTEXTS).astype(int)).tolist()
 
     def step(phase: str, tokens: int) -> StepKernels:
-        return predict_step(gpu, model, phase, tokens=tokens, batch=batch, tensor=tensor, precision=precision)
+        return predict_step(gpu, model, phase, tokens=tokens, **asked)  # type: ignore[arg-type]
 
     return ServingRun(step("prefill", prompt), tuple(points), tuple(step("decode", c) for c in points), output)

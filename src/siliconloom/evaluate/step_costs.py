@@ -30,6 +30,7 @@ from siliconloom.baselines.stacks import NO_STACK, Stack
 from siliconloom.evaluate.asked import workload_digest
 from siliconloom.evaluate.chip_machine import ChipMachine
 from siliconloom.evaluate.chip_part import operator_rows
+from siliconloom.evaluate.cluster import with_messages
 from siliconloom.evaluate.pim_machine import PimMachine
 from siliconloom.evaluate.predicted_attention import PredictedAttention, next_tokens
 from siliconloom.mapper.system.cluster import Cluster
@@ -122,6 +123,7 @@ class ReplicaCosts:
         guesses: int = 0,
     ) -> None:
         self._guesses = guesses
+        cluster = with_messages(cluster, stack.messages)
         machine = cluster.machine
         if len(cluster.kinds) > 1:
             raise NotSupported(f"serving on {cluster.name}, whose chips differ")
