@@ -127,7 +127,7 @@ def test_random_tiles_agree_in_every_cycle_and_byte(number, dtype, seed):
         pytest.param("npu-edge-w8a8", "int8", marks=pytest.mark.slow),
         pytest.param("npu-edge-w8a8", "int4", marks=pytest.mark.slow),
         pytest.param("npu-edge-w8a8", "int16", marks=pytest.mark.slow),
-        ("npu-edge-w4a8", "int8"),
+        pytest.param("npu-edge-w4a8", "int8", marks=pytest.mark.slow),
     ],
 )
 def test_the_library_s_tiles_in_small_agree(name, operands):

@@ -102,6 +102,7 @@ def test_a_product_on_a_better_tiny_chip_is_not_slower(change, chip, shape):
     assert mapped(IMPROVEMENTS[change](chip), graph).seconds <= TOLERANCE * mapped(chip, graph).seconds
 
 
+@pytest.mark.slow
 def test_more_tiles_look_at_the_shares_of_fewer():
     """Three and six of eight tiles took a product of a layer; of sixteen these were not looked at: 3.6 % more."""
     chip = {

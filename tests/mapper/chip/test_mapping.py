@@ -180,6 +180,7 @@ def test_the_chosen_tiling_is_close_to_the_best_of_a_random_sample_by_simulation
     assert chosen <= 1.25 * min(others) + 200
 
 
+@pytest.mark.slow
 @settings(max_examples=2, deadline=None)
 @given(
     side=st.sampled_from([4, 8, 16]),
