@@ -27,7 +27,10 @@ from siliconloom.workloads.names import LIBRARY
 
 
 class LayerKernels(Struct, frozen=True, kw_only=True):
-    """Sizes of a Llama-like layer: grouped attention with rotary embedding, RMS norms, SwiGLU, no biases."""
+    """Sizes of a Llama-like layer: grouped attention with rotary embedding, RMS norms, SwiGLU, no biases.
+
+    With ``experts`` its feed-forward is a mixture of them, ``chosen`` for each token (Mixtral's).
+    """
 
     hidden: int
     intermediate: int
@@ -35,6 +38,8 @@ class LayerKernels(Struct, frozen=True, kw_only=True):
     kv_heads: int
     head_dim: int
     vocabulary: int
+    experts: int = 0
+    chosen: int = 0
 
     @property
     def qkv(self) -> int:
@@ -115,8 +120,9 @@ def parse_dtypes(text: str) -> tuple[Precision, ...]:
 def load_layer(model: str) -> LayerKernels:
     """Sizes of the layers of a Llama-like model of the workload library."""
     config = Document.load(LIBRARY / f"{model}.yaml").data.get("model") or {}
-    if config.get("model_type") != "llama":
-        raise LoomError(f"--shapes {model}: only the layers of Llama-like models can be measured; or write a CSV file")
+    if config.get("model_type") not in ("llama", "mixtral"):
+        rule = "only the layers of models like Llama and Mixtral can be measured; or write a CSV file"
+        raise LoomError(f"--shapes {model}: {rule}")
     heads = config["num_attention_heads"]
     return LayerKernels(
         hidden=config["hidden_size"],
@@ -125,6 +131,8 @@ def load_layer(model: str) -> LayerKernels:
         kv_heads=config.get("num_key_value_heads", heads),
         head_dim=config.get("head_dim") or config["hidden_size"] // heads,
         vocabulary=config["vocab_size"],
+        experts=config.get("num_local_experts", 0),
+        chosen=config.get("num_experts_per_tok", 0),
     )
 
 
@@ -188,8 +196,11 @@ def model_jobs(
     )
     for dtype in dtypes:
         for n, k in products:
+            expert = bool(layer.experts) and (n, k) in products[2:4]
+            kind = {"op": Op.GROUPED_GEMM, "batch": layer.experts} if expert else {"op": Op.GEMM, "batch": 1}
             for m in tokens:
-                yield Deployment(op=Op.GEMM, m=m, n=n, k=k, batch=1, dtype=dtype)
+                rows = m * layer.chosen if expert else m
+                yield Deployment(m=rows, n=n, k=k, dtype=dtype, **kind)  # type: ignore[arg-type]
     for dtype in (d for d in dtypes if d.size >= 2 and d is not Precision.TF32):
         shared = Deployment(
             op=Op.ATTENTION_PREFILL, heads=layer.heads, kv_heads=layer.kv_heads, head_dim=layer.head_dim, dtype=dtype

@@ -15,7 +15,8 @@ from siliconloom.arch.errors import LoomError
 from siliconloom.baselines.jobs import Deployment
 from siliconloom.baselines.measure import CannotRun, MeasuringCase, Sensors
 from siliconloom.baselines.operations import Op, Precision
-from siliconloom.baselines.torch_operations import Prepared, TorchDevice, prepare
+from siliconloom.baselines.torch_cases import prepare
+from siliconloom.baselines.torch_operations import Prepared, TorchDevice
 
 GRAPH_SECONDS = 1e-3
 GRAPH_CALLS = 64

@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from siliconloom.baselines.jobs import Deployment, LayerKernels
+from siliconloom.baselines.jobs import Deployment
 from siliconloom.baselines.measure import CannotRun
 from siliconloom.baselines.operations import Dealt, Op, Precision
 
@@ -113,24 +113,6 @@ def full_precision(torch: Any) -> Iterator[None]:
         yield
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
-
-
-def prepare(place: TorchDevice, job: Deployment) -> list[Prepared]:
-    """Every way to run an operation; raises `CannotRun`."""
-    place.torch.backends.cuda.matmul.allow_tf32 = job.dtype is Precision.TF32
-    if job.op is Op.GEMM:
-        return [gemm(place, job)]
-    if job.op is Op.GROUPED_GEMM:
-        return [grouped_gemm(place, job)]
-    if job.op in (Op.ATTENTION_PREFILL, Op.ATTENTION_DECODE):
-        return attention(place, job)
-    if job.op is Op.ATTENTION_BACKWARD:
-        return attention_backward(place, job)
-    if job.op in _ELEMENTWISE:
-        return elementwise(place, job)
-    if job.op in (Op.LAYER_PREFILL, Op.LAYER_DECODE) and job.layer is not None:
-        return layer(place, job, job.layer)
-    raise CannotRun(f"{job.op} is not measured")
 
 
 def gemm(place: TorchDevice, job: Deployment) -> Prepared:
@@ -392,7 +374,7 @@ def elementwise(place: TorchDevice, job: Deployment) -> list[Prepared]:
     RMS norm has a kernel of PyTorch's own beside the one that it compiles.
     """
     torch = place.torch
-    make, compiled = _ELEMENTWISE[job.op]
+    make, compiled = ELEMENTWISE_CASES[job.op]
     if job.dtype.size < 2 or job.dtype is Precision.TF32:
         raise CannotRun(f"no {job.op} in {job.dtype}")
     place.copies(int(3 * job.m * job.n * job.dtype.size))
@@ -465,7 +447,7 @@ def _rope(place: TorchDevice, job: Deployment) -> tuple[Callable[..., Tensor], t
     return lambda x, c, s: turn(torch, x, c, s), (x, *(a[:, None].to(x.dtype) for a in angles))
 
 
-_ELEMENTWISE: dict[
+ELEMENTWISE_CASES: dict[
     Op, tuple[Callable[[TorchDevice, Deployment], tuple[Callable[..., Tensor], tuple[Tensor, ...]]], bool]
 ] = {
     Op.RMSNORM: (_rms_norm, True),
@@ -493,85 +475,10 @@ def turn(torch: Any, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     return torch.cat((a * cosine - b * sine, b * cosine + a * sine), -1)
 
 
-def layer(place: TorchDevice, job: Deployment, sizes: LayerKernels) -> list[Prepared]:
-    """One Llama layer: prefill of whole prompts, or one further token of each sequence, its key and value stored."""
-    torch = place.torch
-    if job.dtype.size < 2 or job.dtype is Precision.TF32:
-        raise CannotRun(f"no whole layer in {job.dtype}")
-    decode, tokens = job.op is Op.LAYER_DECODE, job.input_tokens
-    here = 1 if decode else tokens
-    cached = 2 * job.batch * tokens * sizes.kv_heads * sizes.head_dim
-    weights = sizes.hidden * (sizes.qkv + sizes.heads * sizes.head_dim + 3 * sizes.intermediate)
-    place.copies(int((cached + weights + 6 * job.batch * here * sizes.intermediate) * job.dtype.size))
-    shapes = {
-        "qkv": (sizes.qkv, sizes.hidden),
-        "out": (sizes.hidden, sizes.heads * sizes.head_dim),
-        "gate_up": (2 * sizes.intermediate, sizes.hidden),
-        "down": (sizes.hidden, sizes.intermediate),
-    }
-    parameters = {
-        name: place.random(*shape, dtype=job.dtype, stream=index + 1) / math.sqrt(shape[1])
-        for index, (name, shape) in enumerate(shapes.items())
-    }
-    parameters |= {name: torch.ones(sizes.hidden, dtype=place.type(job.dtype), device=place.device) for name in _NORMS}
-    x = place.random(job.batch, here, sizes.hidden, dtype=job.dtype)
-    kv_shape = (job.batch, tokens, sizes.kv_heads, sizes.head_dim)
-    cache = [place.random(*kv_shape, dtype=job.dtype, stream=s) for s in (8, 9)] if decode else []
-    positions = torch.arange(tokens - here, tokens, device=place.device)
-    angles = tuple(a[:, None].to(x.dtype) for a in rope_angles(torch, positions, sizes.head_dim))
-
-    def run(x: Tensor, *cache: Tensor) -> Tensor:
-        return llama_layer(torch, sizes, parameters, x, angles, cache)
-
-    def check() -> tuple[Tensor, Tensor]:
-        """Of the first tokens of the first sequence: causality keeps the others out."""
-        few = min(here, CHECKED_TOKENS)
-        part, wide = x[:1, :few], {name: p.float() for name, p in parameters.items()}
-        kept = [c[:1].clone() for c in cache]
-        found = run(x, *cache)[:1, :few] if decode else run(x)[:1, :few]
-        with full_precision(torch):
-            turned = tuple(a[:few].float() for a in angles)
-            return found, llama_layer(torch, sizes, wide, part.float(), turned, [c.float() for c in kept])
-
-    made = [Prepared(software=f"{place.software} eager", calls=[lambda: run(x, *cache)], check=check)]
-    quick, software = fused(place, run)
-    if not software.endswith("eager"):
-
-        def checked() -> tuple[Tensor, Tensor]:
-            found, expected = check()
-            return quick(x, *cache)[:1, : found.shape[1]], expected
-
-        made.append(Prepared(software=software, calls=[lambda: quick(x, *cache)], check=checked))
-    return made
-
-
-_NORMS = ("norm_in", "norm_out")
-
-
-def llama_layer(
-    torch: Any, sizes: LayerKernels, parameters: dict[str, Tensor], x: Tensor, angles: tuple[Tensor, ...], cache: Any
-) -> Tensor:
-    """A Llama layer on x [batch, tokens, hidden]; with a cache, its last place takes the token's key and value."""
-    functional, hidden = torch.nn.functional, (sizes.hidden,)
-    batch, tokens = x.shape[:2]
-    normed = functional.rms_norm(x, hidden, parameters["norm_in"], 1e-5)
-    mixed = functional.linear(normed, parameters["qkv"]).view(batch, tokens, -1, sizes.head_dim)
-    q, k, v = mixed.split((sizes.heads, sizes.kv_heads, sizes.kv_heads), 2)
-    q, k = turn(torch, q, *angles), turn(torch, k, *angles)
-    if len(cache):
-        cache[0][:, -1:], cache[1][:, -1:] = k, v
-        k, v = cache
-    seen = sdpa_attention(torch, q, k, v, causal=not len(cache)).reshape(batch, tokens, -1)
-    x = x + functional.linear(seen, parameters["out"])
-    normed = functional.rms_norm(x, hidden, parameters["norm_out"], 1e-5)
-    gate, up = functional.linear(normed, parameters["gate_up"]).chunk(2, -1)
-    return x + functional.linear(functional.silu(gate) * up, parameters["down"])
-
-
 def spaced(size: int, most: int) -> list[int]:
     """At most ``most`` indices below ``size``, evenly spaced, the first and the last among them."""
     count = min(size, most)
     return [round(i * (size - 1) / max(count - 1, 1)) for i in range(count)]
 
 
-__all__ = ["TorchDevice", "Prepared", "full_precision", "prepare", "spaced"]
+__all__ = ["Prepared", "TorchDevice", "full_precision", "spaced"]

@@ -126,6 +126,7 @@ SOURCES = (
             (ATTENTION, "torch-cudnn", "sdpa cudnn"),
         )
     ),
+    Source("torch-h100-int8", "h100", "h100", (Op.GEMM,), "torch", "torch"),
     *(Source(f"torch-{g}", g, g, ELEMENTWISE, "torch", "torch", True) for g in ("h100", "h200")),
     Source("vidur-elementwise-a100", "a100-80gb", "a100", ELEMENTWISE, "", "vidur", True),
     Source("neusight-elementwise", "a100-pcie-40gb", "a100-40gb", ELEMENTWISE, "torch", "torch", True),

@@ -71,9 +71,9 @@ def all_runs() -> tuple[Run, ...]:
 
 
 def layers() -> Iterator[Run]:
-    """Layers of Llama-3-8B by PyTorch, compiled and launched as one graph: all of a step's kernels but the head's."""
-    for gpu in ("h100", "h200"):
-        table = tables.load(f"torch-{gpu}")
+    """Layers by PyTorch, compiled and launched as one graph: all of a step's kernels but the head's."""
+    for gpu, name in (("h100", "torch-h100"), ("h200", "torch-h200"), ("h100", "torch-h100-mixtral")):
+        table = tables.load(name)
         mask = table.operations.among(Op.LAYER_PREFILL, Op.LAYER_DECODE)
         table = table.select(mask & np.char.endswith(table.software.astype(str), "compiled"))
         for at, op in enumerate(table.operations.ops()):
@@ -87,8 +87,8 @@ def layers() -> Iterator[Run]:
             seconds = found.seconds * inside
             bars = [float((seconds * bar).sum() / seconds.sum()) for bar in (found.error, found.error_90)]
             off = float(np.log(table.time_us[at] * 1e-6 / seconds.sum()))
-            name = "prompts" if prompts else "tokens"
-            yield Run(run_name(prompts, False), f"layer {gpu} {name}", f"layer on {gpu}", off, (bars[0], bars[1]))
+            group = f"layer {name} {'prompts' if prompts else 'tokens'}"
+            yield Run(run_name(prompts, False), group, f"layer in {name}", off, (bars[0], bars[1]))
 
 
 def calibrated(runs: Iterable[Run]) -> dict[str, tuple[float, float]]:

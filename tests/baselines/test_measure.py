@@ -221,7 +221,7 @@ def test_a_file_of_operations_is_measured_row_by_row(tmp_path):
         ),
         (
             ["--shapes", "gpt2"],
-            "--shapes gpt2: only the layers of Llama-like models can be measured; or write a CSV file",
+            "--shapes gpt2: only the layers of models like Llama and Mixtral can be measured; or write a CSV file",
         ),
         (["--shapes", "missing.csv"], "missing.csv: cannot be read: No such file or directory"),
         (["--dtype", "bf61"], f"--dtype: must be among {', '.join(Precision)} (got 'bf61'); did you mean 'bf16'?"),

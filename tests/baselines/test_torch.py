@@ -100,6 +100,17 @@ def test_results_agree_with_float32(job, dtype):
 
 
 @installed
+@pytest.mark.parametrize("op", [Op.LAYER_PREFILL, Op.LAYER_DECODE])
+def test_a_layer_of_experts_agrees_with_float32(op):
+    import torch
+
+    sizes = replace(TINY, experts=5, chosen=2)
+    job = Deployment(op=op, model="tiny", layer=sizes, batch=3, input_tokens=70, gpus=1)
+    for case in TorchBackend(torch, "cpu").prepare(job):
+        assert case.error() <= TOLERANCE[Precision.BF16]
+
+
+@installed
 @pytest.mark.parametrize("dealt", list(Dealt))
 def test_products_of_experts_agree_with_float32(dealt):
     import torch
