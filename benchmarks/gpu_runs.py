@@ -15,6 +15,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cache
+from itertools import product
 
 import numpy as np
 from msgspec import Struct
@@ -72,7 +73,8 @@ def all_runs() -> tuple[Run, ...]:
 
 def layers() -> Iterator[Run]:
     """Layers by PyTorch, compiled and launched as one graph: all of a step's kernels but the head's."""
-    for gpu, name in (("h100", "torch-h100"), ("h200", "torch-h200"), ("h100", "torch-h100-mixtral")):
+    for gpu, model in product(("h100", "h200"), ("", "-mixtral")):
+        name = f"torch-{gpu}{model}"
         table = tables.load(name)
         mask = table.operations.among(Op.LAYER_PREFILL, Op.LAYER_DECODE)
         table = table.select(mask & np.char.endswith(table.software.astype(str), "compiled"))
