@@ -179,7 +179,9 @@ def package(chip: Chip, design: Design, flows: Sequence[str] = (), predicted_cyc
         sidecar["flows"] = list(flows)
         made = Emission(chip, design, verilog, _memories(library), predicted_cycles)
         files |= flow_files(flows, made)
-    files["README.md"] = guide(chip, sidecar, sorted(files), guide_lines(flows, files, top.module_name))
+    files["README.md"] = guide(
+        chip, sidecar, sorted(files), guide_lines(flows, files, top.module_name, _memories(library))
+    )
     sidecar = sealed(sidecar, files)
     files[SIDECAR] = as_text(sidecar)
     return Bundle(files, top.module_name, sidecar)

@@ -34,7 +34,7 @@ ALLOWED = {
     "rtl.pim": CIRCUITS,
     "rtl.link": (*CIRCUITS, "rtl.npu"),
     "rtl.bench": ("arch", "rtl.library", "rtl.flows", "rtl.array", "rtl.npu", "rtl.link"),
-    "rtl.integration": ("arch", "rtl.flows", "rtl.npu"),
+    "rtl.integration": ("arch", "rtl.flows", "rtl.cells", "rtl.npu"),
     "rtl.emit": (
         *CIRCUITS,
         "rtl.names",

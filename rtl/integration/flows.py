@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError, nearest_name
 from siliconloom.rtl.flows.design import Design
+from siliconloom.rtl.integration.librelane import librelane_files
 from siliconloom.rtl.integration.litex import litex_files
 from siliconloom.rtl.integration.vivado import vivado_files
 
@@ -39,6 +40,7 @@ class Emission(NamedTuple):
 FLOWS: dict[str, Callable[[Emission], dict[str, str]]] = {
     "litex": lambda made: litex_files(made.chip, made.design, made.predicted_cycles),
     "vivado": lambda made: vivado_files(made.chip, made.design, made.verilog),
+    "librelane": lambda made: librelane_files(made.chip, made.design, made.verilog, made.memories),
 }
 
 

@@ -76,7 +76,9 @@ def test_names_come_one_by_one_or_joined_and_each_once(names, data):
 
 
 def test_an_unknown_name_is_refused_with_the_nearest(capsys, tmp_path):
-    with pytest.raises(LoomError, match=r"--flow: must be one of litex, vivado.*got 'vivid'.*did you mean 'vivado'"):
+    with pytest.raises(
+        LoomError, match=r"--flow: must be one of litex, vivado, librelane.*got 'vivid'.*did you mean 'vivado'"
+    ):
         check_flows(["litex,vivid"])
     assert main(["rtl", "systolic-ws-8", "-o", str(tmp_path / "out"), "--flow", "litx"]) == 2
     assert "did you mean 'litex'" in capsys.readouterr().err

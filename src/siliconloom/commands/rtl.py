@@ -28,7 +28,7 @@ def command(
         typer.Option(
             "--flow",
             metavar="NAME",
-            help="Also write files for another tool: litex, vivado; several by commas or repeated.",
+            help="Also write files for another tool: litex, vivado, librelane; several by commas or repeated.",
         ),
     ] = None,
     json_file: Json = None,
