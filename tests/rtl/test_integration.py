@@ -441,6 +441,29 @@ def test_the_wrapper_has_no_warnings(tmp_path):
     assert (done.returncode, "%Warning" in done.stderr) == (0, False), done.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.rtl
+@pytest.mark.parametrize("reset", ["sync", "async_low"])
+def test_the_example_runs_on_the_wrapper(reset, tmp_path):
+    if shutil.which("iverilog") is None:
+        pytest.skip("iverilog is not installed")
+    tools(reset).write(tmp_path / "rtl")
+    bench = tmp_path / "rtl" / "example" / "example_tb.v"
+    port = "rst" if reset == "sync" else "rst_n"
+    joined = "!rst" if reset == "sync" else "rst_n"
+    text, places = re.subn(
+        rf"{TOP} dut \(\s*\.clk\(clk\), \.{port}\({port}\)",
+        f"{TOP}_axi dut (.aclk(clk), .aresetn({joined})",
+        bench.read_text(),
+    )
+    assert places == 1
+    bench.write_text(text)
+    words = ["iverilog", "-g2012", "-s", "example_tb", "-o", "example.vvp", "-f", f"{TOP}.f", f"vivado/{TOP}_axi.v"]
+    subprocess.run([*words, "example/example_tb.v"], cwd=tmp_path / "rtl", check=True)
+    done = subprocess.run(["vvp", "-n", "example.vvp"], cwd=tmp_path / "rtl", capture_output=True, text=True)
+    assert re.match(rf"PASS: .* after {example_cycles(small_chip())} cycles", done.stdout), done.stdout[-2000:]
+
+
 def test_the_component_has_the_shape_that_the_schema_wants():
     tree = component()
     order = "vendor library name version busInterfaces addressSpaces memoryMaps model fileSets description parameters"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from siliconloom.rtl.emit import build_rtl
 from siliconloom.rtl.integration.sky130 import MACROS, tiling_of, wrapper
 from siliconloom.rtl.library import Library
 from siliconloom.sim.dram.memory import effective
+from siliconloom.verification.emission import example_cycles
 from tests.rtl.npu import small_chip
 
 MACRO = """
@@ -165,16 +167,55 @@ def test_the_configuration_names_files_that_are_there_and_each_module_once(name)
     assert (name == "systolic-ws-8") == (not used)
 
 
-def test_yosys_reads_the_wrappers_and_finds_no_latch(tmp_path):
+def sources(made, *, tool):
+    """The Verilog of the configuration as paths from the folder: with the macros' ports, or none of them."""
+    config = json.loads(made.files["librelane/config.json"])
+    files = [*config["VERILOG_FILES"]]
+    if tool == "synthesis":
+        files = [file for macro in config["MACROS"].values() for file in macro["vh"]] + files
+    return [os.path.normpath(f"librelane/{each.removeprefix('dir::')}") for each in files]
+
+
+def test_yosys_reads_the_design_with_its_macros_and_finds_no_latch(tmp_path):
     pytest.importorskip("pyosys")
     made = emitted("small")
     made.write(tmp_path / "rtl")
     code = "import sys; from pyosys import libyosys as y; d = y.Design(); [y.run_pass(c, d) for c in sys.argv[1:]]"
-    script = ["read_verilog -DSYNTHESIS librelane/macros/*.vh librelane/macros/*.v", "proc", "check -assert"]
-    script += ["select -assert-none t:$dlatch t:$adlatch"]
-    script += [f"hierarchy -check -top {memory['module']}" for memory in made.sidecar["memories"][:1]]
+    script = [f"read_verilog -DSYNTHESIS {' '.join(sources(made, tool='synthesis'))}"]
+    script += [f"hierarchy -check -top {made.top}", "proc", "check -assert", "select -assert-none t:$dlatch t:$adlatch"]
     done = subprocess.run([sys.executable, "-c", code, *script], cwd=tmp_path / "rtl", capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.rtl
+def test_the_example_runs_on_the_tile_with_its_memories_in_macros(tmp_path):
+    """The whole tile with every memory replaced; with enables turned round the run fails."""
+    if shutil.which("iverilog") is None:
+        pytest.skip("iverilog is not installed")
+    made = emitted("small")
+    made.write(tmp_path / "rtl")
+    models = [
+        MACRO.format(cell=m.cell, width=m.width, depth=m.depth, lanes=m.lanes, address=m.address_bits) for m in MACROS
+    ]
+    (tmp_path / "rtl" / "macros.v").write_text("\n".join(models))
+
+    def run():
+        words = ["iverilog", "-g2012", "-s", "example_tb", "-o", "example.vvp", "macros.v", "example/example_tb.v"]
+        built = subprocess.run(
+            [*words, *sources(made, tool="simulation")], cwd=tmp_path / "rtl", capture_output=True, text=True
+        )
+        assert built.returncode == 0, built.stderr[-2000:]
+        return subprocess.run(
+            ["vvp", "-n", "example.vvp"], cwd=tmp_path / "rtl", capture_output=True, text=True, timeout=300
+        )
+
+    done = run()
+    assert re.match(rf"PASS: .* after {example_cycles(small_chip())} cycles", done.stdout), done.stdout[-2000:]
+    for memory in made.sidecar["memories"]:
+        path = tmp_path / "rtl" / "librelane" / "macros" / memory["file"]
+        path.write_text(path.read_text().replace("enabled[part", "~enabled[part"))
+    assert not run().stdout.startswith("PASS")
 
 
 CHECKED = """
