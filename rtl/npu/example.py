@@ -332,7 +332,7 @@ def example_files(top: Circuit, chip: Chip, geometry: Geometry) -> dict[str, str
     size = memory_bytes(ExampleTile(tile), geometry.bus)
     run = example_run(chip, geometry.bus, whole, limits, size)
     assert run is not None, "the memory is sized for this shape"
-    values = _template_values(top, tile, geometry, size) | {"whole": whole, "limits": limits}
+    values = example_values(top, tile, geometry, size) | {"whole": whole, "limits": limits}
     environment = Environment(
         loader=PackageLoader("siliconloom.rtl.npu", "."),
         undefined=StrictUndefined,
@@ -349,7 +349,8 @@ def example_files(top: Circuit, chip: Chip, geometry: Geometry) -> dict[str, str
     }
 
 
-def _template_values(top: Circuit, tile: NpuTile, geometry: Geometry, size: int) -> dict[str, Any]:
+def example_values(top: Circuit, tile: NpuTile, geometry: Geometry, size: int) -> dict[str, Any]:
+    """What the templates of the example need to know of the tile ``top``, in a memory of ``size`` bytes."""
     reset = top.library.reset_port
     levels = [port.name for port in interface_of(top).levels]
     assert "irq" in levels
@@ -382,4 +383,4 @@ def _template_values(top: Circuit, tile: NpuTile, geometry: Geometry, size: int)
     }
 
 
-__all__ = ["ExampleRun", "example_files", "example_run"]
+__all__ = ["ExampleRun", "example_files", "example_run", "example_values"]

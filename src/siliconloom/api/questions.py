@@ -303,7 +303,12 @@ def verify(
 
 @checked
 def generate_rtl(
-    chip: Machine, folder: str | PathLike[str] | None = None, sets: Sets | None = None, *, reset: str = "sync"
+    chip: Machine,
+    folder: str | PathLike[str] | None = None,
+    sets: Sets | None = None,
+    *,
+    reset: str = "sync",
+    flows: str | Sequence[str] = (),
 ) -> Result:
     """Generate the Verilog of a chip and all that goes with it: what ``loom rtl`` writes.
 
@@ -317,6 +322,8 @@ def generate_rtl(
         Values to override, by key path.
     reset
         ``sync`` or ``async_low``.
+    flows
+        Other people's tools for which files are written, too: ``litex``, ``vivado``, ``librelane``.
 
     Returns
     -------
@@ -336,14 +343,15 @@ def generate_rtl(
     """
     from siliconloom.api.hardware import read_hardware
     from siliconloom.rtl.folder import check_folder
+    from siliconloom.rtl.integration.flows import check_flows
     from siliconloom.verification.emission import check_reset, complete_rtl
 
-    style = check_reset(reset)
+    style, tools = check_reset(reset), check_flows([flows] if isinstance(flows, str) else flows)
     described = read_hardware(named_machine(chip, "chip"), assignments(sets))
     target = None if folder is None else Path(fspath(folder))
     if target is not None:
         check_folder(target, described.name)
-    bundle = complete_rtl(described, reset=style)
+    bundle = complete_rtl(described, reset=style, flows=tools)
     if target is not None:
         bundle.write(target)
     return Result(bundle.sidecar, bundle)

@@ -23,6 +23,14 @@ def command(
             "--reset", metavar="STYLE", help="sync: rst, active high; async_low: rst_n, asynchronous, active low."
         ),
     ] = "sync",
+    flows: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--flow",
+            metavar="NAME",
+            help="Also write files for another tool: litex, vivado, librelane; several by commas or repeated.",
+        ),
+    ] = None,
     json_file: Json = None,
 ) -> None:
     """Write the Verilog of a chip, with all that tools need.
@@ -37,10 +45,11 @@ def command(
     from siliconloom.render.output import check_outputs, write_json
     from siliconloom.render.tables import console, under_way
     from siliconloom.rtl.folder import check_folder
+    from siliconloom.rtl.integration.flows import check_flows
     from siliconloom.verification.chain import why_no_programs
     from siliconloom.verification.emission import check_reset, complete_rtl
 
-    style = check_reset(reset)
+    style, tools = check_reset(reset), check_flows(flows or [])
     check_outputs({"--json": json_file}, (chip,))
     if json_file not in (None, "-") and Path(json_file).resolve().is_relative_to(folder.resolve()):
         raise LoomError(f"--json {json_file} lies in {folder}, which -o writes; name a file elsewhere")
@@ -48,7 +57,7 @@ def command(
     described = read_hardware(chip, assignments)
     check_folder(folder, described.name)
     with under_way(json_file != "-", f"generating the Verilog of {described.name} ..."):
-        bundle = complete_rtl(described, reset=style)
+        bundle = complete_rtl(described, reset=style, flows=tools)
     bundle.write(folder)
     if json_file is not None:
         write_json(json_file, bundle.sidecar)

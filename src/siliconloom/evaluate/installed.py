@@ -28,6 +28,7 @@ USES = {
     "models": "loom run with weights, loom models get",
     "onnx": "ONNX files as workloads",
     "chakra": "Chakra execution traces",
+    "litex": "what loom rtl --flow litex writes",
     "placement": "--placement exact",
     "sweeps": "searches, samples and sensitivity of loom sweep, Parquet",
     "dask": "loom sweep on a Dask cluster",

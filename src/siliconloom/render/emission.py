@@ -30,6 +30,8 @@ def emission_lines(
         rows.append(("software", f"{len(software)} files in software/: register map, C header, program packer, driver"))
     if "example/matmul.c" in files:
         rows.append(("programs", "how to write them in PROGRAMS.md; a matrix product in C and its bench in example/"))
+    if flows := sidecar.get("flows"):
+        rows.append(("other tools", f"{', '.join(f'{name}/' for name in flows)}; what runs them in README.md"))
     out.print(f"{bold(chip)}: {sidecar['contains']}", soft_wrap=True)
     for label, text in rows:
         out.print(f"  {label:12s} {text}", soft_wrap=True)
