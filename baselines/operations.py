@@ -356,6 +356,16 @@ MEANT: dict[Op, tuple[str, ...]] = {
 """Sizes that each operation has; what a file gives for others is passed over."""
 
 
+FORMATS: dict[str, tuple[tuple[Op, ...], str]] = {
+    "weights": (PRODUCTS, "a format of the weights of products"),
+    "group": (PRODUCTS, "rows of packed weights that share a scale"),
+    "sparsity": (PRODUCTS, "zeros among the weights of products"),
+    "cache": (ATTENTION, "a format of keys and values, of attention"),
+    "dealt": ((Op.GROUPED_GEMM,), "how rows are dealt to the experts of grouped products"),
+}
+"""Columns that say more than sizes: of which operations, and what they are. For others a file leaves them empty."""
+
+
 def read_operations(path: Path | str) -> Operations:
     """Rows of a CSV file with the header `COLUMNS`; ``-`` is standard input, ``.gz`` is unpacked.
 
@@ -407,7 +417,7 @@ def _complete(columns: dict[str, Any], cells: Cells) -> Operations:
     """Fill in what was left empty (-1), clear what is not meant, check what is."""
     op = columns["op"]
     kind = {name: op_mask(tuple(o for o in OPS if name in MEANT[o]))[op] for name in SIZES}
-    prefill, decode = op == OPS.index(Op.ATTENTION_PREFILL), op == OPS.index(Op.ATTENTION_DECODE)
+    decode = op == OPS.index(Op.ATTENTION_DECODE)
     whole = op_mask(MASKED)[op]
     _default(columns, "batch", kind["batch"], 1)
     _default(columns, "q_len", decode, 1)
@@ -431,13 +441,14 @@ def _complete(columns: dict[str, Any], cells: Cells) -> Operations:
         "{op} needs at least 2 GPUs",
         sizes["gpus"],
     )
-    gemm = op_mask(PRODUCTS)[op]
-    for name in ("weights", "sparsity"):
-        columns[name] = np.where(gemm, columns[name], 0).astype(np.int8)
-    columns["cache"] = np.where(prefill | decode, columns["cache"], 0).astype(np.int8)
-    columns["dealt"] = np.where(op == OPS.index(Op.GROUPED_GEMM), columns["dealt"], 0).astype(np.int8)
     packed = columns["weights"] > 0
-    columns["group"] = np.where(packed, columns["group"], 0)
+    for name, (ops, rule) in FORMATS.items():
+        meant = op_mask(ops)[op]
+        stray = (columns[name] > 0) & ~(meant & packed if name == "group" else meant)
+        if stray.any():
+            row = int(np.argmax(stray))
+            what = "weights that are not packed" if meant[row] else OPS[op[row]]
+            raise cells.error(f"{rule}, not of {what}", row, name, value=cells.columns[name][row])
     wide = np.isin(columns["dtype"], [PRECISIONS.index(p) for p in (Precision.FP16, Precision.BF16)])
     if (packed & ~wide).any():
         row = int(np.argmax(packed & ~wide))

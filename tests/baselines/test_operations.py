@@ -1,6 +1,7 @@
 """CSV files of operations: what is read, what is filled in, what is refused and with which words."""
 
 import gzip
+import re
 
 import numpy as np
 import pytest
@@ -183,3 +184,24 @@ def test_a_hundred_thousand_rows_are_read(tmp_path):
     found = read_operations(tmp_path / "ops.csv")
     assert np.array_equal(np.stack([found.m, found.n, found.k], axis=1), shapes)
     assert found.among(Op.GEMM).all()
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (
+            {"op": "gemm", "dealt": "chance"},
+            "dealt: how rows are dealt to the experts of grouped products, not of gemm",
+        ),
+        ({"op": "rmsnorm", "weights": "int4"}, "weights: a format of the weights of products, not of rmsnorm"),
+        (
+            {"op": "gemm", "group": 32},
+            "group: rows of packed weights that share a scale, not of weights that are not packed",
+        ),
+        ({"op": "gemm", "cache": "fp8"}, "cache: a format of keys and values, of attention, not of gemm"),
+        ({"op": "add", "sparsity": "2of4"}, "sparsity: zeros among the weights of products, not of add"),
+    ],
+)
+def test_formats_of_other_operations_are_refused(row, message):
+    with pytest.raises(DescriptionError, match=re.escape(message)):
+        parse(csv([{"m": 64, "n": 64, "k": 64} | row]))
