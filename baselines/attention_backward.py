@@ -67,8 +67,8 @@ def has_backward(efficiency: Efficiency) -> bool:
     return efficiency.backward is not None or efficiency.attention == "flash-attention-2"
 
 
-def backward_times(gpu: Gpu, efficiency: Efficiency, o: Operations) -> Float:
-    """Seconds of the backward pass of every row in 16 bits.
+def backward_times(gpu: Gpu, efficiency: Efficiency, o: Operations) -> tuple[Float, list[str]]:
+    """Seconds of the backward pass of every row in 16 bits, and what takes most of them.
 
     With grouped heads each query head makes gradients of keys and values, which are summed afterwards.
 
@@ -118,9 +118,12 @@ def backward_times(gpu: Gpu, efficiency: Efficiency, o: Operations) -> Float:
     before = (2 * matrix * ELEMENT + matrix * 4.0) / bandwidth
     after = matrix * (4.0 + ELEMENT) / bandwidth
     grouped = np.where(o.heads > o.kv_heads, 2 * other * (1 + o.kv_heads / o.heads) * ELEMENT / bandwidth, 0.0)
-    seconds = launch + busy + before + after + grouped + 2 * efficiency.elementwise.launch
+    launches = launch + 2 * efficiency.elementwise.launch
+    seconds = launches + busy + before + after + grouped
     found: Float = seconds * (1.0 + efficiency.gemm.slow * seconds / (seconds + efficiency.gemm.tau))
-    return found
+    memory = moved / bandwidth + before + after + grouped
+    longest_part = np.where(compute >= memory, "compute", "memory")
+    return found, np.where(launches > np.maximum(compute, memory), "launch", longest_part).tolist()
 
 
 def forward_shared_share(size: int, rate: int) -> float:

@@ -315,7 +315,7 @@ def _decode(gpu: Gpu, efficiency: Efficiency, o: Operations, _: bool) -> tuple[F
 
 
 def _backward(gpu: Gpu, efficiency: Efficiency, o: Operations, _: bool) -> tuple[Float, list[str]]:
-    return backward_times(gpu, efficiency, o), ["compute"] * len(o)
+    return backward_times(gpu, efficiency, o)
 
 
 def _collective(

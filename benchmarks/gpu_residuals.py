@@ -469,7 +469,7 @@ def backward() -> Iterator[Seen]:
         efficiency = load_efficiency(described.architecture).by_program("torch-flash" if derived else program)
         if derived:
             efficiency = efficiency.model_copy(update={"backward": None})
-        seconds = backward_times(described, efficiency, rows.operations)
+        seconds = backward_times(described, efficiency, rows.operations)[0]
         yield Seen(f"{gpu} backward {program}", relation, "attention_backward", _off(rows, seconds), seconds)
 
 

@@ -472,3 +472,11 @@ def test_other_operands_are_kept_as_they_are(dtype):
     row = {"op": "attention_decode", "batch": 1, "kv_len": 64, "heads": 8, "kv_heads": 8, "head_dim": 64}
     with pytest.raises(LoomError, match="operands in fp16 or bf16"):
         make_operations([row | {"dtype": dtype, "cache": "int8"}])
+
+
+@pytest.mark.parametrize(
+    ("length", "batch", "bound"), [(16, 1, "launch"), (256, 4096, "memory"), (16384, 4, "compute")]
+)
+def test_a_backward_pass_says_what_limits_it(length, batch, bound):
+    row = {"op": "attention_backward", "batch": batch, "q_len": length, "heads": 16, "head_dim": 64, "dtype": "bf16"}
+    assert predict(load_gpu("h100"), make_operations([row])).bound == [bound]
