@@ -54,7 +54,16 @@ SWITCHED: dict[str, dict[int, Rule]] = {
     },
     "tensorrt-llm": {2: Rule(8 * MIB), 4: Rule(1e6), 6: Rule(512 * KIB), 8: Rule(512 * KIB)},
 }
-"""The same where the switch adds."""
+"""The same where the switch adds, on Hopper."""
+BLACKWELL: dict[str, dict[int, Rule]] = {
+    "vllm": {
+        2: Rule(2 * MIB, 8 * MIB),
+        4: Rule(512 * KIB - 1, 32 * MIB),
+        6: Rule(256 * KIB - 1, MIB, 128 * MIB),
+        8: Rule(256 * KIB - 1, MIB, 128 * MIB),
+    },
+}
+"""The same of data-centre Blackwell, whose constants are Hopper's; no row is of it."""
 
 
 def ways(gpu: Gpu, program: str, fitted: OneShotEfficiency, gpus: Int, size: Int) -> Int:
@@ -62,7 +71,8 @@ def ways(gpu: Gpu, program: str, fitted: OneShotEfficiency, gpus: Int, size: Int
     found = np.full(len(size), NCCL)
     if gpu.link.kind != "nvlink" or not gpu.link.switched:
         return found
-    rules = RULES.get(program, {}) | (SWITCHED.get(program, {}) if gpu.link.in_switch else {})
+    switched = BLACKWELL if gpu.architecture == "blackwell" else SWITCHED
+    rules = RULES.get(program, {}) | (switched.get(program, {}) if gpu.link.in_switch else {})
     for count, rule in rules.items():
         among = (gpus == count) & (count <= gpu.link.per_node)
         switch, two = rule.switch if fitted.switch else 0.0, rule.two if fitted.two else 0.0

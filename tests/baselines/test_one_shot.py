@@ -71,6 +71,8 @@ def test_the_switch_and_two_shots_begin_where_the_program_says():
     assert one_shot.ways(*asked, np.full(4, 8), sizes).tolist() == [1, 3, 3, 0]
     assert one_shot.ways(*asked, np.full(4, 4), sizes).tolist() == [1, 1, 0, 0]
     assert one_shot.ways(*asked, np.full(2, 4), np.array([512 * 1024, 32 * 2**20])).tolist() == [2, 2]
+    blackwell = load_gpu("b200"), "vllm", own
+    assert one_shot.ways(*blackwell, np.full(3, 8), np.array([2**20, 2**20 + 2, 2**27])).tolist() == [2, 3, 3]
     assert one_shot.ways(load_gpu("a100"), "vllm", own, np.full(3, 8), sizes[1:]).tolist() == [2, 0, 0]
 
 
