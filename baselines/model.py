@@ -139,6 +139,7 @@ def kernels_of(graph: Graph, groups: Mapping[str, int] | None = None) -> list[Gp
         For operators that these kernels do not do.
     """
     found: list[GpuKernel] = []
+    experts: set[tuple[Any, ...]] = set()
     operators = [o for o in graph.operators() if not isinstance(o, SharedAttention)]
     for at, operator in enumerate(operators):
         if isinstance(operator, Collective):
@@ -159,6 +160,10 @@ def kernels_of(graph: Graph, groups: Mapping[str, int] | None = None) -> list[Gp
         if _is(operator, (VectorFunction.ADD,)) and not fused:  # the next block starts with its norm
             block = [o for o in operators if o.block == operator.block and not isinstance(o, Collective)]
             fused = block[-1] is operator and operator.repeat > 1 and _is(block[0], NORMS)
+        if row["op"] == "grouped_gemm":  # of one layer those of other rows are part of the same kernel
+            layer = (operator.block, operator.place.layer, operator.role, operator.place.step)
+            fused = layer in experts
+            experts.add(layer)
         found.append(GpuKernel(operator.name, row, operator.repeat, fused))
     if not graph.requests:
         return found
@@ -231,11 +236,14 @@ def predict_model(
     operations = make_operations([k.row for k in kernels])
     found = predict(gpu, operations, sustained=training or sustained, cache_write=not training, quantized=not training)
     fused = np.array([k.fused for k in kernels], bool)
-    launch = load_efficiency(gpu.architecture).elementwise.launch
+    efficiency = load_efficiency(gpu.architecture)
+    launch = efficiency.elementwise.launch
     adds = operations.among(Op.ADD)  # what another kernel takes along is one more operand read
     once = np.where(adds, compulsory_bytes(operations) / ADD_PASSES / gpu.memory_bandwidth, 0.0)
-    seconds = np.where(fused, np.maximum(found.seconds - launch, once), found.seconds) * part
-    joules = np.where(fused, np.maximum(found.joules - launch * gpu.idle_power, 0.0), found.joules) * part
+    experts = operations.among(Op.GROUPED_GEMM)
+    saved = np.where(experts, (efficiency.grouped or efficiency.gemm).launch, launch)
+    seconds = np.where(fused, np.maximum(found.seconds - saved, once), found.seconds) * part
+    joules = np.where(fused, np.maximum(found.joules - saved * gpu.idle_power, 0.0), found.joules) * part
     floor = _floor(gpu, operations) * part
     for at, kernel in enumerate(kernels):
         if (
@@ -436,8 +444,8 @@ def _row(graph: Graph, operator: Operator) -> dict[str, Any] | None:
             raise NotSupported(f"{operator.name}: {operator.function.value} on a GPU")
         width = "fp16" if operator.precision.size(2) == 4 else dtype
         cols = operator.cols
-        mean = operator.role is Role.NONE and operator.function is VectorFunction.COMBINE  # of windows of an image
-        if operator.place.backward or mean:  # as many passes over memory as operands and results
+        combines = operator.function is VectorFunction.COMBINE  # of experts, or of windows of an image
+        if operator.place.backward or combines:  # as many passes over memory as operands and results
             kernel, cols = Op.ADD, -(-cols * (operator.inputs + operator.outputs) // ADD_PASSES)
         return {"op": str(kernel), "m": operator.rows, "n": cols, "dtype": width}
     raise NotSupported(f"{operator.name} on a GPU")

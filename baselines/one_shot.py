@@ -61,7 +61,7 @@ BLACKWELL: dict[str, dict[int, Rule]] = {
         4: Rule(512 * KIB - 1, 32 * MIB),
         6: Rule(256 * KIB - 1, MIB, 128 * MIB),
         8: Rule(256 * KIB - 1, MIB, 128 * MIB),
-    },
+    }
 }
 """The same of data-centre Blackwell, whose constants are Hopper's; no row is of it."""
 

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from siliconloom.arch.gpu import load_gpu
 from siliconloom.baselines import tables
+from siliconloom.baselines.efficiency import load_efficiency
 from siliconloom.baselines.families import split
 from siliconloom.baselines.grouped import pairs_of
 from siliconloom.baselines.mechanism import mechanism
-from siliconloom.baselines.model import kernels_of
-from siliconloom.baselines.operations import Dealt, make_operations
+from siliconloom.baselines.model import kernels_of, predict_model
+from siliconloom.baselines.operations import Dealt, Op, make_operations
 from siliconloom.baselines.predict import predict
 from siliconloom.baselines.roofline import compulsory_bytes, flops
 from siliconloom.baselines.torch_operations import group_ends
@@ -106,3 +107,25 @@ def test_experts_of_a_layer_are_one_kernel_but_their_weights_gradients():
     assert (Pass.WEIGHT_GRADIENT, "gemm") in kinds
     assert (Pass.WEIGHT_GRADIENT, "grouped_gemm") not in kinds
     assert (Pass.INPUT_GRADIENT, "grouped_gemm") in kinds
+
+
+def test_experts_of_other_rows_are_part_of_the_same_kernel():
+    popular = "[" + ", ".join(["8"] * 4 + ["2"] * 4) + "]"
+    sets = [("layers", "1"), ("sequence", "512"), ("expert_popularity", popular)]
+    kernels = kernels_of(load_workload("mixtral-8x7b", sets))
+    products = [k for k in kernels if k.row["op"] == "grouped_gemm"]
+    assert [k.fused for k in products] == [False, False, True, True]
+    assert sum(k.row["m"] for k in products if k.row["n"] == 28672) == 1024
+    assert sum(k.row["batch"] for k in products if k.row["n"] == 28672) == 8
+    gpu = load_gpu("h200")
+    both = predict_model(gpu, load_workload("mixtral-8x7b", sets))
+    apart = predict(gpu, both.operations.select([k.fused for k in both.kernels])).seconds
+    inside = both.seconds[[k.fused for k in both.kernels]]
+    experts = both.operations.select([k.fused for k in both.kernels]).among(Op.GROUPED_GEMM)
+    assert np.allclose((apart - inside)[experts], load_efficiency("hopper").grouped.launch)
+
+
+def test_a_sum_of_experts_reads_all_of_them():
+    kernels = kernels_of(load_workload("deepseek-v3", [("phase", "decode"), ("context", "100"), ("layers", "5")]))
+    (combine,) = [k for k in kernels if k.operator == "moe_layer.combine"]
+    assert compulsory_bytes(make_operations([combine.row]))[0] >= 2 * 7168 * (9 + 1)  # eight, the shared one, the sum
