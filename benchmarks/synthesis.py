@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from siliconloom.arch import load_chip
 from siliconloom.rtl.emit import Bundle, build_rtl
 from siliconloom.rtl.synthesis.area import synthesize
-from siliconloom.rtl.synthesis.part import part_of
+from siliconloom.rtl.synthesis.module import module_of
 
 RESULTS = Path(__file__).parent / "results" / "synthesis.json"
 MODULES = {
@@ -45,7 +45,7 @@ def modules_of(chip: str) -> Iterator[tuple[str, Bundle, str]]:
 def figures(bundle: Bundle, module: str) -> dict[str, int]:
     """What a module takes."""
     with TemporaryDirectory() as folder:
-        area = synthesize(part_of(bundle, module), "ecp5", None, Path(folder), flatten=True)
+        area = synthesize(module_of(bundle, module), "ecp5", None, Path(folder), flatten=True)
     return {each: getattr(area, each) for each in FIGURES}
 
 
