@@ -16,6 +16,7 @@ from msgspec import Struct
 from siliconloom.arch.errors import CheckFailed, LoomError
 from siliconloom.rtl.emit import Bundle
 from siliconloom.rtl.synthesis.hierarchy import module_counts, statistics_of
+from siliconloom.rtl.synthesis.timing import NETLIST
 from siliconloom.rtl.synthesis.yosys import YosysError, quoted, run_yosys
 
 Target = Literal["ecp5", "generic"]
@@ -26,6 +27,11 @@ ECP5_LUTS = {"LUT4": 1, "CCU2C": 2, "TRELLIS_DPR16X4": 4}
 REGISTER = re.compile(r"\$_(S|A|AL)?DFF")
 SHARE, DEPTH = 0.02, 3
 """Of a design's cells, those of a module that is told of; how far below the top it may be."""
+CELL = re.compile(r"^\s*cell\s*\(\s*\"?(\w+)\"?\s*\)", re.MULTILINE)
+INVERTS = re.compile(r"function\s*:\s*\"\s*\(?\s*(?:!\s*\(?\s*\w+\s*\)?|\w+\s*')\s*\)?\s*\"")
+TIMING = re.compile(r"\btiming\s*\(")
+LOAD = 20
+"""What an output drives, in the liberty file's unit (fF, mostly): a few gates."""
 LATCHES = "t:$dlatch t:$adlatch t:$dlatchsr t:$sr"
 
 
@@ -104,7 +110,8 @@ def synthesize(
     target
         Cells to map to.
     liberty
-        Cell library for the target ``generic``.
+        Cell library for the target ``generic``, for the clock of the description; what was mapped to it is left in the
+        folder, as `rtl.synthesis.timing` reads it.
     folder
         An empty folder to work in.
     flatten
@@ -140,8 +147,9 @@ def synthesize(
     finish = ["delete t:$scopeinfo", f"tee -q -o cells.json stat -json -top {top}"]
     if liberty is not None:
         library = f"-liberty {quoted(liberty.resolve())}"
-        finish += [f"dfflibmap {library}", f"abc {library}", "opt_clean"]
+        finish += [f"dfflibmap {library}", f"abc {library}{_timed(bundle, liberty, folder)}", "opt_clean"]
         finish += [f"tee -q -o library.json stat -json {library} -top {top}"]
+        finish += ["setundef -zero", "splitnets", "opt_clean -purge", f"write_verilog -noattr -noexpr {NETLIST}"]
     _in_liberty(liberty, [*reading, *mapping, *finish], folder)
     found = _statistics(folder / "cells.json")
     if liberty is None:
@@ -149,6 +157,21 @@ def synthesize(
     mapped = _statistics(folder / "library.json")
     square_units = mapped["design"].get("area")
     return _area(found, cells_of(mapped, hidden), target, top, hidden, flatten=flatten, square_units=square_units)
+
+
+def _timed(bundle: Bundle, liberty: Path, folder: Path) -> str:
+    """Options with which cells are chosen for the clock of the description, where the liberty file has their timing.
+
+    Yosys wants to know what is around the design, so that it puts buffers behind what drives much.
+    """
+    text = liberty.read_text(encoding="utf-8", errors="replace")
+    if TIMING.search(text) is None:
+        return ""
+    _, *cells = re.split(CELL, text)
+    inverter = next((name for name, cell in zip(cells[::2], cells[1::2], strict=True) if INVERTS.search(cell)), None)
+    around = [] if inverter is None else [f"set_driving_cell {inverter}"]
+    (folder / "around.txt").write_text("\n".join([*around, f"set_load {LOAD} [all_outputs]", ""]), encoding="utf-8")
+    return f" -D {round(1e12 / bundle.sidecar['clock_hz'])} -constr around.txt"
 
 
 def _check_structure(reading: Sequence[str], top: str, folder: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from siliconloom.rtl.synthesis.area import fpga_netlist
 from siliconloom.rtl.synthesis.devices import PARTS, Device, excess
 from siliconloom.rtl.synthesis.module import module_of, module_ports
 from siliconloom.rtl.synthesis.place import nextpnr_command, placements
+from siliconloom.rtl.synthesis.timing import NETLIST, sta_command, static_timing
 from tests.in_turn import in_turn
 
 LIBERTY = Path(__file__).parent / "tiny.lib"
@@ -232,3 +234,36 @@ def test_without_yosys_the_command_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setattr("siliconloom.rtl.synthesis.yosys.importlib", missing)
     assert main(["synth", *SMALL]) == 2
     assert capsys.readouterr().err == "loom: synthesis needs Yosys: pip install 'siliconloom[eda]'\n"
+
+
+CELLS_018 = Path("/usr/share/qflow/tech/osu018/osu018_stdcells.lib")
+"""The open 180 nm cells of Oklahoma State University, as Debian's qflow-tech-osu018 installs them."""
+
+
+@pytest.mark.parametrize("period", [1.0, 20.0])
+def test_a_netlist_has_the_clock_that_static_timing_finds(period, tmp_path):
+    """A register, inverters and a register: each pair of inverters takes as much more, whatever clock is asked for."""
+    if sta_command() is None or not CELLS_018.exists():
+        pytest.skip("OpenSTA (sta) and Debian's qflow-tech-osu018 are not both installed")
+    delays = []
+    for inverters in (2, 4, 6, 8):
+        cells = "".join(f"  INVX1 i{n} (.A(w{n}), .Y(w{n + 1}));\n" for n in range(inverters))
+        (tmp_path / NETLIST).write_text(
+            f"module top(clk, a, z); input clk; input a; output z; wire w0; wire w{inverters};\n"
+            f"  DFFPOSX1 first (.CLK(clk), .D(a), .Q(w0));\n{cells}"
+            f"  DFFPOSX1 second (.CLK(clk), .D(w{inverters}), .Q(z));\nendmodule\n"
+        )
+        found = static_timing(sta_command(), CELLS_018, "top", period, tmp_path)
+        assert (found.begins, found.ends, found.cells) == ("w0", "z", inverters + 1)
+        delays.append(1000 / found.mhz)
+    steps = [after - before for before, after in pairwise(delays)]
+    assert steps[0] > 0
+    assert steps[1] == pytest.approx(steps[2], rel=0.05), "a pair more is as slow as the pair before"
+
+
+def test_without_opensta_an_area_has_a_note(capsys, monkeypatch):
+    pytest.importorskip("pyosys")
+    monkeypatch.setattr("siliconloom.evaluate.synth.sta_command", lambda: None)
+    found = synth(capsys, *SMALL, "--liberty", str(LIBERTY))
+    assert (found["fmax"], found["static_timing"]) == (None, None)
+    assert "no Fmax: OpenSTA (sta) is not installed" in found["notes"]

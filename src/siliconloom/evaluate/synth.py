@@ -24,6 +24,7 @@ from siliconloom.rtl.synthesis.area import Area, Target, fpga_netlist, luts_of, 
 from siliconloom.rtl.synthesis.devices import LARGEST, RESOURCES, Device, device_of, excess, used_of
 from siliconloom.rtl.synthesis.module import module_of
 from siliconloom.rtl.synthesis.place import nextpnr_command, placements, version_of
+from siliconloom.rtl.synthesis.timing import ASSUMED, StaticTiming, sta_command, static_timing
 from siliconloom.rtl.synthesis.yosys import INSTALL, require_yosys
 from siliconloom.sim.dram.memory import effective
 
@@ -114,13 +115,17 @@ def synth(
         placed = None
         if target == "ecp5" and seeds:
             placed = _place(bundle, used, device_of(part or LARGEST), folder, seeds, say, notes)
+        timed = None
+        if liberty is not None:
+            say(f"OpenSTA: {bundle.top} ...")
+            timed = _static_timing(bundle, liberty, folder, notes)
     if not area.flattened:
         notes.append("synthesized module by module: nothing is shared or simplified across module borders")
     memories = bundle.sidecar["memories"]
     if target == "generic" and memories:
         bits = sum(m["width"] * m["depth"] for m in memories)
         notes.append(f"{len(memories)} memories ({bits:,} bits and more where placed twice) are left to macros")
-    mhz = placed["mhz"] if placed else []
+    mhz = placed["mhz"] if placed else [timed.mhz] if timed else []
     return {
         "schema": SCHEMA,
         "version": __version__,
@@ -156,6 +161,17 @@ def synth(
         "fmax_mhz": mhz,
         "fmax": {"min": min(mhz), "median": median(mhz), "max": max(mhz)} if mhz else None,
         "place_and_route": {k: v for k, v in placed.items() if k != "mhz"} if placed else None,
+        "static_timing": None
+        if timed is None
+        else {
+            "tool": timed.tool,
+            "period_ns": timed.period_ns,
+            "slack_ns": timed.slack_ns,
+            "begins": timed.begins,
+            "ends": timed.ends,
+            "cells": timed.cells,
+            "assumed": ASSUMED,
+        },
         "bounds": [] if module is not None else pim_bounds(chip, area) if array is None else bounds(array, area),
         "notes": notes,
         "seconds": time.perf_counter() - began,
@@ -219,6 +235,19 @@ def _held_against(chip: Chip, part: str, used: Mapping[str, int], area: Area, mo
         "advice": None if advice is None else advice.line(),
         "changes": [] if advice is None else [{"key": key, "value": value} for key, value in advice.changes],
     }
+
+
+def _static_timing(bundle: Bundle, liberty: Path, folder: Path, notes: list[str]) -> StaticTiming | None:
+    """The netlist's timing, or a note that says why there is none."""
+    command = sta_command()
+    if command is None:
+        notes.append("no Fmax: OpenSTA (sta) is not installed")
+        return None
+    try:
+        return static_timing(command, liberty, bundle.top, 1e9 / bundle.sidecar["clock_hz"], folder)
+    except LoomError as error:
+        notes.append(f"no Fmax: {error}")
+        return None
 
 
 def _place(

@@ -28,7 +28,13 @@ def synthesis_tables(result: dict[str, Any], out: Console) -> None:
         lines += [("gates", f"{result['logic_cells']:,}"), ("flip-flops", f"{result['flip_flops']:,}")]
     if result["area"] is not None:
         lines.append(("area", f"{result['area']['cells']:,.0f} in the unit of {result['area']['liberty']}"))
-    if result["fmax"] is not None:
+    if result["static_timing"] is not None:
+        timed = result["static_timing"]
+        lines += [
+            ("Fmax", f"{result['fmax']['max']:.1f} MHz, {timed['tool']}: {timed['assumed']}"),
+            ("slowest path", f"{timed['begins']} to {timed['ends']}, {timed['cells']} cells"),
+        ]
+    elif result["fmax"] is not None:
         fmax, run = result["fmax"], result["place_and_route"]
         seeds = f"{len(result['fmax_mhz'])} seed" + "s" * (len(result["fmax_mhz"]) > 1)
         lines += [
