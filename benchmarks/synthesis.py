@@ -70,7 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     before: Table = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     now: Table = {}
     print(f"{'':40} {'LUT':>7} {'DSP':>5} {'FF':>7} {'RAM':>5}")
-    for name, bundle, module in (row for chip in MODULES for row in modules_of(chip)):
+    chips = [chip for chip in MODULES if f"{chip} ".startswith(asked.only) or asked.only.startswith(f"{chip} ")]
+    for name, bundle, module in (row for chip in chips for row in modules_of(chip)):
         if name.startswith(asked.only):
             now[name] = figures(bundle, module)
             luts, multipliers, registers, rams = now[name].values()
