@@ -37,7 +37,7 @@ def nextpnr_command() -> list[str] | None:
     return None
 
 
-class Placement(Struct, frozen=True):
+class PlacedSeed(Struct, frozen=True):
     """What one seed reached.
 
     Parameters
@@ -65,7 +65,7 @@ def placements(
     seeds: Sequence[int],
     *,
     progress: Callable[[int], None] = lambda _: None,
-) -> list[Placement]:
+) -> list[PlacedSeed]:
     """Clock frequency that each seed reaches, and the path that limits it.
 
     Parameters
@@ -88,7 +88,7 @@ def placements(
     """
     folder = netlist.parent
     waiting, running = list(seeds), dict[int, subprocess.Popen[bytes]]()
-    reached: dict[int, Placement] = {}
+    reached: dict[int, PlacedSeed] = {}
     try:
         while waiting or running:
             while waiting and len(running) < (os.cpu_count() or 1):
@@ -109,7 +109,7 @@ def placements(
     return [reached[seed] for seed in seeds]
 
 
-def _placement(seed: int, report: Mapping[str, Any]) -> Placement:
+def _placement(seed: int, report: Mapping[str, Any]) -> PlacedSeed:
     """The slowest clock of nextpnr's report, and its critical path."""
     clock, achieved = min(report["fmax"].items(), key=lambda each: float(each[1]["achieved"]))
     mhz = float(achieved["achieved"])
@@ -117,7 +117,7 @@ def _placement(seed: int, report: Mapping[str, Any]) -> Placement:
     longest: list[Any] = next((path["path"] for path in own if path["from"].split()[-1] == clock), [])
     names = [_readable(step.get("net") or step["from"]["cell"]) for step in longest if step["type"] == "routing"]
     shown = list(dict.fromkeys(name for name in names if name))
-    return Placement(seed, mhz, tuple(shown), sum(float(step["delay"]) for step in longest))
+    return PlacedSeed(seed, mhz, tuple(shown), sum(float(step["delay"]) for step in longest))
 
 
 def _readable(net: str) -> str:
