@@ -100,7 +100,7 @@ def placements(
                 if process.returncode:
                     raise LoomError(f"nextpnr stopped: {_error(folder / f'log.{seed}')}")
                 report = json.loads((folder / f"report.{seed}.json").read_text(encoding="utf-8"))
-                reached[seed] = _placement(seed, report)
+                reached[seed] = seed_of(seed, report)
                 progress(len(reached))
     finally:
         for process in running.values():
@@ -109,24 +109,24 @@ def placements(
     return [reached[seed] for seed in seeds]
 
 
-def _placement(seed: int, report: Mapping[str, Any]) -> PlacedSeed:
+def seed_of(seed: int, report: Mapping[str, Any]) -> PlacedSeed:
     """The slowest clock of nextpnr's report, and its critical path."""
     clock, achieved = min(report["fmax"].items(), key=lambda each: float(each[1]["achieved"]))
     mhz = float(achieved["achieved"])
     own = [path for path in report.get("critical_paths", []) if path["from"].split()[-1] == path["to"].split()[-1]]
     longest: list[Any] = next((path["path"] for path in own if path["from"].split()[-1] == clock), [])
-    names = [_readable(step.get("net") or step["from"]["cell"]) for step in longest if step["type"] == "routing"]
+    nets = [step["net"] for step in longest if step["type"] == "routing" and "net" in step]
+    ends = [longest[0]["from"]["cell"], longest[-1]["to"]["cell"]] if longest else []
+    names = [_readable(name) for name in [*ends[:1], *nets, *ends[1:]]]
     shown = list(dict.fromkeys(name for name in names if name))
     return PlacedSeed(seed, mhz, tuple(shown), sum(float(step["delay"]) for step in longest))
 
 
-def _readable(net: str) -> str:
-    """The name of a net's signal in the Verilog, without what Yosys made of it on the way and without its bit."""
-    return (
-        ""
-        if net.startswith("$")
-        else re.sub(r"(_(LUT4|PFUMX|L6MUX21|CCU2C|MULT18X18D|TRELLIS_FF|DP16KD)_.*|\[\d+\])$", "", net)
-    )
+def _readable(name: str) -> str:
+    """What a net or a register is called in the Verilog, without its bit; empty for what Yosys put there itself."""
+    if any(part.startswith("$") for part in name.split(".")):
+        return ""
+    return re.sub(r"(_(LUT4|PFUMX|L6MUX21|CCU2C|MULT18X18D|TRELLIS_FF|DP16KD)_.*|\[\d+\])$", "", name)
 
 
 def version_of(command: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from siliconloom.rtl.emit import build_rtl
 from siliconloom.rtl.synthesis.area import fpga_netlist
 from siliconloom.rtl.synthesis.devices import PARTS, Device, excess
 from siliconloom.rtl.synthesis.module import module_of, module_ports
-from siliconloom.rtl.synthesis.place import nextpnr_command, placements
+from siliconloom.rtl.synthesis.place import nextpnr_command, placements, seed_of
 from siliconloom.rtl.synthesis.timing import NETLIST, sta_command, static_timing
 from tests.in_turn import in_turn
 
@@ -177,6 +177,31 @@ def test_a_design_larger_than_the_device_has_no_frequency(capsys, monkeypatch):
     assert (part["fits"], part["advice"], part["changes"]) == (False, None, []), "advice is for npu tiles"
     over = {row["name"]: row["over"] for row in part["resources"]}
     assert over == {"LUT": 0, "FF": 0, "MULT18X18D": 1, "DP16KD": 0}
+
+
+def test_the_slowest_path_is_told_by_the_names_of_the_verilog():
+    def step(kind, before, after, delay, net=None):
+        ends = {"from": {"cell": before}, "to": {"cell": after}, "type": kind, "delay": delay}
+        return ends if net is None else ends | {"net": net}
+
+    path = [
+        step("clk-to-q", "a.held_TRELLIS_FF_Q_3", "a.held_TRELLIS_FF_Q_3", 0.5),
+        step("routing", "a.held_TRELLIS_FF_Q_3", "x", 1.5, "a.held[3]"),
+        step("routing", "x", "y", 2, "a.$12_LUT4_Z"),
+        step("routing", "y", "a.sum_TRELLIS_FF_Q", 1, "a.total_CCU2C_S0_COUT"),
+        step("setup", "a.sum_TRELLIS_FF_Q", "a.sum_TRELLIS_FF_Q", 0),
+    ]
+    report = {
+        "fmax": {"clk": {"achieved": 200.0}, "other": {"achieved": 300.0}},
+        "critical_paths": [
+            {"from": "<async>", "to": "posedge clk", "path": path[:1]},
+            {"from": "posedge other", "to": "posedge other", "path": path[:1]},
+            {"from": "posedge clk", "to": "posedge clk", "path": path},
+        ],
+    }
+    found = seed_of(7, report)
+    assert (found.seed, found.mhz, found.path) == (7, 200.0, ("a.held", "a.total", "a.sum"))
+    assert found.delay_ns == 5
 
 
 def test_nextpnr_that_stops_is_quoted(tmp_path):
