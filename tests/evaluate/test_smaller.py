@@ -59,6 +59,18 @@ def test_what_has_no_circuit_is_not_advised():
     assert (made.tile.array.rows, values) == (8, {"tile.array.rows": 8})
 
 
+@pytest.mark.parametrize("name", ["npu-edge", "npu-edge-mx", "npu-edge-w4a8", "npu-edge-w8a8", "npu-edge-int8"])
+def test_tiles_of_the_library_can_be_halved(name):
+    chip = load_chip(name)
+    for key in KEYS:
+        found = halved(chip, [key])
+        if key != "tile.vector.lanes":  # which keys and values with scales want to be whole rows
+            made, values = found
+            again = load_chip(name, [(key, f"{values[key]} B" if "capacity" in key else str(values[key]))])
+            room, last = key.split(".")[1:]
+            assert getattr(getattr(made.tile, room), last) == getattr(getattr(again.tile, room), last) == values[key]
+
+
 @pytest.mark.checkout
 def test_block_rams_are_those_of_every_memory_that_is_kept():
     from benchmarks import synthesis

@@ -203,16 +203,19 @@ def block_rams(width: int, depth: int, granularity: int) -> int:
 def halved(chip: Chip, keys: Sequence[str]) -> tuple[Chip, dict[str, int]] | None:
     """The chip with some keys halved, and their values; nothing where one is odd, or there is no such circuit."""
     assert isinstance(chip.tile, NpuTile)
-    document = chip.tile.model_dump()
+    place: Any
+    described: Any
+    document = chip.tile.model_dump(exclude_unset=True)  # what is a default may be refused where it is written
     changed = {}
     for key in keys:
         _, *rooms, last = key.split(".")
-        place: Any = document
+        place, described = document, chip.tile
         for room in rooms:
-            place = place[room]
-        if place[last] % 2:
+            place, described = place.setdefault(room, {}), getattr(described, room)
+        value: int = getattr(described, last)
+        if value % 2:
             return None
-        place[last] = changed[key] = place[last] // 2
+        place[last] = changed[key] = value // 2
     for memory in ("scratchpad", "accumulator"):
         document[memory]["capacity"] = f"{document[memory]['capacity']} B"
     try:
