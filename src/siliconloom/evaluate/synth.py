@@ -8,6 +8,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, get_args
 
+from msgspec import structs
+
 from siliconloom import __version__
 from siliconloom.arch import Chip, LoomError, SystolicArray
 from siliconloom.arch.errors import nearest_name
@@ -20,7 +22,7 @@ from siliconloom.rtl.array.arithmetic import operand_type
 from siliconloom.rtl.emit import Bundle, build_rtl
 from siliconloom.rtl.pim.bank import LANE_BITS, RESULT_BITS
 from siliconloom.rtl.pim.geometry import pim_geometry
-from siliconloom.rtl.synthesis.area import Area, Target, fpga_netlist, luts_of, synthesize
+from siliconloom.rtl.synthesis.area import Area, ModuleArea, Target, fpga_netlist, luts_of, synthesize
 from siliconloom.rtl.synthesis.devices import LARGEST, RESOURCES, Device, device_of, excess, used_of
 from siliconloom.rtl.synthesis.module import module_of
 from siliconloom.rtl.synthesis.place import nextpnr_command, placements, version_of
@@ -143,38 +145,31 @@ def synth(
         "block_rams": area.block_rams if target == "ecp5" else None,
         "logic_cells": area.logic,
         "part": held,
-        "modules": [
-            {
-                "module": "/".join(each.path),
-                "instances": each.instances,
-                "cells": each.cells,
-                "flip_flops": each.registers,
-                "luts": each.luts if target == "ecp5" else None,
-                "dsps": each.multipliers if target == "ecp5" else None,
-                "block_rams": each.block_rams if target == "ecp5" else None,
-            }
-            for each in area.parts
-        ],
+        "modules": [_module(each, target) for each in area.parts],
         "area": None
         if area.square_units is None
         else {"liberty": liberty.name if liberty else "", "cells": area.square_units},
         "fmax_mhz": mhz,
         "fmax": {"min": min(mhz), "median": median(mhz), "max": max(mhz)} if mhz else None,
         "place_and_route": {k: v for k, v in placed.items() if k != "mhz"} if placed else None,
-        "static_timing": None
-        if timed is None
-        else {
-            "tool": timed.tool,
-            "period_ns": timed.period_ns,
-            "slack_ns": timed.slack_ns,
-            "begins": timed.begins,
-            "ends": timed.ends,
-            "cells": timed.cells,
-            "assumed": ASSUMED,
-        },
+        "static_timing": None if timed is None else structs.asdict(timed) | {"assumed": ASSUMED},
         "bounds": [] if module is not None else pim_bounds(chip, area) if array is None else bounds(array, area),
         "notes": notes,
         "seconds": time.perf_counter() - began,
+    }
+
+
+def _module(each: ModuleArea, target: Target) -> dict[str, Any]:
+    """What one kind of module takes, with all that it contains."""
+    ecp5 = target == "ecp5"
+    return {
+        "module": "/".join(each.path),
+        "instances": each.instances,
+        "cells": each.cells,
+        "flip_flops": each.registers,
+        "luts": each.luts if ecp5 else None,
+        "dsps": each.multipliers if ecp5 else None,
+        "block_rams": each.block_rams if ecp5 else None,
     }
 
 
