@@ -64,9 +64,9 @@ def edge_row(changed: dict[str, str]) -> dict[str, Any]:
     return {f"tile.array.{key}": SIDE for key in ("rows", "cols", "load_rows")} | {"tile.vector.lanes": SIDE} | changed
 
 
-def measured(chip: str, sets: dict[str, Any], part: str | None, seeds: int) -> dict[str, Any]:
+def measured(chip: str, sets: dict[str, Any], module: str | None, seeds: int) -> dict[str, Any]:
     """Cells, and the clock's median over ``seeds`` placements."""
-    found = synth(load_chip(chip, [(key, str(value)) for key, value in sets.items()]), seeds=seeds, part=part)
+    found = synth(load_chip(chip, [(key, str(value)) for key, value in sets.items()]), seeds=seeds, module=module)
     clock = found["fmax"]["median"] if found["fmax"] else None
     figures = {key: found[key] for key in ("luts", "dsps", "flip_flops")}
     return figures | {"fmax_mhz": clock, "seeds": seeds if clock is not None else 0}

@@ -5,6 +5,8 @@ library, synthesized alone and flat, with what it contains: LUTs, multipliers, f
 ``--write`` keeps the rows that ran in ``benchmarks/results/synthesis.json``, in the place of what it says of the same modules.
 ``--check`` compares with that file, and fails where a module takes more than `ALLOWED` more of anything, or is gone; what
 is meant to cost more is written.
+``--place`` places whole tiles that fit an LFE5U-85F instead (`PLACED`), a quarter of an hour or more each, and keeps their clocks and slowest paths in
+``benchmarks/results/placements.json``; ``--check`` then fails where the slowest of the same seeds is more than `SLOWER` slower.
 """
 
 from __future__ import annotations
@@ -14,11 +16,13 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from siliconloom.arch import load_chip
+from siliconloom.evaluate.synth import synth
 from siliconloom.rtl.emit import Bundle, build_rtl
 from siliconloom.rtl.synthesis.area import synthesize
-from siliconloom.rtl.synthesis.part import part_of
+from siliconloom.rtl.synthesis.module import module_of
 
 RESULTS = Path(__file__).parent / "results" / "synthesis.json"
 MODULES = {
@@ -26,6 +30,28 @@ MODULES = {
     "npu-edge": ("adder",),
 }
 """Chips of the library, and modules of each beside its memories."""
+PLACEMENTS = RESULTS.with_name("placements.json")
+PART = "ecp5-85"
+PLACED: dict[str, tuple[str, dict[str, str]]] = {
+    "npu-edge-int8, 4 x 4": (
+        "npu-edge-int8",
+        {
+            "tile.array.rows": "4",
+            "tile.array.cols": "4",
+            "tile.vector.lanes": "2",
+            "tile.dma.bytes_per_cycle": "8",
+            "tile.scratchpad.capacity": "32KiB",
+            "tile.scratchpad.banks": "4",
+            "tile.accumulator.capacity": "4KiB",
+            "tile.sequencer.program_words": "256",
+        },
+    )
+}
+"""Whole tiles that are placed: chips of the library and what is set."""
+SEEDS = 1
+"""Placements of each."""
+SLOWER = 0.1
+"""Share by which a clock may fall unnoticed; another netlist that is as good falls anywhere within it."""
 FIGURES = ("luts", "multipliers", "registers", "block_rams")
 ALLOWED = 0.02
 """Share by which a figure may grow unnoticed."""
@@ -45,7 +71,7 @@ def modules_of(chip: str) -> Iterator[tuple[str, Bundle, str]]:
 def figures(bundle: Bundle, module: str) -> dict[str, int]:
     """What a module takes."""
     with TemporaryDirectory() as folder:
-        area = synthesize(part_of(bundle, module), "ecp5", None, Path(folder), flatten=True)
+        area = synthesize(module_of(bundle, module), "ecp5", None, Path(folder), flatten=True)
     return {each: getattr(area, each) for each in FIGURES}
 
 
@@ -60,17 +86,65 @@ def worse(now: Table, before: Table) -> list[str]:
     ]
 
 
+def placed(name: str) -> dict[str, Any]:
+    """Clock, slowest path and resources of a tile that is placed."""
+    chip, sets = PLACED[name]
+    found = synth(load_chip(chip, [*sets.items()]), seeds=SEEDS, part=PART)
+    run = found["place_and_route"]
+    return {
+        "sets": sets,
+        "part": PART,
+        "tools": [found["tool"], run["tool"]],
+        "used": {each["name"]: each["used"] for each in found["part"]["resources"]},
+        "seeds": run["seeds"],
+        "mhz": found["fmax_mhz"],
+        "critical_path": run["critical_path"],
+    }
+
+
+def slower(now: dict[str, Any], before: dict[str, Any]) -> list[str]:
+    """Placed tiles that are slower than they were with the same seeds, a line each."""
+    return [
+        f"{name}: {min(row['mhz']):.1f} MHz instead of {min(before[name]['mhz']):.1f}"
+        for name, row in now.items()
+        if name in before
+        and row["seeds"] == before[name]["seeds"]
+        and min(row["mhz"]) < min(before[name]["mhz"]) * (1 - SLOWER)
+    ]
+
+
+def place(asked: argparse.Namespace) -> int:
+    """Place the tiles that were asked for; 1 where one has become slower."""
+    before = json.loads(PLACEMENTS.read_text(encoding="utf-8")) if PLACEMENTS.exists() else {}
+    now = {}
+    for name in PLACED:
+        if name.startswith(asked.only):
+            now[name] = placed(name)
+            path = now[name]["critical_path"]
+            print(f"{name:40} {min(now[name]['mhz']):.1f} MHz, {path['delay_ns']:.1f} ns: {', '.join(path['through'])}")
+    broken = slower(now, before) if asked.check else []
+    for line in broken:
+        print(f"slower than was kept: {line}")
+    if asked.write:
+        PLACEMENTS.write_text(json.dumps({**before, **now}, indent=1) + "\n", encoding="utf-8")
+    return 1 if broken else 0
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Synthesize the modules that were asked for, print the table; 1 where the rule is broken."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="rows whose name begins so")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--place", action="store_true", help="place whole tiles instead")
     asked = parser.parse_args(arguments)
+    if asked.place:
+        return place(asked)
     before: Table = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     now: Table = {}
     print(f"{'':40} {'LUT':>7} {'DSP':>5} {'FF':>7} {'RAM':>5}")
-    for name, bundle, module in (row for chip in MODULES for row in modules_of(chip)):
+    chips = [chip for chip in MODULES if f"{chip} ".startswith(asked.only) or asked.only.startswith(f"{chip} ")]
+    for name, bundle, module in (row for chip in chips for row in modules_of(chip)):
         if name.startswith(asked.only):
             now[name] = figures(bundle, module)
             luts, multipliers, registers, rams = now[name].values()

@@ -6,7 +6,7 @@ another class with these members.
 
 from __future__ import annotations
 
-from amaranth import Const, Mux
+from amaranth import Cat, Const, Mux
 from amaranth.hdl import Shape, Value, signed
 from msgspec import Struct
 
@@ -57,17 +57,35 @@ class Integers(Struct, frozen=True):
         return (total + product.as_unsigned())[: self.sum_bits]
 
     def clip(self, value: Value) -> Value:
-        """``value`` saturated to an operand."""
-        most, least = (1 << (self.bits - 1)) - 1, -(1 << (self.bits - 1))
-        return Mux(value > most, most, Mux(value < least, least, value))[: self.bits]
+        """``value`` saturated to an operand: it is one where all its upper bits are its sign."""
+        wide = value.as_signed()
+        if len(wide) <= self.bits:
+            return (wide + self.zero.as_signed())[: self.bits]
+        sign, upper = wide[-1], wide[self.bits - 1 :]
+        fits = upper.all() | ~upper.any()
+        return Mux(fits, wide[: self.bits], Cat((~sign).replicate(self.bits - 1), sign))
 
+    def rounded(self, value: Value, places: Value) -> Value:
+        """``value`` over 2^``places``, rounded to the nearest, halves to even, and saturated to an operand.
 
-def half_even(value: Value, places: Value) -> Value:
-    """A signed value over a power of two of up to 2^63, rounded to the nearest, halves to even."""
-    wide = value.as_signed()
-    extended = (wide + Const(0, signed(64)))[:64]
-    floor = wide >> places
-    rest = extended & ((1 << places) - 1)[:64]
-    half = ((1 << places) >> 1)[:64]
-    up = (places != 0) & ((rest > half) | ((rest == half) & floor[0]))
-    return floor + up
+        A shifter whose every level keeps the bits that may still get into the operand, and one below them, the half.
+        Bits that it drops above tell that the operand saturates; those below, that there is more than the half. The
+        value is shifted without its sign (a negative one as its complement), so that only zeros come in, and the long
+        shifts come first, so that what they drop is told while the others shift.
+        """
+        wide = value.as_signed()
+        sign = wide[-1]
+        shifted: Value = Cat(sign, wide[:-1] ^ sign.replicate(len(wide) - 1))
+        over, below = Const(0, 1), Const(0, 1)
+        for level in reversed(range(len(places))):
+            by = 1 << level
+            kept, moved = self.bits + by - 1, shifted[by:]
+            over = over | Mux(places[level], moved[kept:].any(), shifted[kept:].any())
+            below = below | (places[level] & (shifted[:by] ^ sign.replicate(len(shifted[:by]))).any())
+            shifted = Mux(places[level], moved[:kept], shifted[:kept])[: min(kept, len(shifted))]
+        half = shifted[0] ^ sign
+        floor = shifted[1 : self.bits]
+        floor = Cat(floor ^ sign.replicate(len(floor)), sign.replicate(self.bits - len(floor)))
+        up = half & (below | floor[0])
+        most = up & ~sign & floor[:-1].all()
+        return Mux(over | most, Cat((~sign).replicate(self.bits - 1), sign), floor + up)[: self.bits]

@@ -10,7 +10,7 @@ from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch.numerics import CLOSING_BITS, EXP2, EXP2_BITS, FALL, RECIPROCALS, ROOTS
 from siliconloom.arch.vector import TABLE_BYTES, TOTAL_BITS
-from siliconloom.rtl.cells.arithmetic import Integers, half_even
+from siliconloom.rtl.cells.arithmetic import Integers
 from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.cells.table import entry
 from siliconloom.rtl.library import Circuit, Library
@@ -248,7 +248,7 @@ class Lane(Circuit):
         m.d.sync += held.eq(scaled)
         rounding = [*self._branches("places", is_, stage), (held, {"by": self.places})]
         chain(m, m.d.comb, rounding, {"by": by})
-        m.d.sync += wide.eq(WIDE.clip(half_even(product, by)))
+        m.d.sync += wide.eq(WIDE.rounded(product, by))
         return wide
 
     def _power(self, m: Module, is_: dict[str, Value], wide: Signal) -> Signal:
@@ -291,7 +291,7 @@ class Lane(Circuit):
         late = Signal(6)
         chain(m, m.d.comb, self._branches("late", is_, stage), {"late": late})
         result = Signal(8)
-        m.d.sync += result.eq(Mux(self.keep_9, BYTE.clip(half_even(again, late)), 0))
+        m.d.sync += result.eq(Mux(self.keep_9, BYTE.rounded(again, late), 0))
         m.d.comb += self.result.eq(result)
 
 

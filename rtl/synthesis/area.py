@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +15,8 @@ from msgspec import Struct
 
 from siliconloom.arch.errors import CheckFailed, LoomError
 from siliconloom.rtl.emit import Bundle
+from siliconloom.rtl.synthesis.hierarchy import module_counts, statistics_of
+from siliconloom.rtl.synthesis.timing import NETLIST
 from siliconloom.rtl.synthesis.yosys import YosysError, quoted, run_yosys
 
 Target = Literal["ecp5", "generic"]
@@ -24,6 +27,11 @@ ECP5_LUTS = {"LUT4": 1, "CCU2C": 2, "TRELLIS_DPR16X4": 4}
 REGISTER = re.compile(r"\$_(S|A|AL)?DFF")
 SHARE, DEPTH = 0.02, 3
 """Of a design's cells, those of a module that is told of; how far below the top it may be."""
+CELL = re.compile(r"^\s*cell\s*\(\s*\"?(\w+)\"?\s*\)", re.MULTILINE)
+INVERTS = re.compile(r"function\s*:\s*\"\s*\(?\s*(?:!\s*\(?\s*\w+\s*\)?|\w+\s*')\s*\)?\s*\"")
+TIMING = re.compile(r"\btiming\s*\(")
+LOAD = 20
+"""What an output drives, in the liberty file's unit (fF, mostly): a few gates."""
 LATCHES = "t:$dlatch t:$adlatch t:$dlatchsr t:$sr"
 
 
@@ -84,7 +92,15 @@ class Area(Struct, frozen=True):
     parts: tuple[ModuleArea, ...] = ()
 
 
-def synthesize(bundle: Bundle, target: Target, liberty: Path | None, folder: Path, *, flatten: bool) -> Area:
+def synthesize(
+    bundle: Bundle,
+    target: Target,
+    liberty: Path | None,
+    folder: Path,
+    *,
+    flatten: bool,
+    told: Callable[[int, int], None] = lambda known, modules: None,
+) -> Area:
     """Synthesize the top of ``bundle``.
 
     Parameters
@@ -94,11 +110,14 @@ def synthesize(bundle: Bundle, target: Target, liberty: Path | None, folder: Pat
     target
         Cells to map to.
     liberty
-        Cell library for the target ``generic``.
+        Cell library for the target ``generic``, for the clock of the description; what was mapped to it is left in the
+        folder, as `rtl.synthesis.timing` reads it.
     folder
         An empty folder to work in.
     flatten
         The whole design at once, not each distinct module by itself.
+    told
+        Called with the number of modules that are known and of all, where each is synthesized by itself for an ECP5.
 
     Raises
     ------
@@ -111,31 +130,70 @@ def synthesize(bundle: Bundle, target: Target, liberty: Path | None, folder: Pat
     if liberty is not None:
         _in_liberty(liberty, [f"read_liberty -lib -ignore_miss_func {quoted(liberty.resolve())}"], folder)
     reading = _reading(bundle, folder)
+    memories = [memory["module"] for memory in bundle.sidecar["memories"]]
+    hidden = {Path(name).stem for name in bundle.sidecar["verilog"]}
+    if target == "ecp5" and not flatten:
+        with ThreadPoolExecutor(1) as pool:  # beside the others, since it is one run of Yosys on one processor
+            checked = pool.submit(_check_structure, reading, top, folder)
+            found = statistics_of(module_counts(bundle, folder, told), top)
+            checked.result()
+        return _area(found, cells_of(found, hidden), target, top, hidden, flatten=False, square_units=None)
+    _check_structure(reading, top, folder)
+    if target == "ecp5":
+        mapping = [f"synth_ecp5 -top {top}"]
+    else:  # memories are left to macros: as flip-flops they would outweigh everything
+        mapping = [*(f"blackbox {name}" for name in memories), f"synth {'-flatten ' if flatten else ''}-top {top}"]
+        hidden -= set(memories)
+    finish = ["delete t:$scopeinfo", f"tee -q -o cells.json stat -json -top {top}"]
+    if liberty is not None:
+        library = f"-liberty {quoted(liberty.resolve())}"
+        finish += [f"dfflibmap {library}", f"abc {library}{_timed(bundle, liberty, folder)}", "opt_clean"]
+        finish += [f"tee -q -o library.json stat -json {library} -top {top}"]
+        finish += ["setundef -zero", "splitnets", "opt_clean -purge", f"write_verilog -noattr -noexpr {NETLIST}"]
+    _in_liberty(liberty, [*reading, *mapping, *finish], folder)
+    found = _statistics(folder / "cells.json")
+    if liberty is None:
+        return _area(found, cells_of(found, hidden), target, top, hidden, flatten=flatten, square_units=None)
+    mapped = _statistics(folder / "library.json")
+    square_units = mapped["design"].get("area")
+    return _area(found, cells_of(mapped, hidden), target, top, hidden, flatten=flatten, square_units=square_units)
+
+
+def _timed(bundle: Bundle, liberty: Path, folder: Path) -> str:
+    """Options with which cells are chosen for the clock of the description, where the liberty file has their timing.
+
+    Yosys wants to know what is around the design, so that it puts buffers behind what drives much.
+    """
+    text = liberty.read_text(encoding="utf-8", errors="replace")
+    if TIMING.search(text) is None:
+        return ""
+    _, *cells = re.split(CELL, text)
+    inverter = next((name for name, cell in zip(cells[::2], cells[1::2], strict=True) if INVERTS.search(cell)), None)
+    around = [] if inverter is None else [f"set_driving_cell {inverter}"]
+    (folder / "around.txt").write_text("\n".join([*around, f"set_load {LOAD} [all_outputs]", ""]), encoding="utf-8")
+    return f" -D {round(1e12 / bundle.sidecar['clock_hz'])} -constr around.txt"
+
+
+def _check_structure(reading: Sequence[str], top: str, folder: Path) -> None:
+    """Raise `CheckFailed` for latches, combinational loops and conflicting drivers."""
     try:
         run_yosys([*reading, f"hierarchy -check -top {top}", *structure_checks()], folder)
     except YosysError as error:
         raise CheckFailed(f"{top}: latches, loops or conflicts: {error}") from None
-    memories = [memory["module"] for memory in bundle.sidecar["memories"]]
-    if target == "ecp5":
-        mapping = [f"synth_ecp5 {'' if flatten else '-noflatten '}-top {top}"]
-    else:  # memories are left to macros: as flip-flops they would outweigh everything
-        mapping = [*(f"blackbox {name}" for name in memories), f"synth {'-flatten ' if flatten else ''}-top {top}"]
-    finish = ["delete t:$scopeinfo", f"tee -q -o cells.json stat -json -top {top}"]
-    if liberty is not None:
-        library = f"-liberty {quoted(liberty.resolve())}"
-        finish += [f"dfflibmap {library}", f"abc {library}", "opt_clean"]
-        finish += [f"tee -q -o library.json stat -json {library} -top {top}"]
-    _in_liberty(liberty, [*reading, *mapping, *finish], folder)
-    hidden = {Path(name).stem for name in bundle.sidecar["verilog"]}
-    if target != "ecp5":
-        hidden -= set(memories)
-    found = _statistics(folder / "cells.json")
-    cells = cells_of(found, hidden)
-    registers = sum(n for name, n in cells.items() if name == "TRELLIS_FF" or REGISTER.match(name))
-    area = None
-    if liberty is not None:
-        mapped = _statistics(folder / "library.json")
-        cells, area = cells_of(mapped, hidden), mapped["design"].get("area")
+
+
+def _area(
+    found: Mapping[str, Any],
+    cells: dict[str, int],
+    target: Target,
+    top: str,
+    hidden: Collection[str],
+    *,
+    flatten: bool,
+    square_units: float | None,
+) -> Area:
+    """What Yosys's statistics say; registers are those before a liberty file's cells were chosen."""
+    registers = sum(n for name, n in cells_of(found, hidden).items() if name == "TRELLIS_FF" or REGISTER.match(name))
     return Area(
         yosys=found["creator"].split(" (")[0],
         flattened=flatten,
@@ -145,7 +203,7 @@ def synthesize(bundle: Bundle, target: Target, liberty: Path | None, folder: Pat
         multipliers=cells.get("MULT18X18D", 0),
         block_rams=cells.get("DP16KD", 0),
         logic=luts_of(cells) if target == "ecp5" else sum(cells.values()) - registers,
-        square_units=area,
+        square_units=square_units,
         parts=() if flatten else parts_of(found, top, hidden),
     )
 

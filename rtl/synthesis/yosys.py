@@ -7,6 +7,8 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
 from siliconloom.arch.errors import LoomError
@@ -30,6 +32,13 @@ def require_yosys() -> None:
     """Refuse to go on without Yosys, with what to install."""
     if importlib.util.find_spec("pyosys") is None:
         raise LoomError(f"synthesis needs Yosys: {INSTALL}")
+
+
+@cache
+def yosys_version() -> str:
+    """Yosys's name and version."""
+    require_yosys()
+    return f"Yosys {version('pyosys')}"
 
 
 def run_yosys(commands: Sequence[str], folder: Path) -> str:

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,8 +13,10 @@ from siliconloom.arch import LoomError, load_chip
 from siliconloom.cli import main
 from siliconloom.rtl.emit import build_rtl
 from siliconloom.rtl.synthesis.area import fpga_netlist
-from siliconloom.rtl.synthesis.part import module_ports, part_of
-from siliconloom.rtl.synthesis.place import CAPACITY, excess, frequencies, nextpnr_command
+from siliconloom.rtl.synthesis.devices import PARTS, Device, excess
+from siliconloom.rtl.synthesis.module import module_of, module_ports
+from siliconloom.rtl.synthesis.place import nextpnr_command, placements, seed_of
+from siliconloom.rtl.synthesis.timing import NETLIST, sta_command, static_timing
 from tests.in_turn import in_turn
 
 LIBERTY = Path(__file__).parent / "tiny.lib"
@@ -35,7 +38,7 @@ def synth(capsys, *arguments):
 @pytest.mark.usefixtures("yosys")
 def test_cells_of_an_fpga(capsys):
     found = synth(capsys, *SMALL, "--seeds", "0")
-    assert (found["schema"], found["target"], found["top"]) == ("siliconloom.synthesis/1", "ecp5", "systolic_ws_8")
+    assert (found["schema"], found["target"], found["top"]) == ("siliconloom.synthesis/2", "ecp5", "systolic_ws_8")
     assert found["dsps"] == found["cells"]["MULT18X18D"] == 4
     assert found["flip_flops"] == found["cells"]["TRELLIS_FF"]
     assert found["luts"] >= found["cells"]["LUT4"]
@@ -48,7 +51,7 @@ def test_cells_of_an_fpga(capsys):
 
 @pytest.mark.usefixtures("yosys")
 def test_a_part_is_synthesized_alone(capsys):
-    whole, part = (synth(capsys, *SMALL, "--seeds", "0", *extra) for extra in ([], ["--part", "row2_chained"]))
+    whole, part = (synth(capsys, *SMALL, "--seeds", "0", *extra) for extra in ([], ["--module", "row2_chained"]))
     assert (part["top"], part["synthesized"]) == ("systolic_ws_8_row2_chained", "the module row2_chained alone")
     assert (part["dsps"], part["bounds"]) == (2, [])
     assert 0 < part["flip_flops"] < whole["flip_flops"]
@@ -56,14 +59,16 @@ def test_a_part_is_synthesized_alone(capsys):
 
 @pytest.mark.usefixtures("yosys")
 def test_a_memory_alone_is_left_to_a_macro(capsys):
-    found = synth(capsys, "pim-hbm", "--part", "pim_hbm_sram_256x64", "--target", "generic", "--seeds", "0")
-    assert (found["logic_cells"], found["parts"]) == (0, [])
+    found = synth(capsys, "pim-hbm", "--module", "pim_hbm_sram_256x64", "--target", "generic", "--seeds", "0")
+    assert (found["logic_cells"], found["modules"]) == (0, [])
     assert "1 memories (16,384 bits and more where placed twice) are left to macros" in found["notes"]
 
 
 def test_a_part_has_the_memories_that_it_contains():
     bundle = build_rtl(load_chip("npu-edge-int8"))
-    kept = {name: len(part_of(bundle, name).sidecar["memories"]) for name in ("array", "accumulator", "bank", "banks")}
+    kept = {
+        name: len(module_of(bundle, name).sidecar["memories"]) for name in ("array", "accumulator", "bank", "banks")
+    }
     everything = len(bundle.sidecar["memories"])
     assert kept["array"] == 0
     assert 0 < kept["accumulator"] < everything
@@ -83,7 +88,7 @@ def test_every_part_has_its_ports(name):
 @pytest.mark.usefixtures("yosys")
 @pytest.mark.parametrize("part", in_turn(["semaphore_12", "delay_32x1"], 2))
 def test_ports_with_any_name_and_of_any_author_are_joined(part, tmp_path):
-    bundle = part_of(build_rtl(load_chip("npu-edge-int8")), part)
+    bundle = module_of(build_rtl(load_chip("npu-edge-int8")), part)
     cells = fpga_netlist(bundle, tmp_path)
     ports = [port for port in module_ports(bundle.files[f"{bundle.top}.v"]) if port.name != "clk"]
     assert cells["TRELLIS_FF"] >= sum(port.width for port in ports)
@@ -91,7 +96,7 @@ def test_ports_with_any_name_and_of_any_author_are_joined(part, tmp_path):
 
 @pytest.mark.usefixtures("yosys")
 def test_a_part_has_a_netlist_between_registers(tmp_path):
-    bundle = part_of(
+    bundle = module_of(
         build_rtl(load_chip("systolic-ws-8", [("tile.array.rows", "2"), ("tile.array.cols", "2")])), "row2_chained"
     )
     ports = module_ports(bundle.files[f"{bundle.top}.v"])
@@ -155,25 +160,55 @@ def test_every_element_of_the_library_array_has_its_multiplier(capsys):
 
 
 def test_what_does_not_fit_the_device_is_named():
-    assert excess({"MULT18X18D": 157, "TRELLIS_FF": 10}, 5) == ["157 MULT18X18D of 156"]
-    assert excess({"MULT18X18D": 156}, 83641) == ["83641 LUTs of 83640"]
-    assert excess({}, 0) == []
+    device = PARTS["ecp5-85"]
+    assert excess(device.available, device) == []
+    assert excess(device.available | {"MULT18X18D": 157}, device) == ["157 MULT18X18D of 156"]
+    assert excess(device.available | {"LUT": 83641}, device) == ["83,641 LUT of 83,640"]
 
 
 @pytest.mark.usefixtures("yosys")
 def test_a_design_larger_than_the_device_has_no_frequency(capsys, monkeypatch):
     monkeypatch.setattr("siliconloom.evaluate.synth.nextpnr_command", lambda: ["nextpnr"])
-    monkeypatch.setitem(CAPACITY, "MULT18X18D", 3)
-    found = synth(capsys, *SMALL)
+    monkeypatch.setitem(PARTS, "ecp5-12", Device("LFE5U-12F", 12_144, 3, 32, ()))
+    found = synth(capsys, *SMALL, "--part", "ecp5-12")
     assert found["fmax"] is None
-    assert found["notes"] == ["no Fmax: systolic_ws_8_fpga does not fit the LFE5U-85F: 4 MULT18X18D of 3"]
+    assert found["notes"] == ["no Fmax: systolic_ws_8_fpga does not fit the LFE5U-12F: 4 MULT18X18D of 3"]
+    part = found["part"]
+    assert (part["fits"], part["advice"], part["changes"]) == (False, None, []), "advice is for npu tiles"
+    over = {row["name"]: row["over"] for row in part["resources"]}
+    assert over == {"LUT": 0, "FF": 0, "MULT18X18D": 1, "DP16KD": 0}
+
+
+def test_the_slowest_path_is_told_by_the_names_of_the_verilog():
+    def step(kind, before, after, delay, net=None):
+        ends = {"from": {"cell": before}, "to": {"cell": after}, "type": kind, "delay": delay}
+        return ends if net is None else ends | {"net": net}
+
+    path = [
+        step("clk-to-q", "a.held_TRELLIS_FF_Q_3", "a.held_TRELLIS_FF_Q_3", 0.5),
+        step("routing", "a.held_TRELLIS_FF_Q_3", "x", 1.5, "a.held[3]"),
+        step("routing", "x", "y", 2, "a.$12_LUT4_Z"),
+        step("routing", "y", "a.sum_TRELLIS_FF_Q", 1, "a.total_CCU2C_S0_COUT"),
+        step("setup", "a.sum_TRELLIS_FF_Q", "a.sum_TRELLIS_FF_Q", 0),
+    ]
+    report = {
+        "fmax": {"clk": {"achieved": 200.0}, "other": {"achieved": 300.0}},
+        "critical_paths": [
+            {"from": "<async>", "to": "posedge clk", "path": path[:1]},
+            {"from": "posedge other", "to": "posedge other", "path": path[:1]},
+            {"from": "posedge clk", "to": "posedge clk", "path": path},
+        ],
+    }
+    found = seed_of(7, report)
+    assert (found.seed, found.mhz, found.path) == (7, 200.0, ("a.held", "a.total", "a.sum"))
+    assert found.delay_ns == 5
 
 
 def test_nextpnr_that_stops_is_quoted(tmp_path):
     (tmp_path / "fpga.json").write_text("{}")
     command = [sys.executable, "-c", "print('ERROR: no such thing'); raise SystemExit(1)"]
     with pytest.raises(LoomError, match="nextpnr stopped: ERROR: no such thing"):
-        frequencies(command, tmp_path / "fpga.json", [1])
+        placements(command, tmp_path / "fpga.json", PARTS["ecp5-12"], [1])
 
 
 @pytest.mark.parametrize(
@@ -186,9 +221,13 @@ def test_nextpnr_that_stops_is_quoted(tmp_path):
         ([*SMALL, "--seeds", "-1"], "Invalid value for '--seeds'"),
         ([*SMALL, "--set", "tile.array.operands=fp32"], "not supported: RTL for fp32 operands"),
         (
-            [*SMALL, "--part", "row2_chaned"],
-            "--part: systolic_ws_8 has no module 'row2_chaned'; did you mean 'row2_chained'?",
+            [*SMALL, "--module", "row2_chaned"],
+            "--module: systolic_ws_8 has no module 'row2_chaned'; did you mean 'row2_chained'?",
         ),
+        ([*SMALL, "--part", "ecp5-58"], "--part: must be one of ecp5-12, ecp5-25, ecp5-45, ecp5-85 (got 'ecp5-58')"),
+        ([*SMALL, "--part", "ECP5_85"], "(got 'ECP5_85'); did you mean 'ecp5-85'?"),
+        ([*SMALL, "--part", "array"], "(got 'array'); a module of the design is --module array"),
+        ([*SMALL, "--part", "ecp5-85", "--target", "generic"], "--part: ecp5-85 is an FPGA, for --target ecp5 and no"),
         (["no-such-chip"], "no-such-chip: no such file"),
     ],
 )
@@ -220,3 +259,36 @@ def test_without_yosys_the_command_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setattr("siliconloom.rtl.synthesis.yosys.importlib", missing)
     assert main(["synth", *SMALL]) == 2
     assert capsys.readouterr().err == "loom: synthesis needs Yosys: pip install 'siliconloom[eda]'\n"
+
+
+CELLS_018 = Path("/usr/share/qflow/tech/osu018/osu018_stdcells.lib")
+"""The open 180 nm cells of Oklahoma State University, as Debian's qflow-tech-osu018 installs them."""
+
+
+@pytest.mark.parametrize("period", [1.0, 20.0])
+def test_a_netlist_has_the_clock_that_static_timing_finds(period, tmp_path):
+    """A register, inverters and a register: each pair of inverters takes as much more, whatever clock is asked for."""
+    if sta_command() is None or not CELLS_018.exists():
+        pytest.skip("OpenSTA (sta) and Debian's qflow-tech-osu018 are not both installed")
+    delays = []
+    for inverters in (2, 4, 6, 8):
+        cells = "".join(f"  INVX1 i{n} (.A(w{n}), .Y(w{n + 1}));\n" for n in range(inverters))
+        (tmp_path / NETLIST).write_text(
+            f"module top(clk, a, z); input clk; input a; output z; wire w0; wire w{inverters};\n"
+            f"  DFFPOSX1 first (.CLK(clk), .D(a), .Q(w0));\n{cells}"
+            f"  DFFPOSX1 second (.CLK(clk), .D(w{inverters}), .Q(z));\nendmodule\n"
+        )
+        found = static_timing(sta_command(), CELLS_018, "top", period, tmp_path)
+        assert (found.begins, found.ends, found.cells) == ("w0", "z", inverters + 1)
+        delays.append(1000 / found.mhz)
+    steps = [after - before for before, after in pairwise(delays)]
+    assert steps[0] > 0
+    assert steps[1] == pytest.approx(steps[2], rel=0.05), "a pair more is as slow as the pair before"
+
+
+def test_without_opensta_an_area_has_a_note(capsys, monkeypatch):
+    pytest.importorskip("pyosys")
+    monkeypatch.setattr("siliconloom.evaluate.synth.sta_command", lambda: None)
+    found = synth(capsys, *SMALL, "--liberty", str(LIBERTY))
+    assert (found["fmax"], found["static_timing"]) == (None, None)
+    assert "no Fmax: OpenSTA (sta) is not installed" in found["notes"]

@@ -2,11 +2,10 @@
 
 from operator import attrgetter
 
-from amaranth import Array, Cat, Const, Mux, Signal
+from amaranth import Array, Cat, Const, Mux, Signal, signed
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.rtl.cells.arbiter import FirstComeArbiter
-from siliconloom.rtl.cells.arithmetic import half_even
 from siliconloom.rtl.cells.queue import Queue
 from siliconloom.rtl.cells.semaphore import SemaphoreCounter
 from siliconloom.rtl.formal import Monitor
@@ -173,6 +172,14 @@ class ArbiterContract(Contract):
             self.cover_waits.eq(c.asks.all() & c.first[0] & (ages[0] == 3)),
             self.cover_ties.eq(c.asks.all() & (ages[0] == 1) & (ages[c.users - 1] == 1)),
         ]
+
+
+def half_even(value, places):
+    """A signed value over a power of two, rounded to the nearest, halves to even: as defined, not as it is built."""
+    floor = value >> places
+    rest = (value + Const(0, signed(64)))[:64] & ((1 << places) - 1)[:64]
+    half = ((1 << places) >> 1)[:64]
+    return floor + ((places != 0) & ((rest > half) | ((rest == half) & floor[0])))
 
 
 class AdderContract(Contract):

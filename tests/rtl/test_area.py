@@ -72,3 +72,16 @@ def test_memories_are_block_ram_alone_and_the_rule_of_modules_finds_what_has_gro
             grown = kept | {name: row | {figure: count + count // 40 + 1}}
             assert len(synthesis.worse(grown, kept)) == 1
             assert not synthesis.worse(kept, grown)
+
+
+@pytest.mark.checkout
+@given(st.floats(1, 400), st.floats(0.5, 1.5))
+def test_a_placed_tile_may_be_a_tenth_slower_with_the_same_seeds(mhz, factor):
+    from benchmarks import synthesis
+
+    before = {"tile": {"seeds": [1, 2], "mhz": [mhz * 1.1, mhz]}}
+    now = {"tile": {"seeds": [1, 2], "mhz": [mhz * factor, mhz * 1.2]}}
+    lost = min(factor, 1.2) < 1 - synthesis.SLOWER
+    assert len(synthesis.slower(now, before)) == lost
+    assert not synthesis.slower({"tile": now["tile"] | {"seeds": [1]}}, before), "other seeds are not compared"
+    assert not synthesis.slower(now, {})

@@ -9,7 +9,7 @@ import typer
 
 from siliconloom.commands.options import Chip, Json, Set
 
-EXAMPLES = ("loom synth systolic-ws-8 --seeds 0", "loom synth npu-edge-int8 --part array")
+EXAMPLES = ("loom synth systolic-ws-8 --seeds 0", "loom synth npu-edge-int8 --module array")
 """Shown below the command's help."""
 
 
@@ -26,13 +26,17 @@ def command(
         Path | None, typer.Option("--liberty", metavar="FILE", help="Cell library to map to, for the area.")
     ] = None,
     part: Annotated[
-        str | None, typer.Option("--part", metavar="MODULE", help="One module of the design alone, such as array.")
+        str | None,
+        typer.Option("--part", metavar="FPGA", help="The FPGA to fit: ecp5-12, ecp5-25, ecp5-45 or ecp5-85."),
+    ] = None,
+    module: Annotated[
+        str | None, typer.Option("--module", metavar="MODULE", help="One module of the design alone, such as array.")
     ] = None,
     json_file: Json = None,
 ) -> None:
     """Synthesize a chip's RTL: cells, and clock on an FPGA.
 
-    Yosys counts the cells, nextpnr places them for the frequency.
+    Yosys counts the cells, nextpnr places them for the frequency. With --part it is said what the FPGA has of each.
     """
     from siliconloom.arch import CheckFailed, load_chip
     from siliconloom.arch.document import parse_assignments
@@ -42,11 +46,13 @@ def command(
     from siliconloom.render.synthesis import synthesis_tables
     from siliconloom.render.tables import Terminal, console
 
-    chosen = check_request(target, liberty)
+    chosen = check_request(target, liberty, part)
     check_outputs({"--json": json_file}, (chip, liberty))
     described = load_chip(chip, parse_assignments(sets or []))
     watcher = Terminal(json_file != "-")
-    result = run_synthesis(described, target=chosen, liberty=liberty, seeds=seeds, part=part, watcher=watcher)
+    result = run_synthesis(
+        described, target=chosen, liberty=liberty, seeds=seeds, module=module, part=part, watcher=watcher
+    )
     if json_file != "-":
         synthesis_tables(result, console())
     if json_file is not None:

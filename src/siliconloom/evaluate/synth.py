@@ -3,39 +3,49 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any, get_args
+
+from msgspec import structs
 
 from siliconloom import __version__
 from siliconloom.arch import Chip, LoomError, SystolicArray
 from siliconloom.arch.errors import nearest_name
 from siliconloom.arch.pim import PimTile
 from siliconloom.arch.progress import NOBODY, Watcher
+from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.working import working_folder
+from siliconloom.evaluate.smaller import smaller
 from siliconloom.rtl.array.arithmetic import operand_type
 from siliconloom.rtl.emit import Bundle, build_rtl
 from siliconloom.rtl.pim.bank import LANE_BITS, RESULT_BITS
 from siliconloom.rtl.pim.geometry import pim_geometry
-from siliconloom.rtl.synthesis.area import Area, Target, fpga_netlist, luts_of, synthesize
-from siliconloom.rtl.synthesis.part import part_of
-from siliconloom.rtl.synthesis.place import DEVICE, excess, frequencies, nextpnr_command, version_of
+from siliconloom.rtl.synthesis.area import Area, ModuleArea, Target, fpga_netlist, luts_of, synthesize
+from siliconloom.rtl.synthesis.devices import LARGEST, RESOURCES, Device, device_of, excess, used_of
+from siliconloom.rtl.synthesis.module import module_of
+from siliconloom.rtl.synthesis.place import nextpnr_command, placements, version_of
+from siliconloom.rtl.synthesis.timing import ASSUMED, StaticTiming, sta_command, static_timing
 from siliconloom.rtl.synthesis.yosys import INSTALL, require_yosys
 from siliconloom.sim.dram.memory import effective
 
-SCHEMA = "siliconloom.synthesis/1"
+SCHEMA = "siliconloom.synthesis/2"
 FLATTENED_ELEMENTS = 256
 """Elements up to which an array is synthesized flat; larger ones, and whole npu tiles, module by module."""
 TARGETS: tuple[Target, ...] = get_args(Target)
 
 
-def check_request(target: str | None, liberty: Path | None) -> Target:
-    """The target that was asked for; raises `LoomError` for an unknown one, or a liberty file that is not there."""
+def check_request(target: str | None, liberty: Path | None, part: str | None = None) -> Target:
+    """The target that was asked for; raises `LoomError` for an unknown one or part, or a liberty file not there."""
     if target is not None and target not in TARGETS:
         near = nearest_name(target, TARGETS)
         hint = f"; did you mean '{near}'?" if near else ""
         raise LoomError(f"--target: must be one of {', '.join(TARGETS)} (got '{target}'){hint}")
+    if part is not None:
+        device_of(part)
+        if target == "generic" or liberty is not None:
+            raise LoomError(f"--part: {part} is an FPGA, for --target ecp5 and no --liberty")
     if liberty is not None:
         if target == "ecp5":
             raise LoomError("--liberty: is for --target generic (got --target ecp5)")
@@ -53,10 +63,11 @@ def synth(
     target: Target = "ecp5",
     liberty: Path | None = None,
     seeds: int = 1,
+    module: str | None = None,
     part: str | None = None,
     watcher: Watcher = NOBODY,
 ) -> dict[str, Any]:
-    """Synthesize the RTL of ``chip``; the result follows the schema ``siliconloom.synthesis/1``.
+    """Synthesize the RTL of ``chip``; the result follows the schema ``siliconloom.synthesis/2``.
 
     Parameters
     ----------
@@ -68,15 +79,18 @@ def synth(
         Cell library to map gates to, for their area.
     seeds
         Placements to try for the frequency; 0 for none.
-    part
+    module
         A module of the design, to be synthesized alone; without the prefix of its name.
+    part
+        Name of the FPGA (`rtl.synthesis.devices`) that the design is held against, and placed on; what is not held
+        against one is placed on the largest.
     watcher
         Is told what is under way.
 
     Raises
     ------
     LoomError
-        When a tool is missing or refuses its input, the description has no RTL, or no such part.
+        When a tool is missing or refuses its input, the description has no RTL, or there is no such module or part.
     CheckFailed
         When the Verilog has latches, combinational loops or drivers in conflict.
     """
@@ -87,22 +101,33 @@ def synth(
     notes: list[str] = []
     with watcher.stage(f"generating {chip.name} ...") as say, working_folder("synth") as folder:
         bundle = build_rtl(chip)
-        if part is not None:
-            bundle = part_of(bundle, part)
-        say(f"Yosys: {bundle.top} for {liberty.name if liberty else target} ...")
+        if module is not None:
+            bundle = module_of(bundle, module)
+        what = f"Yosys: {bundle.top} for {liberty.name if liberty else target}"
+        say(f"{what} ...")
         small = array is not None and array.rows * array.cols <= FLATTENED_ELEMENTS
-        flatten = small and ("program_words" not in bundle.sidecar["parameters"] or part is not None)
-        area = synthesize(bundle, target, liberty, folder, flatten=flatten)
+        flatten = small and ("program_words" not in bundle.sidecar["parameters"] or module is not None)
+
+        def known(done: int, modules: int) -> None:
+            say(f"{what}, {done} of {modules} modules ...")
+
+        area = synthesize(bundle, target, liberty, folder, flatten=flatten, told=known)
+        used = used_of(area.cells, area.luts)
+        held = None if part is None else _held_against(chip, part, used, area, module)
         placed = None
         if target == "ecp5" and seeds:
-            placed = _place(bundle, area, folder, seeds, say, notes)
+            placed = _place(bundle, used, device_of(part or LARGEST), folder, seeds, say, notes)
+        timed = None
+        if liberty is not None:
+            say(f"OpenSTA: {bundle.top} ...")
+            timed = _static_timing(bundle, liberty, folder, notes)
     if not area.flattened:
         notes.append("synthesized module by module: nothing is shared or simplified across module borders")
     memories = bundle.sidecar["memories"]
     if target == "generic" and memories:
         bits = sum(m["width"] * m["depth"] for m in memories)
         notes.append(f"{len(memories)} memories ({bits:,} bits and more where placed twice) are left to macros")
-    mhz = placed["mhz"] if placed else []
+    mhz = placed["mhz"] if placed else [timed.mhz] if timed else []
     return {
         "schema": SCHEMA,
         "version": __version__,
@@ -119,27 +144,32 @@ def synth(
         "dsps": area.multipliers if target == "ecp5" else None,
         "block_rams": area.block_rams if target == "ecp5" else None,
         "logic_cells": area.logic,
-        "parts": [
-            {
-                "module": "/".join(part.path),
-                "instances": part.instances,
-                "cells": part.cells,
-                "flip_flops": part.registers,
-                "luts": part.luts if target == "ecp5" else None,
-                "dsps": part.multipliers if target == "ecp5" else None,
-                "block_rams": part.block_rams if target == "ecp5" else None,
-            }
-            for part in area.parts
-        ],
+        "part": held,
+        "modules": [_module(each, target) for each in area.parts],
         "area": None
         if area.square_units is None
         else {"liberty": liberty.name if liberty else "", "cells": area.square_units},
         "fmax_mhz": mhz,
         "fmax": {"min": min(mhz), "median": median(mhz), "max": max(mhz)} if mhz else None,
         "place_and_route": {k: v for k, v in placed.items() if k != "mhz"} if placed else None,
-        "bounds": [] if part is not None else pim_bounds(chip, area) if array is None else bounds(array, area),
+        "static_timing": None if timed is None else structs.asdict(timed) | {"assumed": ASSUMED},
+        "bounds": [] if module is not None else pim_bounds(chip, area) if array is None else bounds(array, area),
         "notes": notes,
         "seconds": time.perf_counter() - began,
+    }
+
+
+def _module(each: ModuleArea, target: Target) -> dict[str, Any]:
+    """What one kind of module takes, with all that it contains."""
+    ecp5 = target == "ecp5"
+    return {
+        "module": "/".join(each.path),
+        "instances": each.instances,
+        "cells": each.cells,
+        "flip_flops": each.registers,
+        "luts": each.luts if ecp5 else None,
+        "dsps": each.multipliers if ecp5 else None,
+        "block_rams": each.block_rams if ecp5 else None,
     }
 
 
@@ -176,8 +206,53 @@ def pim_bounds(chip: Chip, area: Area) -> list[dict[str, Any]]:
     return [{"name": name, "floor": floor, "found": got, "holds": got >= floor} for name, floor, got in made]
 
 
+def _held_against(chip: Chip, part: str, used: Mapping[str, int], area: Area, module: str | None) -> dict[str, Any]:
+    """What a design takes of an FPGA and whether it fits; of a whole npu tile that does not, what would."""
+    device = device_of(part)
+    available = device.available
+    over = excess(used, device)
+    advice = None
+    if over and module is None and isinstance(chip.tile, NpuTile):
+        advice = smaller(chip, device, used, area.parts)
+    return {
+        "name": part,
+        "device": device.name,
+        "resources": [
+            {
+                "name": name,
+                "used": used[name],
+                "available": available[name],
+                "over": max(0, used[name] - available[name]),
+            }
+            for name in RESOURCES
+        ],
+        "fits": not over,
+        "advice": None if advice is None else advice.line(),
+        "changes": [] if advice is None else [{"key": key, "value": value} for key, value in advice.changes],
+    }
+
+
+def _static_timing(bundle: Bundle, liberty: Path, folder: Path, notes: list[str]) -> StaticTiming | None:
+    """The netlist's timing, or a note that says why there is none."""
+    command = sta_command()
+    if command is None:
+        notes.append("no Fmax: OpenSTA (sta) is not installed")
+        return None
+    try:
+        return static_timing(command, liberty, bundle.top, 1e9 / bundle.sidecar["clock_hz"], folder)
+    except LoomError as error:
+        notes.append(f"no Fmax: {error}")
+        return None
+
+
 def _place(
-    bundle: Bundle, area: Area, folder: Path, seeds: int, say: Callable[[str], None], notes: list[str]
+    bundle: Bundle,
+    used: Mapping[str, int],
+    device: Device,
+    folder: Path,
+    seeds: int,
+    say: Callable[[str], None],
+    notes: list[str],
 ) -> dict[str, Any] | None:
     """Frequencies of the FPGA top, or a note that says why there are none."""
     command = nextpnr_command()
@@ -185,18 +260,26 @@ def _place(
         notes.append(f"no Fmax: nextpnr is not installed; {INSTALL} brings it")
         return None
     top = bundle.sidecar["fpga"]["top"]
-    too_much = excess(area.cells, area.luts)
+    too_much = excess(used, device)
     if not too_much:
         say(f"Yosys: {top} ...")
         cells = fpga_netlist(bundle, folder)
-        too_much = excess(cells, luts_of(cells))
+        too_much = excess(used_of(cells, luts_of(cells)), device)
     if too_much:
-        notes.append(f"no Fmax: {top} does not fit the {DEVICE}: {', '.join(too_much)}")
+        notes.append(f"no Fmax: {top} does not fit the {device.name}: {', '.join(too_much)}")
         return None
 
     def ended(runs: int) -> None:
         say(f"nextpnr: {top}, {runs} of {seeds} seeds placed and routed ...")
 
     ended(0)
-    mhz = frequencies(command, folder / "fpga.json", range(1, seeds + 1), progress=ended)
-    return {"tool": version_of(command), "device": DEVICE, "top": top, "seeds": list(range(1, seeds + 1)), "mhz": mhz}
+    found = placements(command, folder / "fpga.json", device, range(1, seeds + 1), progress=ended)
+    slowest = min(found, key=lambda each: each.mhz)
+    return {
+        "tool": version_of(command),
+        "device": device.name,
+        "top": top,
+        "seeds": [each.seed for each in found],
+        "mhz": [each.mhz for each in found],
+        "critical_path": {"seed": slowest.seed, "delay_ns": slowest.delay_ns, "through": list(slowest.path)},
+    }

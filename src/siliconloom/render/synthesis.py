@@ -28,23 +28,41 @@ def synthesis_tables(result: dict[str, Any], out: Console) -> None:
         lines += [("gates", f"{result['logic_cells']:,}"), ("flip-flops", f"{result['flip_flops']:,}")]
     if result["area"] is not None:
         lines.append(("area", f"{result['area']['cells']:,.0f} in the unit of {result['area']['liberty']}"))
-    if result["fmax"] is not None:
+    if result["static_timing"] is not None:
+        timed = result["static_timing"]
+        lines += [
+            ("Fmax", f"{result['fmax']['max']:.1f} MHz, {timed['tool']}: {timed['assumed']}"),
+            ("slowest path", f"{timed['begins']} to {timed['ends']}, {timed['cells']} cells"),
+        ]
+    elif result["fmax"] is not None:
         fmax, run = result["fmax"], result["place_and_route"]
         seeds = f"{len(result['fmax_mhz'])} seed" + "s" * (len(result["fmax_mhz"]) > 1)
         lines += [
             ("Fmax", f"{fmax['median']:.1f} MHz; {fmax['min']:.1f} to {fmax['max']:.1f} over {seeds}"),
             ("", f"{run['tool']}, {run['device']}, {run['top']}"),
         ]
+        if run["critical_path"]["through"]:
+            lines.append(
+                (
+                    "slowest path",
+                    f"{run['critical_path']['delay_ns']:.1f} ns: {_short(run['critical_path']['through'])}",
+                )
+            )
     for label, text in lines:
         out.print(f"  {label:12s} {text}", soft_wrap=True)
     for note in result["notes"]:
         out.print(f"note: {note}", style="yellow", soft_wrap=True, markup=False)
+    if result["part"] is not None:
+        out.print()
+        out.print(_resources_table(result["part"]))
+        if result["part"]["advice"] is not None:
+            out.print(result["part"]["advice"], soft_wrap=True, markup=False, highlight=False)
     out.print()
     cells = [(name, f"{count:,}") for name, count in sorted(result["cells"].items(), key=lambda item: -item[1])]
     out.print(table("cells", [("type", "left"), ("number", "right")], cells))
     out.print()
-    if result["parts"]:
-        out.print(_parts_table(result))
+    if result["modules"]:
+        out.print(_modules_table(result))
         out.print()
     if result["bounds"]:
         floors = [
@@ -54,14 +72,34 @@ def synthesis_tables(result: dict[str, Any], out: Console) -> None:
         out.print(table("bounds", columns, floors))
 
 
-def _parts_table(result: dict[str, Any]) -> Table:
+def _resources_table(part: dict[str, Any]) -> Table:
+    """What is used of an FPGA, and by how much too much it is."""
+    rows = [
+        (
+            each["name"],
+            f"{each['used']:,}",
+            f"{each['available']:,}",
+            f"{each['over']:,} too many" if each["over"] else "yes",
+        )
+        for each in part["resources"]
+    ]
+    columns = [("resource", "left"), ("used", "right"), ("available", "right"), ("fits", "left")]
+    return table(f"{part['name']}, {part['device']}", columns, rows)
+
+
+def _short(path: list[str]) -> str:
+    """Both ends of a path, and how much lies between."""
+    return path[0] if len(path) == 1 else f"{path[0]} to {path[-1]}, through {len(path)} signals"
+
+
+def _modules_table(result: dict[str, Any]) -> Table:
     """Modules, each indented under the one that contains it, with all that they contain."""
     kinds = {"luts": "LUT", "flip_flops": "FF", "dsps": "DSP", "block_rams": "BRAM"}
     if result["luts"] is None:
         kinds = {"cells": "cells", "flip_flops": "FF"}
     rows = []
-    for part in result["parts"]:
+    for part in result["modules"]:
         depth, name = part["module"].count("/"), part["module"].rpartition("/")[2]
         rows.append((f"{'  ' * depth}{name}", f"{part['instances']:,}", *(f"{part[kind]:,}" for kind in kinds)))
     columns = [("module", "left"), ("instances", "right"), *((name, "right") for name in kinds.values())]
-    return table("parts, each with what it contains", columns, rows)
+    return table("modules, each with what it contains", columns, rows)

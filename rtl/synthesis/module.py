@@ -33,7 +33,7 @@ def module_ports(text: str) -> list[ModulePort]:
     return [ModulePort(name, int(high or 0) + 1, direction == "input") for direction, high, name in found]
 
 
-def part_of(bundle: Bundle, name: str) -> Bundle:
+def module_of(bundle: Bundle, name: str) -> Bundle:
     """The design whose top is a module of ``bundle``.
 
     Its FPGA top feeds every input from a shift register and takes every output into a register, whose bits are
@@ -52,7 +52,7 @@ def part_of(bundle: Bundle, name: str) -> Bundle:
         hint = f"; did you mean '{near}'?" if near else ""
         more = f" and {len(modules) - SHOWN} more" if len(modules) > SHOWN else ""
         raise LoomError(
-            f"--part: {bundle.top} has no module '{name}'{hint}; it has {', '.join(sorted(modules)[:SHOWN])}{more}"
+            f"--module: {bundle.top} has no module '{name}'{hint}; it has {', '.join(sorted(modules)[:SHOWN])}{more}"
         )
     top = f"{prefix}{name}"
     fpga = f"{top}_between_registers"
@@ -112,4 +112,4 @@ def _slices(vector: str, ports: list[ModulePort]) -> list[str]:
     return made
 
 
-__all__ = ["ModulePort", "harness", "module_ports", "part_of"]
+__all__ = ["ModulePort", "harness", "module_ports", "module_of"]
