@@ -6,7 +6,7 @@ from functools import reduce
 from operator import and_, or_
 from typing import Any
 
-from amaranth import Array, Cat, Const, Module, Mux, Signal
+from amaranth import Array, Cat, Module, Mux, Signal
 from amaranth.hdl import Value
 from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out
@@ -111,8 +111,8 @@ class Fetch(Circuit):
 class SequencerCircuit(Circuit):
     """Executes loops and dispatches every other instruction, one after the other.
 
-    A loop's start or back-edge takes ``loop_cycles``, a dispatch ``issue_cycles``, of which all but the last multiply
-    for the addresses, some loop levels a cycle; in the last the entry enters its queue, as soon as that has room.
+    A loop's start or back-edge takes ``loop_cycles``, a dispatch ``issue_cycles``, of which all but the last sum up the
+    addresses, some loop levels a cycle; in the last the entry enters its queue, as soon as that has room.
 
     Members
     -------
@@ -157,15 +157,15 @@ class SequencerCircuit(Circuit):
         for unit, layout in QUEUES.items():
             ports |= {f"to_{unit}": Out(stream.Signature(layout))}
         super().__init__(library, library.name("sequencer"), ports, reset=True)
-        # What a proof may look at: the word in front is valid; the cycle of its execution; open loops, and where each
-        # begins, its index and its count; addresses as far as they are summed up.
+        # Registers, which a proof may look at: the word in front is valid; the cycle of its execution; open loops, and
+        # where each begins, its index and its count.
         self.valid = Signal()
         self.phase = Signal(range(max(geometry.issue_cycles, geometry.loop_cycles, 2)))
         self.level = Signal(range(LEVELS + 1))
         self.begin = [Signal(count, name=f"begin_{i}") for i in range(LEVELS)]
         self.index = [Signal(SIZE_BITS, name=f"index_{i}") for i in range(LEVELS)]
         self.count = [Signal(SIZE_BITS, name=f"count_{i}") for i in range(LEVELS)]
-        self.sums = {name: Signal(width, name=f"{name}_address") for name, width in ADDRESSES.items()}
+        self.sums = {name: Signal(width, name=f"{name}_sum", reset_less=True) for name, width in ADDRESSES.items()}
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
@@ -297,16 +297,14 @@ class SequencerCircuit(Circuit):
     def _addresses(
         self, m: Module, words: dict[str, Any], index: list[Signal], phase: Signal
     ) -> tuple[dict[str, Signal], dict[str, Value]]:
-        """Affine addresses: a cycle of a dispatch, but the last, multiplies some levels' terms, the next one adds them.
+        """Affine addresses: all but the last cycle of a dispatch add some levels' terms, the last base and slot.
 
-        So the products are registers, in front of which nothing but a multiplier stands. ``words`` has the fields of
-        the word that each address is taken from, or a choice between two. Returns the addresses, which are whole in
-        the last cycle, and whether each of the local ones is in its second slot.
+        ``words`` has the fields of the word that each address is taken from, or a choice between two. Returns the
+        addresses, and whether each of the local ones is in its second slot.
         """
         steps = self.geometry.issue_cycles - 1
         per_step = -(-LEVELS // steps)
-        results: dict[str, Signal] = {}
-        turned: dict[str, Value] = {}
+        results, turned = {}, {}
         for name, width in ADDRESSES.items():
             if name == "memory":
                 parts = ("base", *(f"stride{i}" for i in range(LEVELS)))
@@ -319,26 +317,25 @@ class SequencerCircuit(Circuit):
                 either, one, other = word
                 pick = {part: Mux(either, one[f"{name}.{part}"], other[f"{name}.{part}"]) for part in parts}
             total = self.sums[name]
-            before = Signal(width, name=f"{name}_before", reset_less=True)
-            products = [Signal(width, name=f"{name}_product_{i}", reset_less=True) for i in range(per_step)]
+            term = Signal(width, name=f"{name}_term")
             with m.Switch(phase):
                 for step in range(steps):
                     levels = range(step * per_step, min((step + 1) * per_step, LEVELS))
                     with m.Case(step):
-                        terms = [(index[i].as_unsigned() * pick[f"stride{i}"].as_signed())[:width] for i in levels]
-                        terms += [Const(0, width)] * (per_step - len(terms))
-                        m.d.sync += [product.eq(term) for product, term in zip(products, terms, strict=True)]
-            begin: Value = pick["base"]
-            if name != "memory":
-                odd = (Cat(*(i[0] for i in index)) & pick["parity"]).xor() ^ pick["odd"]
-                begin = pick["base"] + Mux(odd, pick["slot"], 0)
-                turned[name] = odd
-            m.d.comb += total.eq(sum(products, before))
+                        products = [(index[i].as_unsigned() * pick[f"stride{i}"].as_signed())[:width] for i in levels]
+                        m.d.comb += term.eq(sum(products[1:], products[0]) if products else 0)
             with m.If(phase == 0):
-                m.d.sync += before.eq(begin)
+                m.d.sync += total.eq(term)
             with m.Elif(phase < steps):
-                m.d.sync += before.eq(total)
-            results[name] = total
+                m.d.sync += total.eq(total + term)
+            result = Signal(width, name=f"{name}_address")
+            if name == "memory":
+                m.d.comb += result.eq(pick["base"] + total)
+            else:
+                odd = (Cat(*(i[0] for i in index)) & pick["parity"]).xor() ^ pick["odd"]
+                m.d.comb += result.eq(pick["base"] + total + Mux(odd, pick["slot"], 0))
+                turned[name] = odd
+            results[name] = result
         return results, turned
 
 

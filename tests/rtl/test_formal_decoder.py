@@ -176,28 +176,26 @@ class SequencerContract(Contract):
                 choices.append(implies(sent, entry.split == compute["split"]))
             if "indexed" in members:
                 choices.append(implies(sent, entry.indexed == (opcode == Opcode.GATHER)))
-        starts = {}
         for name, total in c.sums.items():
             fields = self.addressed(name, opcode, *words)
             result, slot = Signal(len(total), name=f"{name}_wanted"), 0
             if f"{name}.slot" in fields:
                 slot = Mux((parity & fields[f"{name}.parity"]).xor() ^ fields[f"{name}.odd"], fields[f"{name}.slot"], 0)
-            starts[name] = (fields[f"{name}.base"] + slot)[: len(total)]
-            m.d.comb += result.eq(starts[name] + self.terms(m, total, name, fields, index, LEVELS))
+            m.d.comb += result.eq(fields[f"{name}.base"] + self.terms(m, total, name, fields, index, LEVELS) + slot)
             for unit, entry in entries.items():
                 place = "local" if name == "a" and unit in ("load", "store") else name
                 if place in QUEUES[unit].members:
                     used = valid[unit] & (entry.indexed if (unit, name) == ("load", "b") else 1)
                     addresses.append(implies(used, entry[place] == result))
         steps = c.geometry.issue_cycles - 1
-
-        def so_far(name, total, done):
-            levels = min(done * -(-LEVELS // steps), LEVELS)
-            terms = self.terms(m, total, name, self.addressed(name, opcode, *words), index, levels)
-            return (starts[name] + terms)[: len(total)]
-
         summed = [
-            implies(phase == done, total == so_far(name, total, done))
+            implies(
+                phase == done,
+                total
+                == self.terms(
+                    m, total, name, self.addressed(name, opcode, *words), index, min(done * -(-LEVELS // steps), LEVELS)
+                ),
+            )
             for name, total in c.sums.items()
             for done in range(1, steps + 1)
         ]
