@@ -159,7 +159,7 @@ def _fill(staging: Path, files: Mapping[str, str], folder: Path, kept: list[str]
     for name in kept:
         old, new = folder / name, staging / name
         if old.is_dir() and not old.is_symlink():
-            new.mkdir(exist_ok=True)
+            new.mkdir(parents=True, exist_ok=True)
             shutil.copymode(old, new)
         else:
             new.parent.mkdir(parents=True, exist_ok=True)

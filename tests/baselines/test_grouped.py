@@ -129,3 +129,22 @@ def test_a_sum_of_experts_reads_all_of_them():
     kernels = kernels_of(load_workload("deepseek-v3", [("phase", "decode"), ("context", "100"), ("layers", "5")]))
     (combine,) = [k for k in kernels if k.operator == "moe_layer.combine"]
     assert compulsory_bytes(make_operations([combine.row]))[0] >= 2 * 7168 * (9 + 1)  # eight, the shared one, the sum
+
+
+def test_what_limits_grouped_products():
+    """Few rows wait for their launch, rows of all experts for weights, many for arithmetic, codes to be unpacked."""
+    few = row(m=1, n=256, k=256)
+    weights, many = row(m=512, n=14336, k=4096, batch=8), row(m=65536, n=14336, k=4096, batch=8)
+    codes = make_operations([weights | {"weights": "int4", "group": 32}])
+    gpu = load_gpu("h100")
+    assert mechanism(gpu, make_operations([few, weights, many])).bound == ["launch", "memory", "compute"]
+    slow = gpu.model_copy(update={"integer": gpu.integer // 8, "vector": {k: v // 8 for k, v in gpu.vector.items()}})
+    assert mechanism(slow, codes).seconds > 1.3 * mechanism(gpu, codes).seconds  # every tile unpacks its codes anew
+
+
+def test_narrow_products_have_small_tiles():
+    """Tiles of 64 rows where there are at most 128 columns, of which the large ones would leave half empty."""
+    narrow, wide = mechanism(
+        load_gpu("h100"), make_operations([row(m=32 * 8192, n=n, k=4096) for n in (128, 129)])
+    ).seconds
+    assert wide > 1.05 * narrow

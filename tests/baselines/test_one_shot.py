@@ -71,6 +71,13 @@ def test_the_switch_and_two_shots_begin_where_the_program_says():
     assert one_shot.ways(*asked, np.full(4, 8), sizes).tolist() == [1, 3, 3, 0]
     assert one_shot.ways(*asked, np.full(4, 4), sizes).tolist() == [1, 1, 0, 0]
     assert one_shot.ways(*asked, np.full(2, 4), np.array([512 * 1024, 32 * 2**20])).tolist() == [2, 2]
+    assert one_shot.ways(*asked, np.full(4, 6), np.array([2**18 - 2, 2**18, 2**19, 2**26])).tolist() == [1, 2, 3, 3]
+    ampere = load_gpu("a100"), "vllm", own
+    assert one_shot.ways(*ampere, np.full(2, 2), np.array([2**23 - 2, 2**23])).tolist() == [1, 0]
+    trt = load_efficiency("hopper").one_shot_by["tensorrt-llm"]
+    for card, most in (("a100", 2**20), ("h100", 2**23)):
+        around = np.array([most, most + 2])
+        assert one_shot.ways(load_gpu(card), "tensorrt-llm", trt, np.full(2, 2), around).tolist() == [1, 0]
     blackwell = load_gpu("b200"), "vllm", own
     assert one_shot.ways(*blackwell, np.full(3, 8), np.array([2**20, 2**20 + 2, 2**27])).tolist() == [2, 3, 3]
     assert one_shot.ways(load_gpu("a100"), "vllm", own, np.full(3, 8), sizes[1:]).tolist() == [2, 0, 0]
@@ -85,3 +92,17 @@ def test_a_step_of_vllm_has_its_all_reduces():
         asked = ("all_reduce", size, 1, 8)
         assert own.fabrics[0].seconds(*asked) == seconds("h100", [reduce(8, size)], "vllm")
         assert own.fabrics[0].seconds(*asked) < cluster.fabrics[0].seconds(*asked)
+
+
+def test_small_ones_wait_and_large_ones_move():
+    rows = make_operations([reduce(8, 64), reduce(8, 2**26), reduce(2, 64), reduce(2, 2**22)])
+    assert predict(load_gpu("h100"), rows, software="vllm").bound == ["latency", "link", "latency", "link"]
+
+
+def test_in_the_switch_each_gpu_sends_all_and_takes_its_part():
+    """Of two buffers the time between them is (1 + 1/n) of their difference at the link's share."""
+    small, large = seconds("h100", [reduce(8, 2**25), reduce(8, 2**26)], "vllm")
+    share = load_efficiency("hopper").one_shot_by["vllm"].switch.share
+    assert large - small == pytest.approx(2**25 * (1 + 1 / 8) / (450e9 * share))
+    six = seconds("h100", [reduce(6, 2**25), reduce(6, 2**26)], "vllm")
+    assert six[1] - six[0] == pytest.approx(2**25 * (1 + 1 / 6) / (450e9 * share))

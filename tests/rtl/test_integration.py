@@ -60,9 +60,11 @@ def test_without_flows_nothing_changes_and_with_them_only_their_folders_come_to_
 
 def test_a_folder_with_flows_is_exchanged_for_one_without(tmp_path):
     tools().write(tmp_path / "rtl")
-    (tmp_path / "rtl" / "litex" / "notes.txt").write_text("mine")
+    (tmp_path / "rtl" / "litex" / "build" / "gateware").mkdir(parents=True)  # as the simulation leaves it
+    (tmp_path / "rtl" / "litex" / "build" / "gateware" / "sim.v").write_text("mine")
     npu().write(tmp_path / "rtl")
-    assert [path.name for path in (tmp_path / "rtl" / "litex").iterdir()] == ["notes.txt"]
+    kept = (path for path in (tmp_path / "rtl" / "litex").rglob("*") if path.is_file())
+    assert [str(path.relative_to(tmp_path / "rtl")) for path in kept] == ["litex/build/gateware/sim.v"]
     assert not (tmp_path / "rtl" / "vivado").exists()
 
 
