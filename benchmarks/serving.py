@@ -107,14 +107,14 @@ def fit_clients() -> Stack:
     What a step takes is added to what it takes without a host, which ten waves of requests hardly move.
     """
     runs = [r for r in client_runs() if (r.prompt, r.output) == FITTED]
-    bare = np.array([simulated(run, replace(STACKS["vllm"], step=0.0, sequence=0.0))[1] for run in runs])
+    bare = np.array([simulated(run, replace(STACKS["vllm"], step=0.0, sequence=0.0, shared=0.0))[1] for run in runs])
     measured = np.array([run.tpot_s for run in runs])
     clients = np.array([run.clients for run in runs])
     best = min(
         ((step, each) for step in STEPS.tolist() for each in EACH.tolist()),
         key=lambda p: float((((bare + p[0] + p[1] * clients) / measured - 1) ** 2).sum()),
     )
-    return replace(STACKS["vllm"], step=best[0], sequence=best[1])
+    return replace(STACKS["vllm"], step=best[0] - STACKS["vllm"].shared, sequence=best[1])
 
 
 class MeasuredRequests(Struct, frozen=True):
