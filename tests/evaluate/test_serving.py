@@ -436,7 +436,7 @@ def test_a_service_in_a_pipeline_is_between_its_bounds():
         for more in ((), (("plan.pipeline", "2"),))
     )
     assert staged["tpot_s"]["mean"] > alone["tpot_s"]["mean"]
-    assert 0.35 < staged["busy"] < 0.5  # two stages in turn, and the host before them
+    assert 0.3 < staged["busy"] < 0.5  # two stages in turn, and the host before them
 
 
 @settings(max_examples=25, deadline=None)
