@@ -99,12 +99,13 @@ def _staying(tasks: Sequence[Task], tile: NpuTile, chip: Chip, least: Mapping[st
         beside = room_for_rows(tile, {**least, "weights": columns})
         # beside columns of a part of the depth all rows that stay have their sums at once
         line = shape.halves * int(layout.sums(1, panel))
-        summed = sums_room(tile) * (4 - CONTEXT_SHARES[0]) // (4 * SLOTS * line) * int(layout.a_local(shape.k))
+        pitch = int(layout.a_local(shape.k))
+        summed = sums_room(tile) * (4 - CONTEXT_SHARES[0]) // (4 * SLOTS * line) * pitch
         for room in {most, (most + beside) // 2, beside, min(most, summed)}:
             sizes = (-(-shape.m // (parts * FINE)) * FINE for parts in range(1, PARTS + 1))
-            rows = next((rows for rows in sizes if rows * layout.a_local(shape.k) <= room), 0)
+            rows = next((rows for rows in sizes if rows * pitch <= room), 0)
             if rows and not layout.blocks:
-                size = -(-rows * int(layout.a_local(shape.k)) // SLOTS)
+                size = int(layout.kept_needs(rows, wide, shape.k)["moving"])
                 work[size] = work.get(size, 0) + task.operator.macs * task.operator.repeat
     return sorted(work, key=lambda size: (-work[size], size))[:MOST_STAYING]
 

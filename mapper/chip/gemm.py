@@ -155,18 +155,18 @@ class GemmLowering:
 
     def _columns_for(self, batch: Walk, n: Walk, rows: Walk, held: Ring) -> None:
         """A tile of columns for all rows that stay, which are loaded for the first one."""
-        builder, weights, shape, layout = self.context.builder, self.context.rings.weights, self.shape, self.layout
+        builder, weights, layout = self.context.builder, self.context.rings.weights, self.layout
         if self.tiling.resident:
             self._load_b(batch, n, None, weights)
             builder.barrier(Unit.MATMUL, wait=weights.full_bit)
         if self.scales == "tile":
             self._open_scales(batch, n)
-        tall = int(layout.result_rows(self.tiling.m, self.tiling.n, self.tiling.k))
-        line, size = int(layout.a_local(shape.k)), shape.dtype.size
+        tall, deep, block = map(int, layout.kept_blocks(self.tiling.m, self.tiling.n, self.tiling.k))
         for part in self.nest.walk(rows.size, tall):
             m = BlockPart(part.segment, part.loop, rows)
             for k, second in self._depths():
-                place = affine(part.start * line + size(k.start), (part.loop, part.size * line), (k.loop, size(k.step)))
+                first = part.start // tall + k.start // deep
+                place = affine(first * block, (part.loop, block), (k.loop, k.step // deep * block))
                 waits = releases = 0
                 if not self.tiling.resident:
                     self._load_b(batch, n, k, second)
@@ -178,8 +178,7 @@ class GemmLowering:
                         builder.barrier(Unit.LOAD, first_wait=waits_for, first=levels)
                     self._load_part(batch, m, k, held, place)
                     waits |= held.full_bit
-                pitch = line if k.size < shape.k else 0
-                self._multiply(n, m, k, held, second, waits, releases, place, pitch)
+                self._multiply(n, m, k, held, second, waits, releases, place)
                 if releases:
                     second.read()
             self._epilogue(batch, n, m)
@@ -191,7 +190,7 @@ class GemmLowering:
 
     def _load_part(self, batch: Walk, m: Walk, k: Walk, held: Ring, place: Address) -> None:
         """What a product takes of rows that stay, to its ``place`` among them."""
-        layout, size, row = self.layout, self.shape.dtype.size, self.layout.a_row
+        size, row = self.shape.dtype.size, self.layout.a_row
         base = self.a_base + _start(m) * row + size(k.start)
         where = affine(base, (batch.loop, self.a_bytes), *_steps(m, row), (k.loop, size(k.step)))
         self.nest.load(
@@ -202,8 +201,8 @@ class GemmLowering:
             where,
             opens=False,
             within=place,
-            local_pitch=int(layout.a_local(self.shape.k)),
-            fills=k.size == self.shape.k,
+            local_pitch=int(self.layout.a_local(k.size)),
+            fills=True,
         )
 
     def _walk(self, over_n: bool) -> Iterator[Walk]:
@@ -261,16 +260,7 @@ class GemmLowering:
             rings.moving.read()
 
     def _multiply(
-        self,
-        n: Walk,
-        m: Walk,
-        k: Walk,
-        moved: Ring,
-        second: Ring,
-        waits: int,
-        releases: int,
-        place: Address = NOWHERE,
-        pitch: int = 0,
+        self, n: Walk, m: Walk, k: Walk, moved: Ring, second: Ring, waits: int, releases: int, place: Address = NOWHERE
     ) -> None:
         """One tile product, or one for each half that is gated; rows begin at ``place`` in their slot."""
         rings = self.context.rings
@@ -298,7 +288,6 @@ class GemmLowering:
                 last=last if ends else 0,
                 accumulate=k.first is None,
                 a_offset=place,
-                pitch=pitch,
                 packing=self.shape.packing,
                 b_offset=number * layout.b_tile(n.size, k.size) // halves,
                 c_offset=Address(base=number * int(layout.sums(m.size, half))),

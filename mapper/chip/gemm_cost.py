@@ -83,7 +83,7 @@ def gemm_costs(
 
     The sizes are broadcast: what depends on two of them is worked out for those two only.
     """
-    at = _paces(chip, memories, shape, (m, n, k), stay=held is not None)
+    at = _paces(chip, memories, shape, (m, n, k))
     found = []
     for turns in (at.taking_turns(size) for size in values):
         if held is not None:
@@ -161,10 +161,8 @@ class _Paces(NamedTuple):
         )
 
 
-def _paces(
-    chip: Chip, memories: GemmMemories, shape: GemmShape, sizes: tuple[Int, Int, Int], *, stay: bool = False
-) -> _Paces:
-    """Of tiles of these sizes; with ``stay`` of a first operand whose tiles are parts of rows that stay."""
+def _paces(chip: Chip, memories: GemmMemories, shape: GemmShape, sizes: tuple[Int, Int, Int]) -> _Paces:
+    """Of tiles of these sizes."""
     m, n, k = sizes
     tile = chip.tile
     assert isinstance(tile, NpuTile)
@@ -176,7 +174,7 @@ def _paces(
     m_tiles, n_tiles, k_tiles = (-(-total // size) for total, size in ((shape.m, m), (shape.n, n), (shape.k, k)))
     whole_k = k_tiles == 1
 
-    a, b, c, p, extra = _operands(chip, memories, shape, layout, (m, n, k), (m_tiles, n_tiles, k_tiles), stay=stay)
+    a, b, c, p, extra = _operands(chip, memories, shape, layout, (m, n, k), (m_tiles, n_tiles, k_tiles))
     c_parts, one = _parts(shape.stored_n, columns), np.ones_like(n)
     a_bytes, a_time = a.total(m_parts, k_parts)
     b_bytes, b_time = b.total(k_parts, n_parts)
@@ -367,13 +365,8 @@ def _operands(
     layout: GemmLayout,
     sizes: tuple[Int, Int, Int],
     tiles: tuple[Int, Int, Int],
-    *,
-    stay: bool,
 ) -> _Operands:
-    """Where the tiles of each operand begin, of so many tiles of these sizes along m, n and k.
-
-    With ``stay`` those of the first one are parts of rows as they lie in local memory.
-    """
+    """Where the tiles of each operand begin, of so many tiles of these sizes along m, n and k."""
     (m, n, k), (m_tiles, n_tiles, k_tiles), bits = sizes, tiles, shape.dtype.bits
     a_places: Any
     b_places: Any
@@ -388,11 +381,7 @@ def _operands(
         a: _Transfers = _Blocks(chip, memories.a, layout, a_places, m)
     else:
         a_places = np.where(m_tiles > 1, m * layout.a_row, 0) | np.where(k_tiles > 1, layout.size(k), 0)
-        pitch: Any = layout.a_local(shape.k)
-        a_places = a_places | (np.where(m_tiles > 1, m * pitch, 0) if stay else 0)
-        local: Callable[[Int], Any] = (lambda _: np.asarray(pitch)) if stay else layout.a_local
-        fills = not stay or bool(np.all(k_tiles == 1))
-        a = _Transfers(chip, memories.a, bits, layout.a_row, local, a_places, fills=fills)
+        a = _Transfers(chip, memories.a, bits, layout.a_row, layout.a_local, a_places, fills=True)
     c_places = np.where(m_tiles > 1, m * layout.c_row, 0) | np.where(c_tiles > 1, layout.size(columns), 0)
     if shape.packed:
         panels = PanelLayout(chip, layout)

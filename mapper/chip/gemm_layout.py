@@ -12,9 +12,12 @@ from numpy.typing import NDArray
 from siliconloom.arch.array import SystolicArray
 from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.layout import (
+    bank_line,
+    filled_values,
     in_lines,
     is_power,
     line_values,
+    next_power,
     padded,
     product_values,
     row_values,
@@ -260,7 +263,7 @@ class GemmLayout:
             "weights": self.b_tile(n, k)
             if shape.packed
             else np.maximum(self.size(shape.halves * values.b), k * self.b_local(n)),
-            "moving": self.size(values.a),
+            "moving": self.size(values.a) if self.blocks else self.moved(m, k),
             "partial": shape.halves * self.sums(m, cols),
             "results": result,
             "constants": self.functions_at(cols) + self.function_bytes,
@@ -286,21 +289,39 @@ class GemmLayout:
             taken = np.where(again, taken // 2, taken)
         return taken
 
+    def kept_blocks(self, rows: Any, n: Any, k: Any) -> tuple[Any, Any, Any]:
+        """Blocks that ``rows`` of the first operand lie in while they stay: rows, columns and bytes of each.
+
+        A block is what one product takes. It is loaded while the array reads others, and no line of a bank is read
+        while a part of it is written, so blocks begin with such lines.
+        """
+        tall = self.result_rows(rows, n, k)
+        deep = np.minimum(k, self.shape.k) if isinstance(k, np.ndarray) else min(k, self.shape.k)
+        return tall, deep, self._in_banks(self.moved(tall, deep))
+
+    def _in_banks(self, size: Any) -> Any:
+        """Bytes filled up to whole lines of a bank, as slots are."""
+        return padded(size, next_power(bank_line(self.tile)))
+
+    def moved(self, m: Any, k: Any) -> Any:
+        """Bytes in which the array reads a moving tile of ``m`` rows and ``k`` columns: its last block of rows whole.
+
+        Where the array's rows are no power of two that block may end behind the tile.
+        """
+        local, read = self.a_local(k), self.size(filled_values(k, self.array.rows))
+        return m * local + np.maximum(read - local, 0)
+
     def kept_needs(self, rows: Any, n: Any, k: Any) -> dict[str, Count]:
         """As `needs` where ``rows`` of the first operand stay, which take both slots of their ring together."""
-        found, whole = self.needs(self.result_rows(rows, n, k), n, k), self.a_local(self.shape.k)
-        # of the last tiles of the depth, which may begin within a line, the array reads whole lines
-        starts = (-(-self.shape.k // k) - 1) * k
-        ends = np.maximum(
-            self.size(starts) + self.a_local(self.shape.k - starts),
-            self.size(np.maximum(starts - k, 0)) + self.a_local(k),
-        )
-        beyond = np.maximum(ends - whole, 0)
-        return found | {"moving": -(-(rows * whole + beyond) // 2)}
+        tall, deep, block = self.kept_blocks(rows, n, k)
+        above, before = (rows - 1) // tall, (self.shape.k - 1) // deep
+        last = self._in_banks(self.moved(rows - above * tall, self.shape.k - before * deep))
+        whole = ((above + 1) * (before + 1) - 1) * block + last
+        return self.needs(tall, n, k) | {"moving": -(-whole // 2)}
 
-    def may_stay(self, k: int) -> bool:
+    def may_stay(self, k: Any) -> Any:
         """Whether rows may stay in both slots while columns come in tiles of this depth: whole folds, or all of it."""
-        return not self.blocks and (k >= self.shape.k or k % self.array.rows == 0)
+        return (not self.blocks) & ((k >= self.shape.k) | (k % self.array.rows == 0))
 
     def needs_in(self, order: str, m: int, n: int, k: int) -> dict[str, int]:
         """What a tiling takes of a slot of each ring, whatever the order of its outer loops."""

@@ -129,7 +129,7 @@ def _that_stay(
     rows = _with(rows, [size for size in parts if size < shape.m])
     widest = _widest(layouts)
     made: dict[tuple[int, int, int, int], GemmTiling] = {}
-    for some in (depths[depths == shape.k], depths[(depths < shape.k) & (depths % laid.array.rows == 0)]):
+    for some in (depths[depths == shape.k], depths[(depths < shape.k) & laid.may_stay(depths)]):
         # of columns of the whole depth sums of some rows have room, of those of a part sums of all that stay
         fits_any = (
             _fits(widest, shape, laid.kept_needs(rows, columns[:1], some[:1])) if len(some) else np.array([False])

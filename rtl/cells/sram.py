@@ -17,10 +17,12 @@ NO_CHECK = '(* no_rw_check, rw_addr_collision = "no", ramstyle = "no_rw_check" *
 
 Without it they build what gives such a read the old word: a comparison of addresses, and registers for a word.
 """
-COLLISION = """`ifndef SYNTHESIS
+READ_WHILE_WRITTEN = "is read while it is written"
+"""What simulated memories say of a word that is."""
+COLLISION = f"""`ifndef SYNTHESIS
   always @(posedge clk)
     if (ren && |wen && raddr == waddr) begin
-      $display("ERROR: %m: word %0d is read while it is written", raddr);
+      $display("ERROR: %m: word %0d {READ_WHILE_WRITTEN}", raddr);
       $fatal(1);
     end
 `endif

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from siliconloom.arch import NotSupported, load_chip
 from siliconloom.arch.document import Document
-from siliconloom.arch.errors import LoomError
 from siliconloom.arch.isa import Opcode, Program
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.attention_cost import AttentionTiling
@@ -353,17 +352,8 @@ def in_rings(tile, folder, model, sets, **sizes):
     return lower(tile, made, mapping_of(Document.parse(yaml.safe_dump(described)), tile, made))
 
 
-SHARED_LINE = pytest.mark.xfail(
-    strict=True,
-    raises=LoomError,
-    reason="parts of one slot that are loaded one by one begin within a bank's line, which the array reads meanwhile",
-)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "kind", ["prompt", "pairs", pytest.param("token", marks=SHARED_LINE), pytest.param("rows", marks=SHARED_LINE)]
-)
+@pytest.mark.parametrize("kind", ["prompt", "pairs", "token", "rows"])
 def test_two_rings_and_pairs_of_tiles_agree_in_every_cycle_and_byte(kind, chip, tmp_path):
     """Every other tile of products, and attention's values, in a ring of their own; pairs of tiles, rows that stay."""
     several = PRODUCTS.replace("m: 1,", "m: 5,").replace("k: 3}", "k: 24}")

@@ -31,6 +31,7 @@ from siliconloom.verification.directed import directed_programs
 from siliconloom.verification.images import PROGRAM_BASE
 from siliconloom.verification.npu import check_programs, compare
 from siliconloom.verification.programs import random_program
+from siliconloom.verification.races import races
 from siliconloom.verification.random_tiles import random_npu
 from siliconloom.verification.vectors import predict
 from tests.rtl.npu import SMALL
@@ -279,13 +280,17 @@ def test_a_program_that_reads_a_line_while_it_is_written_fails_its_bench(posts, 
     loop, close = Instruction(opcode=Opcode.LOOP, m=40), Instruction(opcode=Opcode.NEXT)
     program = Program((load, loop, copy, close, END), (Semaphore("loaded"),))
     check_program(program, chip)
+    assert [each[:2] for each in races(program, chip)] == ([] if posts else [(2, 0)])
     case = ProgramCase(program, np.arange(1 << 17, dtype=np.uint8), PROGRAM_BASE, limit=20_000)
-    bundle = fault_bundle()
-    racing = pytest.raises(LoomError, match=r"ERROR: \S*memory: word 0 is read while it is written")
-    with nullcontext() if posts else racing:
+    if posts:
+        bundle = fault_bundle()
         sources = bundle.write(tmp_path / "rtl")
         (outcome,) = run_programs(chip, sources, bundle.top, [case], folder=tmp_path / "bench", simulator="icarus")
         assert (outcome.ended, outcome.cause) == (True, Cause.NONE)
+        return
+    told = r"ERROR: \S*memory: word 0 is read while it is written.*racing: instruction 2 \(vector\) may read line 0 of"
+    with pytest.raises(LoomError, match=told):
+        check_programs(chip, [("racing", LoadedProgram(program, case.memory, case.base))], simulator="icarus")
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from siliconloom.arch.verified import NpuCase, VerifiedNpu
 from siliconloom.arch.word import WORD_BYTES
 from siliconloom.rtl.bench.programs import ProgramCase, ProgramOutcome, run_programs
 from siliconloom.rtl.bench.runner import Spent
+from siliconloom.rtl.cells.sram import READ_WHILE_WRITTEN
 from siliconloom.rtl.emit import Bundle, build_rtl
 from siliconloom.rtl.library import writers
 from siliconloom.rtl.npu.circuits import unit_circuits
@@ -33,6 +34,7 @@ from siliconloom.verification.directed import directed_programs
 from siliconloom.verification.layers import LAYERS, layer_runs
 from siliconloom.verification.parity import Findings, Parity, ParityStream, span, verilog
 from siliconloom.verification.programs import random_program
+from siliconloom.verification.races import races
 
 TRACE = 1_000_000
 STALL, STALLED = 96, 4
@@ -203,13 +205,26 @@ def check_programs(
     if spent is not None:
         spent.predicted = cycles
     with verilog(bundle) as (sources, folder):
-        outcomes = run_programs(
-            chip, sources, bundle.top, cases, folder=folder, simulator=simulator, cycles=cycles, spent=spent
-        )
+        try:
+            outcomes = run_programs(
+                chip, sources, bundle.top, cases, folder=folder, simulator=simulator, cycles=cycles, spent=spent
+            )
+        except LoomError as error:
+            if READ_WHILE_WRITTEN in str(error):
+                raise LoomError(f"{error}; {_racing(chip, programs)}") from error
+            raise
     return [
         compare(name, chip, made, outcome, case.stall > 0 or case.order > 0)
         for (name, made), outcome, case in zip(programs, outcomes, cases, strict=True)
     ]
+
+
+def _racing(chip: Chip, programs: Sequence[tuple[str, LoadedProgram]]) -> str:
+    """Which instructions of which program may touch one word at a time, as far as semaphores say."""
+    for name, made in programs:
+        if race := next(races(made.program, chip), None):
+            return f"{name}: {race.text(made.program)}"
+    return "no two instructions of the programs may touch one word at the same time: this is a bug of the circuit"
 
 
 def surrounded(made: LoadedProgram, number: int, *, seed: int = 0) -> tuple[LoadedProgram, dict[str, Any]]:

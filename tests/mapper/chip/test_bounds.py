@@ -73,7 +73,7 @@ def test_no_tiling_of_a_product_is_faster_than_its_bound(seed):
     if order == "stay" and not laid.blocks:
         tk = tk if laid.may_stay(tk) else part.k
         tiling = GemmTiling(tm, tn, tk, "m_kept", tk == part.k, 0, 0, 0, 0, 0, 0)
-        moving = -(-tm * int(laid.a_local(part.k)) // 2)
+        moving = int(laid.kept_needs(tm, tn, tk)["moving"])
     else:
         tiling = GemmTiling(tm, tn, tk, "n_outer" if order == "n" else "m_outer", tk == part.k, 0, 0, 0, 0, 0, 0)
         moving = tm * tk

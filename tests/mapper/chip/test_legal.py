@@ -18,6 +18,7 @@ from siliconloom.mapper.chip.layout import BANKED, banks_of, bases, slots_of
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.mapper.chip.transfers import moved_rows, pieces
 from siliconloom.rtl.npu.geometry import geometry_of
+from siliconloom.verification.races import races
 from siliconloom.workloads import load_workload
 from siliconloom.workloads.load import read_workload
 from tests.execution.models import DATAFLOWS
@@ -36,6 +37,8 @@ MODELS = (
 )
 UNBUILT = ("rescale", "softmax_merged")
 """Functions without a circuit; what else is wrong with a program is a bug of the mapper."""
+LOOKED_AT = 2_000
+"""Executions of a program of which no two may race: the first ones, as examples are many."""
 
 
 @st.composite
@@ -81,9 +84,10 @@ def tiles(draw):
 
 
 def wrong(chip, program):
-    """Rules that a program breaks, functions without a circuit left out; semaphores that do not end as they began."""
+    """Rules that a program breaks, functions without a circuit left out; semaphores not as they began; races."""
     found = [str(violation.error) for violation in violations(program, chip)]
     found += [f"{name} ends {number:+d}" for name, number in left(program).items()]
+    found += [str(race) for race in races(program, chip, LOOKED_AT)]
     return [text for text in found if not any(f"no circuit for the vector function {f};" in text for f in UNBUILT)]
 
 
@@ -146,6 +150,18 @@ def test_products_of_any_size_are_legal(tmp_path_factory, m, n, k, batch, chip, 
     file.write_text(f"kind: gemms\nprecision: {dtype.value}\ngemms:\n  - {gemm}\n")
     plan = map_workload(chip, load_workload(str(file)))
     assert wrong(chip, plan.program) == []
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@given(m=st.integers(2, 60), n=st.integers(4, 200), k=st.integers(20, 400), chip=tiles(), room=st.integers(12, 16))
+def test_no_word_is_read_while_it_is_written_where_buffers_are_small(tmp_path_factory, m, n, k, chip, room):
+    """There rows stay in parts, which are loaded beside others that the array reads."""
+    scratchpad = chip.tile.scratchpad.model_copy(update={"capacity": 2**room})
+    chip = chip.model_copy(update={"tile": chip.tile.model_copy(update={"scratchpad": scratchpad})})
+    file = tmp_path_factory.mktemp("any") / "any.yaml"
+    file.write_text(f"kind: gemms\nprecision: int8\ngemms:\n  - {{name: a, m: {m}, n: {n}, k: {k}}}\n")
+    plan = mapped_if_it_fits(chip, load_workload(str(file)))
+    assert list(races(plan.program, chip, LOOKED_AT)) == []
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from siliconloom.mapper.chip.tasks import gemm_shape
 from siliconloom.sim.chip.engine import run
 from siliconloom.sim.chip.tables import Counter
 from siliconloom.sim.golden.npu import GoldenMachine
+from siliconloom.verification.races import races
 from siliconloom.verification.workload import filled
 from tests.mapper.chip.improvements import workload
 from tests.mapper.chip.semaphores import left
@@ -112,7 +113,7 @@ def test_rows_in_pairs_of_tiles_make_the_same_product(dataflow, m, n, k, rows, c
     dataflow=st.sampled_from(["weight_stationary", "input_stationary"]),
     m=st.integers(1, 60),
     n=st.integers(1, 30),
-    k=st.integers(1, 30),
+    k=st.integers(1, 50),
     rows=st.integers(1, 40),
     columns=st.sampled_from([4, 8, 16, 24]),
     depth=st.sampled_from([8, 16, 24, 32]),
@@ -131,6 +132,7 @@ def test_rows_that_stay_in_both_slots_make_the_same_product(dataflow, m, n, k, r
     stay = of_tiles(mapped, graph, m=tall, n=wide, k=deep, order="m_kept", resident=deep == k)
     assert not left(other.program)
     assert not left(stay.program)
+    assert not list(races(stay.program, chip))
     memory = filled(other, seed).loaded()
     np.testing.assert_array_equal(results(stay, memory), results(other, memory))
 
