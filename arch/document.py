@@ -188,6 +188,8 @@ class Document:
         elif kind == "missing":
             rule, value = f"the key '{first['loc'][-1]}' is missing", None
             path = path[:-1] if path and path[-1] == first["loc"][-1] else path
+        elif (also := self._words_beside(errors, first, path)) is not None:
+            rule, nearest = also
         elif kind in ("enum", "literal_error"):
             choices = [c.strip(" '") for c in str(context.get("expected", "")).replace(" or ", ", ").split(", ")]
             rule = f"must be one of {', '.join(choices)}"
@@ -218,6 +220,17 @@ class Document:
         elif isinstance(value, bool):
             value = str(value).lower()
         return DescriptionError(rule, position=self.position(path), path=_dotted(path), value=value, nearest=nearest)
+
+    def _words_beside(self, errors: Sequence[Any], first: Any, path: tuple[Key, ...]) -> tuple[str, str | None] | None:
+        """Of a value that is a word where a word, a number or a list may stand: the rule, and the nearest word."""
+        kinds = {e["type"]: e for e in errors if self._strip_tags(e["loc"]) == path}
+        if "literal_error" not in kinds or len(kinds) == 1 or not isinstance(first.get("input"), str):
+            return None
+        expected = str(kinds["literal_error"]["ctx"]["expected"]).replace(" or ", ", ")
+        words = [word.strip(" '") for word in expected.split(", ")]
+        others = ["a number"] * any(kind in kinds for kind in ("float_parsing", "int_parsing"))
+        others += ["a list"] * any(kind in kinds for kind in ("tuple_type", "list_type"))
+        return f"must be {' or '.join([*words, *others])}", nearest_name(str(first["input"]), words)
 
     def _strip_tags(self, loc: Sequence[Key]) -> tuple[Key, ...]:
         """Drop the union tags that pydantic puts between the real keys of an error's location."""

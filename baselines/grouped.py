@@ -6,8 +6,8 @@ columns, and blocks are launched in pairs along the rows, which share the weight
 therefore filled up to pairs of tiles: with 64 rows or fewer half of all blocks have nothing to do, which is why short
 batches load weights no faster from an H200 than from an H100.
 
-Rows are dealt evenly, or by chance: each row goes to one of the experts, all equally likely. Then experts without a row
-load nothing, and the mean number of pairs is that of a binomial distribution.
+Rows are dealt evenly, or by chance: each token's go to as many different experts, all equally likely. Then experts
+without a row load nothing, and the mean number of pairs is that of a binomial distribution.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ FEW = 128.0
 
 
 @kernel()
-def pairs_of(rows: Any, groups: Any, chance: Any, tall: Any) -> Any:
+def pairs_of(rows: Any, groups: Any, chance: Any, tall: Any, used: Any) -> Any:
     """Stacks of ``tall`` rows that all groups fill together; their expected number where rows are dealt by chance.
 
-    Of rows that fall to a group with probability p = 1 / groups, ceil(r / tall) has the mean of P(r > j tall) over
+    Of tokens that use a group with probability p = ``used`` / groups, ceil(r / tall) has the mean of P(r > j tall) over
     j = 0, 1, ... (binomial distribution, summed term by term).
     """
-    if not chance or groups <= 1.0:
+    if not chance or groups <= used:
         least = math.floor(rows / groups)
         more = rows - least * groups
         return (groups - more) * math.ceil(least / tall) + more * math.ceil((least + 1.0) / tall)
-    p = 1.0 / groups
+    p = used / groups
+    rows = rows / used
     mean = rows * p
     spread = 8.0 * math.sqrt(mean * (1.0 - p)) + 16.0
     low, high = max(0.0, math.floor(mean - spread)), min(rows, math.ceil(mean + spread))
@@ -61,6 +62,7 @@ def grouped_times(
     groups: Any,
     active: Any,
     chance: Any,
+    used: Any,
     element: Any,
     stored: Any,
     dequantize: Any,
@@ -77,8 +79,8 @@ def grouped_times(
     ----------
     m, groups, active
         Rows in all, experts that they are dealt to, and of these the number that have a row (its mean).
-    chance
-        Whether rows are dealt by chance.
+    chance, used
+        Whether rows are dealt by chance, and how many of them are of one token.
     element, stored, output
         Bytes of an operand's element, of a weight in memory and of a result's element.
     dequantize
@@ -96,7 +98,7 @@ def grouped_times(
     for i in range(m.size):
         small = math.floor(m[i] / groups[i]) <= FEW or n[i] <= FEW
         bm, bn = SMALL if small else LARGE
-        pairs = pairs_of(m[i], groups[i], chance[i], PAIR * bm) * math.ceil(n[i] / bn)
+        pairs = pairs_of(m[i], groups[i], chance[i], PAIR * bm, used[i]) * math.ceil(n[i] / bn)
         waves = math.ceil(pairs / slots)
         compute = waves * (2.0 * bm * bn * k[i] / (rate[i] * mainloop) + wave) / clock
         loads = waves * (bm * element[i] + bn * stored[i]) * k[i] / (load * clock)

@@ -69,6 +69,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     gpus: int = 0
     bytes: int = 0
     dealt: Dealt = Dealt.EVEN
+    top_k: int = 0
     model: str = ""
     input_tokens: int = 0
     layer: LayerKernels | None = None
@@ -79,12 +80,13 @@ class Deployment(Struct, frozen=True, kw_only=True):
         return {"op": str(self.op), "dtype": str(self.dtype), **{k: v or None for k, v in values.items()}} | (
             {"causal": self.causal}
             if self.op in MASKED
-            else {"dealt": self.dealt if self.dealt is Dealt.CHANCE else None}
+            else {"dealt": self.dealt if self.dealt is Dealt.CHANCE else None, "top_k": self.top_k or None}
         )
 
     def __str__(self) -> str:
         sizes = [f"{name}={getattr(self, name)}" for name in (*_SIZES, "input_tokens") if getattr(self, name)]
         dealt = ["by chance"] if self.dealt is Dealt.CHANCE else []
+        dealt += [f"{self.top_k} of a token"] if self.top_k else []
         return " ".join([self.op, self.model, *sizes, self.dtype, *dealt]).replace("  ", " ")
 
 

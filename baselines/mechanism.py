@@ -190,6 +190,7 @@ def _grouped(gpu: Gpu, efficiency: Efficiency, o: Operations, rounds: bool) -> t
         batch,
         active,
         o.by_chance(),
+        np.maximum(o.top_k, 1).astype(np.float64),
         element,
         o.weight_bytes() / (active * n * k),
         unpacking_cycles(gpu, o) * np.where(o.sparse(), KEPT, 1.0),

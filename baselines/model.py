@@ -22,7 +22,7 @@ from siliconloom.arch.gpu import Gpu
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.baselines.attention_backward import MOST_HEAD, PRODUCTS, has_backward
 from siliconloom.baselines.efficiency import load_efficiency
-from siliconloom.baselines.operations import Op, Operations, make_operations
+from siliconloom.baselines.operations import Dealt, Op, Operations, make_operations
 from siliconloom.baselines.predict import is_changed, predict, predict_times
 from siliconloom.baselines.roofline import compulsory_bytes, flops, link_bytes, peak_rates
 from siliconloom.workloads import Attention, Collective, Gemm, Graph, Operator, SharedAttention, Vector
@@ -156,14 +156,16 @@ def kernels_of(graph: Graph, groups: Mapping[str, int] | None = None) -> list[Gp
         row = None if is_optimizer(operator) else _row(graph, operator)
         if row is None:
             continue
+        if (more := _of_all_experts(operators, operator)) is None:
+            continue
+        row |= more
         fused = _is(operator, (VectorFunction.ADD,)) and follower is not None and _is(follower, NORMS)
         if _is(operator, (VectorFunction.ADD,)) and not fused:  # the next block starts with its norm
             block = [o for o in operators if o.block == operator.block and not isinstance(o, Collective)]
             fused = block[-1] is operator and operator.repeat > 1 and _is(block[0], NORMS)
         if row["op"] == "grouped_gemm":  # of one layer those of other rows are part of the same kernel
-            layer = (operator.block, operator.place.layer, operator.role, operator.place.step)
-            fused = layer in experts
-            experts.add(layer)
+            fused = _layer(operator) in experts
+            experts.add(_layer(operator))
         found.append(GpuKernel(operator.name, row, operator.repeat, fused))
     if not graph.requests:
         return found
@@ -408,6 +410,29 @@ def _kept(graph: Graph, attention: Attention) -> dict[str, Any]:
         formats = f"keys and values in {cached} beside operands in {attention.precision.value}"
         raise NotSupported(f"{formats} on a GPU; kernels have operands in fp16 and bf16 (cache_precision, precision)")
     return {"cache": CACHED[cached.dtype.value]}
+
+
+def _of_all_experts(operators: Sequence[Operator], operator: Operator) -> dict[str, Any] | None:
+    """What else columns say of the first operator for all experts of its layer, and nothing for the others.
+
+    Activations have the rows of all experts. So have products, where tokens draw their experts.
+    """
+    drawn = isinstance(operator, Gemm) and operator.by_chance
+    if not drawn and operator.role is not Role.EXPERT_ACTIVATION:
+        return {}
+    found = [o for o in operators if _layer(o) == _layer(operator)]
+    if found[0] is not operator:
+        return None
+    if not drawn:
+        return {"m": sum(o.rows for o in found if isinstance(o, Vector))}
+    products = [o for o in found if isinstance(o, Gemm)]
+    columns = {"m": sum(o.m * o.batch for o in products), "batch": sum(o.stored or o.batch for o in products)}
+    return {**columns, "dealt": Dealt.CHANCE.value, "top_k": max(o.chosen or 1 for o in products)}
+
+
+def _layer(operator: Operator) -> tuple[Any, ...]:
+    """Which operators are of one layer, and do the same there."""
+    return operator.block, operator.place.layer, operator.role, operator.place.step
 
 
 def _row(graph: Graph, operator: Operator) -> dict[str, Any] | None:

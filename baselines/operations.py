@@ -7,6 +7,7 @@ op             what is done, an `Op`
 m, n, k        of a product C[m,n] = A[m,k] B[k,n]; m rows of n columns of an element-wise operation
 batch          products or sequences side by side; experts of a grouped product
 dealt          how the m rows of a grouped product are dealt to its experts, a `Dealt`
+top_k          of rows dealt by chance: experts of a token, all different, so that m rows are m / top_k tokens'
 q_len, kv_len  query tokens, and keys that they look at (those before them included), per sequence
 heads          query heads; kv_heads key and value heads; head_dim elements of a head
 causal         whether a query looks only at keys up to its own
@@ -159,7 +160,7 @@ class SparsePattern(StrEnum):
 
 
 class Dealt(StrEnum):
-    """How rows are dealt to experts: evenly, or by chance, each row to any of them with the same probability."""
+    """How rows are dealt to experts: evenly, or by chance, each token's to any of them with the same probability."""
 
     EVEN = "even"
     CHANCE = "chance"
@@ -223,6 +224,7 @@ class Operations(Struct, frozen=True, eq=False):
     sparsity: Code
     cache: Code
     dealt: Code
+    top_k: Int
 
     def __len__(self) -> int:
         return len(self.op)
@@ -302,7 +304,8 @@ class Operations(Struct, frozen=True, eq=False):
     def products(self) -> Float:
         """Products of every row that have work: of grouped ones experts with a row, their mean number under chance."""
         batch = self.batch.astype(np.float64)
-        missed = np.exp(self.m * np.log1p(-1.0 / np.maximum(batch, 1.0 + 1e-12)))
+        used = np.maximum(self.top_k, 1)
+        missed = np.exp(self.m / used * np.log1p(-used / np.maximum(batch, used + 1e-12)))
         active = np.where(self.by_chance(), batch * (1.0 - missed), np.minimum(batch, self.m))
         return np.where(self.among(Op.GROUPED_GEMM), active, batch)
 
@@ -328,6 +331,8 @@ class Operations(Struct, frozen=True, eq=False):
             found["cache"] = str(CACHES[cache])
         if dealt := int(self.dealt[index]):
             found["dealt"] = str(DEALS[dealt])
+        if used := int(self.top_k[index]):
+            found["top_k"] = used
         return found
 
     def describe(self, index: int) -> str:
@@ -338,6 +343,7 @@ class Operations(Struct, frozen=True, eq=False):
         sparse = [f"sparse {row['sparsity']}"] if "sparsity" in row else []
         kept = [f"cache {row['cache']}"] if "cache" in row else []
         dealt = ["by chance"] if "dealt" in row else []
+        dealt += [f"{row['top_k']} of a token"] if "top_k" in row else []
         return " ".join([row["op"], *sizes, row["dtype"], *packed, *sparse, *kept, *dealt])
 
 
@@ -362,6 +368,7 @@ FORMATS: dict[str, tuple[tuple[Op, ...], str]] = {
     "sparsity": (PRODUCTS, "zeros among the weights of products"),
     "cache": (ATTENTION, "a format of keys and values, of attention"),
     "dealt": ((Op.GROUPED_GEMM,), "how rows are dealt to the experts of grouped products"),
+    "top_k": ((Op.GROUPED_GEMM,), "how many experts of grouped products a token draws"),
 }
 """Columns that say more than sizes: of which operations, and what they are. For others a file leaves them empty."""
 
@@ -371,7 +378,8 @@ def read_operations(path: Path | str) -> Operations:
 
     Columns may stand in any order, and those that no row needs may be missing. Left empty, ``batch`` is 1, ``kv_len``
     is ``q_len`` (prefill), ``q_len`` is 1 (decode), ``kv_heads`` is ``heads``, ``causal`` holds for prefill, ``dtype``
-    is bf16, ``weights`` and ``cache`` are in the operands' format, ``group`` is the whole column, ``dealt`` is even.
+    is bf16, ``weights`` and ``cache`` are in the operands' format, ``group`` is the whole column, ``dealt`` is even,
+    and ``top_k`` is 1.
 
     Raises
     ------
@@ -395,6 +403,7 @@ def operations_from_cells(cells: Cells, allowed: Sequence[Op]) -> Operations:
     columns["sparsity"] = _codes(cells, "sparsity", PATTERNS, {"2:4": "2of4"}, PATTERNS, empty=SparsePattern.DENSE)
     columns["cache"] = _codes(cells, "cache", CACHES, ALIASES, CACHES, empty=CacheStored.OPERANDS)
     columns["dealt"] = _codes(cells, "dealt", DEALS, {}, DEALS, empty=Dealt.EVEN)
+    columns["top_k"] = cells.integers("top_k", _size, 0)
     return _complete(columns, cells)
 
 
@@ -458,6 +467,7 @@ def _complete(columns: dict[str, Any], cells: Cells) -> Operations:
         row = int(np.argmax((columns["cache"] > 0) & ~wide))
         rule = "attention whose keys and values are kept in another format has operands in fp16 or bf16"
         raise cells.error(rule, row, "cache", value=cells.columns["cache"][row])
+    _check_draws(columns, cells)
     some = np.maximum(sizes["kv_heads"], 1)
     _refuse(
         cells,
@@ -478,6 +488,21 @@ def _complete(columns: dict[str, Any], cells: Cells) -> Operations:
         beside=("q_len", sizes["q_len"]),
     )
     return Operations(**columns)
+
+
+def _check_draws(columns: dict[str, Any], cells: Cells) -> None:
+    """A token draws different experts, and each of its rows goes to one of them."""
+    used, said = columns["top_k"], columns["top_k"] > 0
+    drawn = columns["dealt"] == DEALS.index(Dealt.CHANCE)
+    rules = {
+        "a token draws experts where rows are dealt by chance (dealt)": said & ~drawn,
+        "must be no more than the experts (batch), as those of a token are different": used > columns["batch"],
+        "must divide the rows (m)": said & (columns["m"] % np.maximum(used, 1) > 0),
+    }
+    for rule, wrong in rules.items():
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise cells.error(rule, row, "top_k", value=int(used[row]))
 
 
 def _default(columns: dict[str, Any], name: str, where: Bool, value: int | Int) -> None:

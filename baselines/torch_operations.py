@@ -157,7 +157,7 @@ def grouped_gemm(place: TorchDevice, job: Deployment) -> Prepared:
     size = int(job.batch * job.n * job.k * job.dtype.size)
     x = place.random(job.m, job.k, dtype=job.dtype)
     weights = [place.random(job.batch, job.n, job.k, dtype=job.dtype, stream=i + 1) for i in range(place.copies(size))]
-    ends = group_ends(job.m, job.batch, job.dealt, place.seed)
+    ends = group_ends(job.m, job.batch, job.dealt, place.seed, job.top_k or 1)
     offsets = torch.tensor(ends, dtype=torch.int32, device=place.device)
     scales = [torch.ones(shape, dtype=torch.float32, device=place.device) for shape in ((job.m,), (job.batch, job.n))]
 
@@ -179,10 +179,16 @@ def grouped_gemm(place: TorchDevice, job: Deployment) -> Prepared:
     return Prepared(software=place.software, calls=calls, check=check)
 
 
-def group_ends(rows: int, groups: int, dealt: Dealt = Dealt.EVEN, seed: int = 0) -> list[int]:
-    """Where each group's rows end: evenly, the first ones with one more, or by chance, the same for one seed."""
+def group_ends(rows: int, groups: int, dealt: Dealt = Dealt.EVEN, seed: int = 0, used: int = 1) -> list[int]:
+    """Where each group's rows end: evenly, the first ones with one more, or by chance, the same for one seed.
+
+    By chance ``used`` rows at a time are of one token, and go to different groups.
+    """
     if dealt is Dealt.CHANCE:
-        owners = random.Random(seed).choices(range(groups), k=rows)
+        draws = random.Random(seed)
+        owners = draws.choices(range(groups), k=rows) if used == 1 else []
+        for _ in range(rows // used if used > 1 else 0):
+            owners += draws.sample(range(groups), used)
         return list(accumulate(owners.count(group) for group in range(groups)))
     each, more = divmod(rows, groups)
     return [(group + 1) * each + min(group + 1, more) for group in range(groups)]

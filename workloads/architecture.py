@@ -256,6 +256,8 @@ class MixtureOfExperts(Struct, frozen=True, kw_only=True):
         Every expert computes every token, and those that are not chosen have the weight zero.
     popularity
         Weights of the experts in proportion to which tokens use them; none where all are as popular.
+    by_chance
+        Each token draws its experts, all as likely; else all have as many tokens, or as many as their weights say.
     """
 
     experts: int
@@ -268,6 +270,7 @@ class MixtureOfExperts(Struct, frozen=True, kw_only=True):
     correction_bias: bool = False
     dense: bool = False
     popularity: tuple[float, ...] = ()
+    by_chance: bool = False
 
 
 class NormPlacement(Enum):

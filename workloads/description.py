@@ -37,7 +37,7 @@ class Transformer(Description):
     ``experts: all`` lets every expert compute every token, with the weight zero where it is not chosen.
     ``expert_popularity`` says that some experts get more tokens than others, in every layer: an exponent, so that the
     r-th expert's share is r to the power of its negative (Zipf), or a number for each expert that its share is in
-    proportion to, such as tokens that were counted.
+    proportion to, such as tokens that were counted. With ``chance`` all are as popular, and each token draws its own.
     ``sample: greedy`` lets the token of the largest logit follow the head, in prefill and decode.
     ``operator_precision`` maps shell-style patterns of operator names (``*.attention``) to formats. ``weight_group``
     are the rows of a group of packed weights, which share a scale (128 where W4A16 or W8A16 says no number); a file may
@@ -65,7 +65,9 @@ class Transformer(Description):
     cache_length: Length | None = None
     layers: Length | None = None
     experts: Literal["all"] | None = None
-    expert_popularity: Exponent | Annotated[tuple[Share, ...], Field(min_length=1, max_length=2**16)] | None = None
+    expert_popularity: (
+        Exponent | Annotated[tuple[Share, ...], Field(min_length=1, max_length=2**16)] | Literal["chance"] | None
+    ) = None
     sample: Literal["greedy"] | None = None
     precision: PrecisionName | None = None
     operator_precision: dict[str, PrecisionName] = Field(default={})

@@ -7,7 +7,7 @@ from typing import Any
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.workloads.architecture import GATED, FeedForward, MixtureOfExperts
 from siliconloom.workloads.builder import Builder, Value
-from siliconloom.workloads.popularity import alike, rows_of
+from siliconloom.workloads.popularity import alike, drawn, rows_of
 from siliconloom.workloads.roles import Role
 
 DENSE = Role.COLUMN_PARALLEL, Role.ACTIVATION, Role.ROW_PARALLEL
@@ -59,16 +59,17 @@ def _experts(builder: Builder, spec: MixtureOfExperts, tokens: int, hidden: int,
     Parameters of experts that no token uses, and those that one token uses, count with the first group.
     """
     total, sizes = tokens * used, (spec.intermediate, hidden, spec.activation)
-    if not spec.popularity:
+    if not spec.popularity and not spec.by_chance:
         active = min(spec.experts, total)
         experts: dict[str, Any] = {"batch": active, "stored": spec.experts, "chosen": used, "bias": spec.bias}
         routed = _gated(builder, "expert_", EXPERT, x, total * hidden, -(-total // active), *sizes, **experts)
         return [routed.part(total * hidden)]
-    groups, made = alike(rows_of(spec.popularity, tokens, used)), []
+    rows_each = drawn(spec.experts, tokens, used) if spec.by_chance else rows_of(spec.popularity, tokens, used)
+    groups, made = alike(rows_each), []
     idle = spec.experts - sum(count for count, _ in groups)
     for number, (count, rows) in enumerate(groups):
         stored, chosen = (count + idle, used) if number == 0 else (count, 0)
-        experts = {"batch": count, "stored": stored, "chosen": chosen, "bias": spec.bias}
+        experts = {"batch": count, "stored": stored, "chosen": chosen, "bias": spec.bias, "by_chance": spec.by_chance}
         prefix, taken = f"expert_{number + 1}_", count * rows * hidden
         made.append(_gated(builder, prefix, EXPERT, x, taken, rows, *sizes, **experts).part(taken))
     return made
@@ -77,10 +78,11 @@ def _experts(builder: Builder, spec: MixtureOfExperts, tokens: int, hidden: int,
 def _mixture(builder: Builder, spec: MixtureOfExperts, tokens: int, hidden: int, x: Value) -> Value:
     """Router, experts, shared experts and their weighted sum.
 
-    Routing is taken to be balanced, where no popularity is said: ``min(experts, tokens * top_k)`` distinct experts are
-    active, and each gets the same number of rows, ``tokens * top_k / active`` rounded up. With a popularity each has
-    its own rows, ``tokens * top_k`` in all. Where every expert computes every token nothing is taken: each has all
-    rows, and the sum weighs what all have made. The shared experts' gate is one more weight of the sum.
+    Routing is taken to be balanced, where nothing is said: ``min(experts, tokens * top_k)`` distinct experts are
+    active, and each gets the same number of rows, ``tokens * top_k / active`` rounded up. With a popularity, or where
+    tokens draw their experts, each has its own rows, ``tokens * top_k`` in all. Where every expert computes every token
+    nothing is taken: each has all rows, and the sum weighs what all have made. The shared experts' gate is one more
+    weight of the sum.
     """
     used = spec.experts if spec.dense else spec.top_k
     logits = builder.gemm("router", Role.ROUTER, x, m=tokens, n=spec.experts, k=hidden, bias=spec.correction_bias)

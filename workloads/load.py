@@ -250,14 +250,20 @@ def _kept_layers(document: Document, entry: Transformer, model: Architecture) ->
 
 def _with_all_experts(document: Document, model: Architecture) -> Architecture:
     """The same model, every expert of which computes every token."""
+    made = _with_experts(model, dense=True)
+    if made.layers == model.layers:
+        raise document.error("the model has no experts", ("experts",), value="all")
+    return made
+
+
+def _with_experts(model: Architecture, **changes: Any) -> Architecture:
+    """The same model with other mixtures of experts."""
     layers = tuple(
-        replace(layer, feed_forward=replace(layer.feed_forward, dense=True))
+        replace(layer, feed_forward=replace(layer.feed_forward, **changes))
         if isinstance(layer.feed_forward, MixtureOfExperts)
         else layer
         for layer in model.layers
     )
-    if layers == model.layers:
-        raise document.error("the model has no experts", ("experts",), value="all")
     return replace(model, layers=layers)
 
 
@@ -283,21 +289,15 @@ def _with_popular_experts(document: Document, entry: Transformer, model: Archite
         raise document.error("changes nothing: experts: all lets every expert compute every token", key)
     experts, used = mixtures[0].experts, mixtures[0].top_k
     assert stated is not None
+    if isinstance(stated, str):
+        return _with_experts(model, by_chance=True)
     weights = zipf(experts, stated) if isinstance(stated, float) else stated
     if len(weights) != experts:
         raise document.error(f"must have a number for each of the {experts} experts, and has {len(weights)}", key)
     if sum(weight > 0 for weight in weights) < used:
         rule = f"at least {used} experts must have tokens, as each token uses {used}"
         raise document.error(rule, key)
-    if len(set(weights)) == 1:
-        return model
-    layers = tuple(
-        replace(layer, feed_forward=replace(layer.feed_forward, popularity=weights))
-        if isinstance(layer.feed_forward, MixtureOfExperts)
-        else layer
-        for layer in model.layers
-    )
-    return replace(model, layers=layers)
+    return model if len(set(weights)) == 1 else _with_experts(model, popularity=weights)
 
 
 def _notes(model: Architecture, run: TokenStep) -> tuple[str, ...]:

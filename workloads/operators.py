@@ -138,6 +138,8 @@ class Gemm(Operator, frozen=True, kw_only=True):
         Bytes in memory of a byte of the stored matrices, where they are compressed without loss.
     sparsity
         Which weights of the stored matrices are kept, where the others are zeros; only these count as work.
+    by_chance
+        Of experts: which of them a token uses is drawn, and ``m`` what some of them get in a typical draw.
     """
 
     m: int
@@ -152,6 +154,7 @@ class Gemm(Operator, frozen=True, kw_only=True):
     packing: Packing | None = None
     compression: float | None = None
     sparsity: Sparsity | None = None
+    by_chance: bool = False
 
     kind: ClassVar[str] = "gemm"
     _dimensions: ClassVar[tuple[str, ...]] = ("m", "n", "k", "batch", "weight", "bias", "stored")

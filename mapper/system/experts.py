@@ -37,7 +37,9 @@ def routing_of_model(graph: Graph) -> ModelRouting:
     if not found:
         return ModelRouting(graph.name, 0, 1, 1)
     first = found[0]
-    return ModelRouting(graph.name, sum(o.repeat for o in found), first.stored or first.batch, first.chosen or 1)
+    # of a layer the first product says how many experts a token uses; those of other rows have further ones
+    stored = sum(o.stored or o.batch for o in found if (o.block, o.place.layer) == (first.block, first.place.layer))
+    return ModelRouting(graph.name, sum(o.repeat for o in found if o.chosen), stored, first.chosen or 1)
 
 
 class PlacedExperts(Struct, frozen=True, eq=False):

@@ -121,16 +121,25 @@ def first_expert(graph: Graph, operator: Operator) -> Gemm:
     NotSupported
         Where experts have different numbers of rows, each of which would have to be shared by itself.
     """
+    found, alike = _experts_beside(graph, operator)
+    if not alike:
+        what = "experts of unequal popularity (workload.expert_popularity)"
+        raise NotSupported(
+            f"chips that share {what}, but for columns of each (plan.tensor, without plan.expert and plan.context); "
+            "plan.expert_load and plan.expert_routing say it of plans"
+        )
+    return found
+
+
+def _experts_beside(graph: Graph, operator: Operator) -> tuple[Gemm, bool]:
+    """The first product of the experts of an operator's layer, and whether all experts have as many rows."""
     found = graph.beside(operator, Role.EXPERT_COLUMN)
     assert isinstance(found, Gemm)
     places = found.block, found.place.layer
     beside = [o for o in graph.operators() if o.role is Role.EXPERT_COLUMN and (o.block, o.place.layer) == places]
     forward = [o for o in beside if o.place.step is Pass.FORWARD]
     idle = (found.stored or found.batch) > found.batch and found.m > 1
-    if len(forward) > 1 or idle:
-        what = "experts of unequal popularity (workload.expert_popularity)"
-        raise NotSupported(f"chips that share {what}; plan.expert_load and plan.expert_routing say it of plans")
-    return found
+    return found, len(forward) == 1 and not idle
 
 
 CHUNK = "several tokens behind earlier ones (workload.context in prefill, workload.sequence in decode)"
@@ -158,6 +167,8 @@ class _Sharing:
             )
         self.apart = spread // sharing
         """Parts into which tokens of tensor-parallel chips are cut before they go to experts."""
+        self.all_rows = split.expert == self.apart == split.context == 1
+        """Every chip has all rows of every expert, and columns of it: so they need not have as many."""
 
     def run(self) -> Graph:
         last: dict[str, str] = {}
@@ -239,14 +250,23 @@ class _Sharing:
         return found if isinstance(found, Attention) else None
 
     def _expert_gemm(self, gemm: Gemm, rows: str, cut: str) -> Gemm:
-        batch, m, stored = self._experts(gemm)
+        batch, m, stored = self._experts(gemm, (gemm.batch, getattr(gemm, rows), gemm.stored or gemm.batch))
         each = self._even(gemm, getattr(gemm, cut), self.split.sharing, "columns of experts", "expert_tensor")
         changes: dict[str, Any] = {"batch": batch, rows: m, cut: each}
         changed = replace(gemm, **changes)
         return changed if gemm.stored is None else replace(changed, stored=stored)
 
-    def _experts(self, operator: Operator) -> tuple[int, int, int]:
-        """Experts that a chip computes, rows of each, and experts that it stores."""
+    def _first(self, operator: Operator) -> Gemm:
+        """The first product of the experts of an operator's layer; others may have other rows where chips have all."""
+        if self.all_rows:
+            return _experts_beside(self.graph, operator)[0]
+        return first_expert(self.graph, operator)
+
+    def _experts(self, operator: Operator, own: tuple[int, int, int]) -> tuple[int, int, int]:
+        """Experts that a chip computes, rows of each, and experts that it stores; ``own`` are those of the operator."""
+        whole, alike = _experts_beside(self.graph, operator)
+        if not alike and self.all_rows:
+            return own
         whole = first_expert(self.graph, operator)
         assert whole.chosen is not None
         stored = self._even(whole, whole.stored or whole.batch, self.split.expert, "experts", "expert")
@@ -257,7 +277,7 @@ class _Sharing:
 
     def _routed(self, operator: Operator) -> int:
         """Rows that a chip sends to experts: its tokens, each as often as experts are chosen for it."""
-        whole = first_expert(self.graph, operator)
+        whole = self._first(operator)
         return -(-self.graph.tokens // (self.context * self.apart)) * (whole.chosen or 1)
 
     def _attention(self, attention: Attention) -> tuple[list[Collective], Operator, list[Collective]]:
@@ -341,7 +361,7 @@ class _Sharing:
         return replace(vector, rows=rows, cols=self._even(vector, vector.cols, t, "columns", "tensor"))
 
     def _expert_vector(self, vector: Vector) -> Vector:
-        batch, rows, _ = self._experts(vector)
+        batch, rows, _ = self._experts(vector, (1, vector.rows, 1))
         cols = vector.cols
         if vector.role is not Role.EXPERT_ROW:
             cols = self._even(vector, cols, self.split.sharing, "columns of experts", "expert_tensor")
@@ -382,7 +402,7 @@ class _Sharing:
         """Tokens go to their experts before the first product and come back after the last; gradients the other way."""
         if self.split.expert == 1:
             return [], []
-        hidden = first_expert(self.graph, operator).k
+        hidden = self._first(operator).k
         size = ceil(self._routed(operator) * hidden * self.split.expert_load)
         message = self._collective(operator, "all_to_all", "expert", size)
         role, step = operator.role, operator.place.step
@@ -394,7 +414,7 @@ class _Sharing:
 
     def _after_experts(self, operator: Operator) -> list[Collective]:
         """Sums over the chips that share an expert, then every tensor-parallel chip gets the others' tokens."""
-        elements = -(-self.graph.tokens // (self.context * self.apart)) * first_expert(self.graph, operator).k
+        elements = -(-self.graph.tokens // (self.context * self.apart)) * self._first(operator).k
         if self.apart == 1:
             return self._sum(operator, elements)
         found = []

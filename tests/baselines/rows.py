@@ -42,7 +42,14 @@ experts = st.fixed_dictionaries(
         "batch": st.integers(1, 256),
         "dtype": dtype,
         "dealt": st.sampled_from(["even", "chance"]),
+        "top_k": st.integers(1, 4),
     }
+).map(
+    lambda r: (
+        r | {"m": r["m"] * r["top_k"], "batch": r["batch"] + 3}
+        if r["dealt"] == "chance"
+        else {name: value for name, value in r.items() if name != "top_k"}
+    )
 )
 collective = st.fixed_dictionaries(
     {

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from siliconloom.arch.gpu import load_gpu
@@ -34,16 +34,29 @@ def test_stacks_of_evenly_dealt_rows_are_those_of_every_expert(rows, groups, tal
     counts = np.diff([0, *ends])
     assert counts.sum() == rows
     assert counts.max() - counts.min() <= 1
-    assert pairs_of(float(rows), float(groups), False, float(tall)) == sum(math.ceil(c / tall) for c in counts)
+    assert pairs_of(float(rows), float(groups), False, float(tall), 1.0) == sum(math.ceil(c / tall) for c in counts)
 
 
-@given(st.integers(1, 900), st.integers(2, 100), st.sampled_from([32, 64, 128]))
-def test_stacks_and_experts_by_chance_are_the_means_of_all_ways_to_deal(rows, groups, tall):
-    ways = [math.comb(rows, r) * (groups - 1) ** (rows - r) for r in range(rows + 1)]  # of one expert to get r rows
-    stacks = Fraction(sum(w * -(-r // tall) for r, w in enumerate(ways)), groups ** (rows - 1))
-    assert pairs_of(float(rows), float(groups), True, float(tall)) == pytest.approx(float(stacks), rel=1e-9)
-    active = make_operations([row(m=rows, batch=groups, dealt="chance")]).products()[0]
-    assert active == pytest.approx(float(Fraction(sum(ways[1:]), groups ** (rows - 1))), rel=1e-9)
+@given(st.integers(1, 900), st.integers(2, 100), st.integers(1, 8), st.sampled_from([32, 64, 128]))
+def test_stacks_and_experts_by_chance_are_the_means_of_all_ways_to_deal(tokens, groups, used, tall):
+    assume(used < groups)
+    # of one expert to get r rows: of each token, with `used` of the groups
+    ways = [math.comb(tokens, r) * used**r * (groups - used) ** (tokens - r) for r in range(tokens + 1)]
+    stacks = groups * Fraction(sum(w * -(-r // tall) for r, w in enumerate(ways)), groups**tokens)
+    found = pairs_of(float(tokens * used), float(groups), True, float(tall), float(used))
+    assert found == pytest.approx(float(stacks), rel=1e-9)
+    active = make_operations([row(m=tokens * used, batch=groups, dealt="chance", top_k=used)]).products()[0]
+    assert active == pytest.approx(float(groups * Fraction(sum(ways[1:]), groups**tokens)), rel=1e-9)
+
+
+def test_a_tokens_experts_are_different():
+    ends = group_ends(60, 5, Dealt.CHANCE, 3, 4)
+    counts = np.diff([0, *ends])
+    assert counts.sum() == 60
+    assert counts.max() <= 15  # of 15 tokens
+    assert group_ends(20, 4, Dealt.CHANCE, 3, 4) == [5, 10, 15, 20]
+    one = make_operations([row(m=6, batch=8, dealt="chance", top_k=6), row(m=6, batch=6)])
+    assert one.products().tolist() == pytest.approx([6.0, 6.0])
 
 
 def test_draws_are_the_same_for_one_seed_and_all_rows():

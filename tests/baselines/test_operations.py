@@ -179,7 +179,7 @@ def test_standard_input(monkeypatch):
 def test_a_hundred_thousand_rows_are_read(tmp_path):
     random = np.random.default_rng(1)
     shapes = random.integers(1, 99999, (100_000, 3))
-    rows = "\n".join(f"gemm,{a},{b},{c},,,,,,,,bf16,,,,,,," for a, b, c in shapes.tolist())
+    rows = "\n".join(f"gemm,{a},{b},{c},,,,,,,,bf16" + (len(COLUMNS) - 12) * "," for a, b, c in shapes.tolist())
     (tmp_path / "ops.csv").write_text(",".join(COLUMNS) + "\n" + rows)
     found = read_operations(tmp_path / "ops.csv")
     assert np.array_equal(np.stack([found.m, found.n, found.k], axis=1), shapes)
@@ -193,6 +193,16 @@ def test_a_hundred_thousand_rows_are_read(tmp_path):
             {"op": "gemm", "dealt": "chance"},
             "dealt: how rows are dealt to the experts of grouped products, not of gemm",
         ),
+        ({"op": "gemm", "top_k": 2}, "top_k: how many experts of grouped products a token draws, not of gemm"),
+        (
+            {"op": "grouped_gemm", "batch": 8, "top_k": 2},
+            "top_k: a token draws experts where rows are dealt by chance (dealt) (got 2)",
+        ),
+        (
+            {"op": "grouped_gemm", "m": 6, "batch": 2, "dealt": "chance", "top_k": 3},
+            "top_k: must be no more than the experts (batch)",
+        ),
+        ({"op": "grouped_gemm", "m": 5, "batch": 8, "dealt": "chance", "top_k": 2}, "top_k: must divide the rows (m)"),
         ({"op": "rmsnorm", "weights": "int4"}, "weights: a format of the weights of products, not of rmsnorm"),
         (
             {"op": "gemm", "group": 32},

@@ -286,7 +286,12 @@ ROWS = (
         "context=32 sequence=4 sequence!97 sequence=4&sample=greedy training_batch!4 encoder_sequence!8",
     ),
     ("Transformer", "prefill", "", "expert_popularity!1.0"),
-    ("Transformer", "mixture", "", "expert_popularity=1.5 expert_popularity=[4,1,1,1,1,1,1,1] expert_popularity![1]"),
+    (
+        "Transformer",
+        "mixture",
+        "",
+        "expert_popularity=1.5 expert_popularity=[4,1,1,1,1,1,1,1] expert_popularity=chance expert_popularity![1]",
+    ),
     ("Transformer", "prefill", "", "decoder_sequence!2 encoder_sequence!8 requests=[{new:8}]&batch!2"),
     (
         "Request",

@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 
 from siliconloom.arch import LoomError
 from siliconloom.arch.errors import NotSupported
+from siliconloom.baselines.model import kernels_of
 from siliconloom.evaluate.chip import simulate
 from siliconloom.evaluate.machine import evaluate, read_machine
 from siliconloom.mapper.experts import loads_of
+from siliconloom.mapper.system.parallel import Split, share
 from siliconloom.workloads import Gemm, Graph, Vector, load_workload
-from siliconloom.workloads.popularity import GROUPS, alike, rows_of, zipf
+from siliconloom.workloads.popularity import GROUPS, alike, drawn, rows_of, zipf
 from siliconloom.workloads.roles import Role
 
 WEIGHTS = st.lists(st.floats(0, 100, allow_nan=False), min_size=2, max_size=60)
@@ -61,6 +63,30 @@ def test_shares_that_come_out_even_are_exact(shares, tokens, used) -> None:
     assert rows_of(shares, whole, used) == sorted((each * tokens * used for each in shares), reverse=True)
 
 
+@given(experts=st.integers(1, 300), tokens=st.integers(1, 5000), used=st.integers(1, 10))
+def test_a_typical_draw_has_every_row_and_none_twice(experts, tokens, used) -> None:
+    assume(used <= experts)
+    rows = drawn(experts, tokens, used)
+    assert len(rows) == experts
+    assert sum(rows) == tokens * used
+    assert rows == sorted(rows, reverse=True)
+    assert 0 <= rows[-1] <= rows[0] <= tokens
+    unused = experts * (1 - used / experts) ** tokens
+    assert abs(rows.count(0) - unused) <= 1 + 0.1 * unused
+
+
+@pytest.mark.parametrize(("experts", "tokens", "used"), [(8, 512, 2), (8, 8, 2), (64, 40, 6), (128, 300, 8)])
+def test_a_typical_draw_is_the_mean_of_many(experts, tokens, used) -> None:
+    """Of the expert with most tokens, the next one and so on, over draws of different experts for each token."""
+    random, draws = np.random.default_rng(1), 300
+    chosen = random.random((draws, tokens, experts)).argsort(axis=2)[:, :, :used]
+    counts = np.stack([np.bincount(each.ravel(), minlength=experts) for each in chosen])
+    means = np.sort(counts, axis=1)[:, ::-1].mean(axis=0)
+    # of few experts the first and the last number vary most from draw to draw
+    assert np.abs(means - drawn(experts, tokens, used)).max() < 1.5
+    assert np.abs(means - drawn(experts, tokens, used)).mean() < 0.6
+
+
 @given(rows=st.lists(st.integers(0, 500), min_size=1, max_size=80))
 def test_experts_put_together_have_all_rows_of_their_own(rows) -> None:
     groups = alike(rows)
@@ -76,7 +102,7 @@ def test_experts_put_together_have_all_rows_of_their_own(rows) -> None:
 @settings(max_examples=40, deadline=None)
 @given(
     model=st.sampled_from(["mixtral-8x7b", "qwen3-next-80b", "llama4-scout"]),
-    exponent=st.sampled_from(["0.3", "1.0", "2.5"]),
+    exponent=st.sampled_from(["0.3", "1.0", "2.5", "chance"]),
     lengths=st.sampled_from([[("sequence", "333")], [("phase", "decode"), ("batch", "7")], [("sequence", "1")]]),
 )
 def test_rows_work_and_parameters_are_conserved(model, exponent, lengths) -> None:
@@ -153,16 +179,38 @@ def test_fewer_experts_in_use_are_less_that_decode_reads() -> None:
     assert len({result["memory"]["used_bytes"] // 2**30 for result in results}) == 1, "all experts lie in memory"
 
 
+def test_on_a_gpu_drawn_experts_are_one_kernel_and_every_chip_of_several_has_columns_of_all() -> None:
+    sets = [*MOE, ("sequence", "512"), ("expert_popularity", "chance")]
+    even, graph = (load_workload("mixtral-8x7b", each) for each in (sets[:-1], sets))
+    whole = {k.operator: k.row for k in kernels_of(graph) if "expert" in k.operator}
+    wide = [row for row in whole.values() if row["op"] == "grouped_gemm"]
+    assert [(row["m"], row["batch"], row["dealt"], row["top_k"]) for row in wide] == 2 * [(1024, 8, "chance", 2)]
+    (acts,) = (row for row in whole.values() if row["op"] != "grouped_gemm")
+    assert acts["m"] == 1024
+    node = read_machine("dgx-h100", [("plan.tensor", "2")])
+    drawn_s, even_s = (evaluate(node, each).result["seconds"] for each in (graph, even))
+    assert drawn_s > even_s, "pairs of tiles are no longer just full"
+    shared = share(graph, Split(8))
+    assert [o.name for o in experts(shared)] == [o.name for o in experts(graph)]
+    columns = [(o.m, o.batch, o.n // 8, o.k) for o in experts(graph)]
+    assert [(o.m, o.batch, o.n, o.k) for o in experts(shared)] == columns
+    sums = [(o.m, o.k // 8) for o in experts(graph, Role.EXPERT_ROW)]
+    assert [(o.m, o.k) for o in experts(shared, Role.EXPERT_ROW)] == sums
+    for split in (Split(2, expert=2), Split(2, expert_tensor=1, expert=2), Split(context=2)):
+        with pytest.raises(NotSupported, match=r"but for columns of each \(plan.tensor"):
+            share(graph, split)
+
+
 def test_a_gpu_times_the_groups_and_systems_refuse_them() -> None:
     sets = [*MOE, ("sequence", "64"), ("expert_popularity", "1.0")]
     graph = load_workload("mixtral-8x7b", sets)
     result = evaluate(read_machine("h100", []), graph).result
     kernels = [row for row in result["operators"] if "gate_up" in row["name"]]
     assert len(kernels) == len(experts(graph)) > 1
-    for key in ("tensor", "data"):
-        batch = load_workload("mixtral-8x7b", [*sets, ("batch", "2")])
+    batch = load_workload("mixtral-8x7b", [*sets, ("batch", "2")])
+    for plan in ([("plan.data", "2")], [("plan.data", "2"), ("plan.expert", "2")]):
         with pytest.raises(NotSupported, match=r"experts of unequal popularity \(workload.expert_popularity\)"):
-            evaluate(read_machine("dgx-h100", [("plan.tensor", "1"), (f"plan.{key}", "2")]), batch)
+            evaluate(read_machine("dgx-h100", [("plan.tensor", "1"), *plan]), batch)
 
 
 @pytest.mark.parametrize(
