@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 
 from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import NotSupported
+from siliconloom.arch.memo import compiled_memo, key_of
 from siliconloom.arch.pim import PimTile
 from siliconloom.rtl.array.design import systolic_design
 from siliconloom.rtl.cells.sram import SramWrapper
@@ -23,13 +25,16 @@ from siliconloom.rtl.flows.registers import registers_header, registers_json, re
 from siliconloom.rtl.flows.testbench import bench_files
 from siliconloom.rtl.folder import SCHEMA, SIDECAR, as_text, sealed, write_folder
 from siliconloom.rtl.fpga import FpgaTop, Message, byte_beats
-from siliconloom.rtl.integration.flows import Emission, flow_files
+from siliconloom.rtl.integration.flows import Emission, flow_files, refuse_flows
 from siliconloom.rtl.integration.guide import guide_lines
-from siliconloom.rtl.library import Library, ResetStyle
+from siliconloom.rtl.library import Library, ResetStyle, writers
 from siliconloom.rtl.names import module_prefix
+from siliconloom.rtl.npu.circuits import unit_circuits
 from siliconloom.rtl.npu.design import npu_design
+from siliconloom.rtl.npu.float_ways import only_own_floats
 from siliconloom.rtl.npu.geometry import without_circuit
 from siliconloom.rtl.npu.testbench import ProgramVectors
+from siliconloom.rtl.npu.ways import only_own
 from siliconloom.rtl.pim.design import pim_design
 
 
@@ -57,6 +62,22 @@ class Bundle(Struct, frozen=True):
         return [folder / name for name in self.sidecar["verilog"]]
 
 
+class WrittenModules(Struct, frozen=True):
+    """The modules of a design as they were written.
+
+    Parameters
+    ----------
+    modules, fpga
+        Verilog by name: of the design, and of its top for FPGAs.
+    memories
+        Wrappers that an SRAM macro may replace, as the sidecar lists them.
+    """
+
+    modules: dict[str, str]
+    fpga: dict[str, str]
+    memories: list[dict[str, Any]]
+
+
 def build_rtl(
     chip: Chip,
     *,
@@ -64,6 +85,7 @@ def build_rtl(
     vectors: Sequence[ProgramVectors] = (),
     flows: Sequence[str] = (),
     predicted_cycles: int | None = None,
+    remembered: bool = False,
 ) -> Bundle:
     """Generate the Verilog of ``chip`` and the files that go with it.
 
@@ -79,13 +101,16 @@ def build_rtl(
         Other people's tools for which files are written (`siliconloom.rtl.integration.flows`).
     predicted_cycles
         Of the example's product in the simulator, which some of them check; ``None`` for a tile without example.
+    remembered
+        The modules are read from the memo (`arch.memo`) where this version has written them before, which takes a
+        tenth of a second; those of units and functions from elsewhere are written each time.
 
     Raises
     ------
     NotSupported
         For tiles and operand formats that have no RTL, and for designs that a tool has no use for.
     """
-    return package(chip, design_of(chip, reset, vectors), flows, predicted_cycles)
+    return package(chip, design_of(chip, reset, vectors), flows, predicted_cycles, remembered)
 
 
 def design_of(chip: Chip, reset: ResetStyle = "sync", vectors: Sequence[ProgramVectors] = ()) -> Design:
@@ -111,12 +136,49 @@ def design_of(chip: Chip, reset: ResetStyle = "sync", vectors: Sequence[ProgramV
         return replace(systolic_design(Library(f"{name}_array", reset), tile.array, contains), fallback=str(reason))
 
 
-def package(chip: Chip, design: Design, flows: Sequence[str] = (), predicted_cycles: int | None = None) -> Bundle:
-    """Everything that is written for a design, and for other people's tools where some are named."""
-    top, library = design.top, design.top.library
-    # a library of its own, so that the design's text does not depend on what is built around it
-    fpga = FpgaTop(Library(library.prefix, library.reset), top)
-    modules = library.verilog(top) | fpga.library.verilog(fpga)
+def only_own_circuits() -> bool:
+    """Whether every unit and function of npu tiles is this package's, so that its code says what is written of them."""
+    units = all(each.make.__module__.startswith("siliconloom.") for each in unit_circuits().values())
+    return units and only_own() and only_own_floats()
+
+
+def write_modules(design: Design) -> WrittenModules:
+    """The design's circuits, elaborated and turned into Verilog."""
+    top, fpga = design.top, _fpga_top(design)
+    return WrittenModules(top.library.verilog(top), fpga.library.verilog(fpga), _memories(top.library))
+
+
+def _remembered(chip: Chip, design: Design) -> WrittenModules:
+    """`write_modules` of the design of ``chip``, or what it returned before; runs of programs change nothing of it."""
+    if not only_own_circuits():
+        return write_modules(design)
+
+    def written() -> dict[str, str]:
+        made = write_modules(design)
+        return {"written": json.dumps([made.modules, made.fpga, made.memories])}
+
+    top = design.top
+    key = key_of("modules", chip.digest, top.library.prefix, top.library.reset, top.module_name, *writers())
+    return WrittenModules(*json.loads(str(compiled_memo().recall(key, written, large=True)["written"])))
+
+
+def _fpga_top(design: Design) -> FpgaTop:
+    """The design's top for FPGAs, in a library of its own: the design's text does not depend on what is around it."""
+    library = design.top.library
+    return FpgaTop(Library(library.prefix, library.reset), design.top)
+
+
+def package(
+    chip: Chip, design: Design, flows: Sequence[str] = (), predicted_cycles: int | None = None, remembered: bool = False
+) -> Bundle:
+    """Everything that is written for a design, and for other people's tools where some are named.
+
+    With ``remembered``, for the design of ``chip`` alone, its modules may be those that were written before.
+    """
+    refuse_flows(flows, chip, design)
+    top, library, fpga = design.top, design.top.library, _fpga_top(design)
+    written = _remembered(chip, design) if remembered else write_modules(design)
+    modules, memories = written.modules | written.fpga, written.memories
     header = (
         f"// Generated by siliconloom {_version()} from the description '{chip.name}'.\n"
         f"// Description digest: {chip.digest}\n"
@@ -145,7 +207,7 @@ def package(chip: Chip, design: Design, flows: Sequence[str] = (), predicted_cyc
         "parameters": dict(design.parameters),
         "timing": dict(design.timing),
         "ports": _ports(design),
-        "memories": _memories(library),
+        "memories": memories,
         "verilog": verilog,
         "fpga": {
             "top": fpga.module_name,
@@ -177,11 +239,9 @@ def package(chip: Chip, design: Design, flows: Sequence[str] = (), predicted_cyc
     files |= design.files
     if flows:
         sidecar["flows"] = list(flows)
-        made = Emission(chip, design, verilog, _memories(library), predicted_cycles)
+        made = Emission(chip, design, verilog, memories, predicted_cycles)
         files |= flow_files(flows, made)
-    files["README.md"] = guide(
-        chip, sidecar, sorted(files), guide_lines(flows, files, top.module_name, _memories(library))
-    )
+    files["README.md"] = guide(chip, sidecar, sorted(files), guide_lines(flows, files, top.module_name, memories))
     sidecar = sealed(sidecar, files)
     files[SIDECAR] = as_text(sidecar)
     return Bundle(files, top.module_name, sidecar)

@@ -9,8 +9,8 @@ from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError, nearest_name
 from siliconloom.rtl.flows.design import Design
 from siliconloom.rtl.integration.librelane import librelane_files
-from siliconloom.rtl.integration.litex import litex_files
-from siliconloom.rtl.integration.vivado import vivado_files
+from siliconloom.rtl.integration.litex import litex_files, refuse_litex
+from siliconloom.rtl.integration.vivado import refuse_vivado, vivado_files
 
 
 class Emission(NamedTuple):
@@ -42,6 +42,8 @@ FLOWS: dict[str, Callable[[Emission], dict[str, str]]] = {
     "vivado": lambda made: vivado_files(made.chip, made.design, made.verilog),
     "librelane": lambda made: librelane_files(made.chip, made.design, made.verilog, made.memories),
 }
+REFUSALS: dict[str, Callable[[Chip, Design], None]] = {"litex": refuse_litex, "vivado": refuse_vivado}
+"""What raises `NotSupported` for a design that a target has no use for."""
 
 
 def check_flows(names: Sequence[str]) -> tuple[str, ...]:
@@ -55,6 +57,13 @@ def check_flows(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(wanted)
 
 
+def refuse_flows(flows: Sequence[str], chip: Chip, design: Design) -> None:
+    """Refuse a design that one of some targets has no use for, before it is elaborated."""
+    for name in flows:
+        if name in REFUSALS:
+            REFUSALS[name](chip, design)
+
+
 def flow_files(flows: Sequence[str], made: Emission) -> dict[str, str]:
     """The files of some targets, text by name; raises `NotSupported` where one makes no sense for a design."""
     files: dict[str, str] = {}
@@ -63,4 +72,4 @@ def flow_files(flows: Sequence[str], made: Emission) -> dict[str, str]:
     return files
 
 
-__all__ = ["FLOWS", "Emission", "check_flows", "flow_files"]
+__all__ = ["FLOWS", "Emission", "check_flows", "flow_files", "refuse_flows"]

@@ -27,23 +27,8 @@ LEAST_RAM = 1 << 20
 RESETS = {"sync": '"i_rst": ResetSignal("sys")', "async_low": '"i_rst_n": ~ResetSignal("sys")'}
 
 
-def litex_files(chip: Chip, design: Design, predicted_cycles: int | None) -> dict[str, str]:
-    """The files of the target, text by name.
-
-    Parameters
-    ----------
-    chip
-        The description, with its memory as it delivers (`siliconloom.sim.dram.memory.effective`).
-    design
-        Of the whole tile.
-    predicted_cycles
-        Of the example's product; ``None`` for a tile without example, which has no firmware and no simulation.
-
-    Raises
-    ------
-    NotSupported
-        For designs that are no peripheral of a SoC.
-    """
+def refuse_litex(chip: Chip, design: Design) -> None:
+    """Refuse a design that is no peripheral of a SoC; raises `NotSupported` before any Verilog is written."""
     tile = chip.tile
     if design.registers is None or not isinstance(tile, NpuTile):
         raise NotSupported(f"--flow litex for {chip.name}: it has no registers that a CPU could start it by")
@@ -55,6 +40,24 @@ def litex_files(chip: Chip, design: Design, predicted_cycles: int | None) -> dic
         )
     if not isinstance(design.top, NpuTileCircuit):
         raise NotSupported(f"--flow litex for {chip.name}: a SoC of LiteX has nothing at the other ends of its links")
+
+
+def litex_files(chip: Chip, design: Design, predicted_cycles: int | None) -> dict[str, str]:
+    """The files of the target, text by name, for a design that `refuse_litex` takes.
+
+    Parameters
+    ----------
+    chip
+        The description, with its memory as it delivers (`siliconloom.sim.dram.memory.effective`).
+    design
+        Of the whole tile.
+    predicted_cycles
+        Of the example's product; ``None`` for a tile without example, which has no firmware and no simulation.
+    """
+    tile = chip.tile
+    assert design.registers is not None
+    assert isinstance(tile, NpuTile)
+    geometry = geometry_of(chip)
     prefix = design.registers.name
     values: dict[str, Any] = {
         "top": design.top.module_name,

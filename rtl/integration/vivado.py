@@ -45,13 +45,20 @@ class WrapperPort(NamedTuple):
     inside: str
 
 
-def vivado_files(chip: Chip, design: Design, verilog: Sequence[str]) -> dict[str, str]:
-    """The files of the target, text by name; raises `NotSupported` for a design that has no registers."""
+def refuse_vivado(chip: Chip, design: Design) -> None:
+    """Refuse a design that no processor starts; raises `NotSupported` before any Verilog is written."""
     tile = chip.tile
     if design.registers is None or not isinstance(tile, NpuTile):
         raise NotSupported(f"--flow vivado for {chip.name}: it has no registers that a processor could start it by")
     if not isinstance(design.top, NpuTileCircuit):
         raise NotSupported(f"--flow vivado for {chip.name}: Vivado has no bus definition for its links")
+
+
+def vivado_files(chip: Chip, design: Design, verilog: Sequence[str]) -> dict[str, str]:
+    """The files of the target, text by name, for a design that `refuse_vivado` takes."""
+    tile = chip.tile
+    assert design.registers is not None
+    assert isinstance(tile, NpuTile)
     geometry, top, prefix = geometry_of(chip), design.top.module_name, design.registers.name
     ports = wrapper_ports(design)
     masters = [*prefixes(geometry), PROGRAM]

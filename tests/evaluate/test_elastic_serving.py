@@ -40,7 +40,7 @@ def stays(bursts):
     return serve(prepare_named("dgx-h100", "llama3-8b", bursts, SMALL))
 
 
-@pytest.mark.parametrize("keys", [SCALED, LOST, [*SCALED, *LOST]])
+@pytest.mark.parametrize("keys", [SCALED, pytest.param(LOST, marks=pytest.mark.slow), [*SCALED, *LOST]])
 def test_what_is_paid_for_is_what_the_run_says(bursts, stays, keys):
     result = serve(prepare_named("dgx-h100", "llama3-8b", bursts, [*SMALL, *keys]))
     ServingResult.model_validate(result)

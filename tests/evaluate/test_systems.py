@@ -59,7 +59,7 @@ def test_a_step_has_the_same_keys_as_a_chip_and_holds_its_bound():
     assert {o.unit for o in result.operators} == {"npu", "pim"}
 
 
-@pytest.mark.parametrize("batch", [1, 7, 64])
+@pytest.mark.parametrize("batch", [1, pytest.param(7, marks=pytest.mark.slow), 64])
 def test_auto_takes_the_faster_place(batch):
     graph = decode(batch=batch)
     auto = on(graph)

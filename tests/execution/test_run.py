@@ -214,7 +214,7 @@ CARRIED = [
             for dtype in ("int8", "bf16", "w8a8")
             for flow in (*enumerate(DATAFLOWS), (7, "weight_stationary"))
         ),
-        5,
+        11,
     ),
 )
 def test_rows_that_are_carried_are_the_exact_reading_and_as_near_as_the_mapper_s_own(

@@ -17,6 +17,7 @@ from siliconloom.execution.generation import RealText, TileText, perplexity
 from siliconloom.mapper.chip.kept import kept_of, stays
 from siliconloom.workloads import load_workload
 from tests.execution.models import SHAPES, chip_of, logits_of
+from tests.in_turn import in_turn
 from tests.models.files import model_of, write_folder, write_gguf
 
 PROMPT = [1, 30, 31, 77, 130]
@@ -38,17 +39,24 @@ def text_on(chip, path, prompt, most, sets=()):
     return plan, tile, found, spoken
 
 
-@pytest.mark.parametrize("shape", range(0, len(SHAPES), 3))
+SPEAKERS = [
+    ("llama", 1, (), "int8"),
+    ("gpt2", 2, (("sample", "greedy"),), "int8"),
+    ("qwen2", 2, (), "int8"),
+    ("llama", 2, (("sample", "greedy"),), "bf16"),
+    ("qwen2", 1, (), "fp16"),
+    ("gpt2", 2, (), "fp8_e4m3"),
+]
+ON = range(0, len(SHAPES), 3)
+"""Numbers of the shapes of arrays on which models speak: each model every day on another one of them."""
+
+
 @pytest.mark.parametrize(
-    ("family", "kv_heads", "sets", "dtype"),
-    [
-        ("llama", 1, (), "int8"),
-        ("gpt2", 2, (("sample", "greedy"),), "int8"),
-        ("qwen2", 2, (), "int8"),
-        ("llama", 2, (("sample", "greedy"),), "bf16"),
-        ("qwen2", 1, (), "fp16"),
-        ("gpt2", 2, (), "fp8_e4m3"),
-    ],
+    ("family", "kv_heads", "sets", "dtype", "shape"),
+    in_turn(
+        ((*case, ON[(number + turn) % len(ON)]) for number, case in enumerate(SPEAKERS) for turn in range(len(ON))),
+        len(ON),
+    ),
 )
 def test_every_program_finds_the_cache_of_those_before_it(tmp_path, family, kv_heads, sets, dtype, shape):
     config, tensors = model_of(family, kv_heads=kv_heads)

@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 import pytest
 
 from siliconloom.cli import main
+from tests.in_turn import in_turn
 
 SMALL = ["--set", "workload.layers=1", "--set", "workload.sequence=32"]
 BEGINS = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}
@@ -31,13 +32,18 @@ def svg_text(path):
     return " ".join(each.text or "" for each in ElementTree.parse(path).getroot().iter() if each.tag.endswith("text"))
 
 
-@pytest.mark.parametrize("suffix", BEGINS)
+FIGURES = [
+    *(("chip", "roofline"), ("chip", "operators"), ("chip", "energy"), ("gpu", "energy")),
+    *(("comparison", "operators"), ("service", "latency"), ("service", "timeline")),
+]
+
+
 @pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        *(("chip", "roofline"), ("chip", "operators"), ("chip", "energy"), ("gpu", "energy")),
-        *(("comparison", "operators"), ("service", "latency"), ("service", "timeline")),
-    ],
+    ("name", "kind", "suffix"),
+    in_turn(
+        ((*each, [*BEGINS][(n + turn) % len(BEGINS)]) for n, each in enumerate(FIGURES) for turn in range(len(BEGINS))),
+        len(BEGINS),
+    ),
 )
 def test_a_figure_is_of_the_format_that_its_name_says_and_is_the_same_again(name, kind, suffix, kept, tmp_path):
     files = [tmp_path / f"{number}.{suffix}" for number in (1, 2)]

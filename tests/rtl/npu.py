@@ -1,9 +1,10 @@
-"""The NPU tiles that tests of the flows build: the smallest that has everything, and the library's."""
+"""The NPU tiles that several files of tests build, so that they are generated and compiled once for all of them."""
 
 from functools import cache
 
 from siliconloom.arch import load_chip
 from siliconloom.verification.emission import complete_rtl
+from siliconloom.verification.random_tiles import random_npu
 
 SMALL = {
     "tile.array.rows": "4",
@@ -23,7 +24,15 @@ SMALL = {
 
 
 def small_chip():
+    """The smallest that has everything."""
     return load_chip("npu-edge-int8", list(SMALL.items()))
+
+
+def quick_chip():
+    """A tile of 4x4 with two data ports, a bus of 8 bytes and a memory that answers soon."""
+    chip = random_npu(8)
+    dram = chip.memory["dram"].model_copy(update={"latency": 12_000})
+    return chip.model_copy(update={"memory": {"dram": dram}})
 
 
 @cache

@@ -24,20 +24,26 @@ def test_what_is_rounded_is_the_golden_models(width, bits):
     halves = st.builds(lambda n, by, off: ((2 * n + 1) << by) + off, st.integers(), shifts, st.integers(-1, 1))
     drawn = st.one_of(st.sampled_from(edges), near, halves, st.integers())
 
+    cases = []
+
+    async def bench(ctx):
+        for number, by in cases:
+            kept = (number + (1 << width - 1)) % (1 << width) - (1 << width - 1)
+            ctx.set(value, kept)
+            ctx.set(places, by)
+            wanted = int(np.clip(functions.half_even(np.int64(kept), by), least, most))
+            assert ctx.get(rounded) == wanted, (kept, by)
+            assert ctx.get(clipped) == max(least, min(most, kept)), kept
+
+    simulator = Simulator(m)
+    simulator.add_testbench(bench)
+
     @settings(max_examples=4, deadline=None)
     @given(st.lists(st.tuples(drawn, shifts), min_size=40, max_size=80))
-    def holds(cases):
-        async def bench(ctx):
-            for number, by in cases:
-                kept = (number + (1 << width - 1)) % (1 << width) - (1 << width - 1)
-                ctx.set(value, kept)
-                ctx.set(places, by)
-                wanted = int(np.clip(functions.half_even(np.int64(kept), by), least, most))
-                assert ctx.get(rounded) == wanted, (kept, by)
-                assert ctx.get(clipped) == max(least, min(most, kept)), kept
-
-        simulator = Simulator(m)
-        simulator.add_testbench(bench)
+    def holds(drawn_cases):
+        if cases:
+            simulator.reset()  # begins the bench anew
+        cases[:] = drawn_cases
         simulator.run()
 
     holds()

@@ -128,9 +128,8 @@ def test_random_programs_keep_results_and_read_them():
     assert any(i.opcode == Opcode.MATMUL and i.packing.dtype in CACHE_CODES for i in kept)
 
 
-@pytest.mark.parametrize(
-    "sets", [{}, pytest.param({"tile.vector.format": "null", "tile.array.cache": "fp8_e4m3"}, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("sets", [{}, {"tile.vector.format": "null", "tile.array.cache": "fp8_e4m3"}])
 def test_a_small_edge_tile_agrees(sets):
     needs("icarus")
     chip = small_chip(**sets)

@@ -23,13 +23,7 @@ from siliconloom.verification.images import MEMORY_BYTES, PROGRAM_WORDS, RESULTS
 from siliconloom.verification.npu import check_programs, compare, surrounded
 from siliconloom.verification.programs import random_program
 from siliconloom.verification.random_tiles import random_npu
-
-
-def quick_chip():
-    """A tile of 4x4 with two data ports whose memory answers soon."""
-    chip = random_npu(8)
-    dram = chip.memory["dram"].model_copy(update={"latency": 12_000})
-    return chip.model_copy(update={"memory": {"dram": dram}})
+from tests.rtl.npu import quick_chip
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +31,7 @@ def tile(tmp_path_factory):
     if simulator_path("icarus") is None:
         pytest.skip("icarus is not installed")
     chip, folder = quick_chip(), tmp_path_factory.mktemp("directed")
-    bundle = build_rtl(chip)
+    bundle = build_rtl(chip, remembered=True)
     sources = bundle.write(folder / "rtl")
     return chip, lambda cases: run_programs(
         chip, sources, bundle.top, cases, folder=folder / "bench", simulator="icarus"
@@ -302,7 +296,7 @@ def test_the_largest_of_a_vocabulary_is_found_beyond_the_columns_of_other_rows(t
     )
     made = chain.program(memory)
     check_program(made.program, chip)
-    bundle = build_rtl(chip)
+    bundle = build_rtl(chip, remembered=True)
     (outcome,) = run_programs(
         chip,
         bundle.write(tmp_path / "rtl"),

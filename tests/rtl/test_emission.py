@@ -59,7 +59,7 @@ SMALL = [
 
 @cache
 def bundle(name, overrides=()):
-    return build_rtl(load_chip(name, list(overrides)))
+    return build_rtl(load_chip(name, list(overrides)), remembered=True)
 
 
 def tool(name):
@@ -177,7 +177,7 @@ def test_every_module_stands_in_a_file_of_its_name_exactly_once(number):
 @pytest.mark.parametrize(
     ("name", "sets"), [("systolic-os-8", ()), ("pim-hbm", ()), ("npu-edge-int8", tuple(npu.SMALL.items()))]
 )
-def test_output_is_the_same_bytes_whatever_the_hash_seed(name, sets):
+def test_output_is_the_same_bytes_whatever_the_hash_seed(name, sets, tmp_path):
     """In two processes with hash seeds that differ, one of them this one, which has made the tile of many tests."""
     code = (
         "import json, sys; from siliconloom.arch import load_chip; "
@@ -190,7 +190,11 @@ def test_output_is_the_same_bytes_whatever_the_hash_seed(name, sets):
         capture_output=True,
         text=True,
         check=True,
-        env={**os.environ, "PYTHONHASHSEED": "77" if os.environ.get("PYTHONHASHSEED") == "1" else "1"},
+        env={
+            **os.environ,
+            "XDG_CACHE_HOME": str(tmp_path),
+            "PYTHONHASHSEED": "77" if os.environ.get("PYTHONHASHSEED") == "1" else "1",
+        },
     ).stdout
     made = npu.npu() if sets else complete_rtl(load_chip(name))
     assert text == "".join(name + content for name, content in made.files.items())

@@ -41,7 +41,7 @@ DATAFLOWS = ("systolic-ws-8", "systolic-os-8", "systolic-is-8")
 
 @cache
 def bundle(name="systolic-ws-8", overrides=SMALL, reset="sync"):
-    return build_rtl(load_chip(name, list(overrides)), reset=reset)
+    return build_rtl(load_chip(name, list(overrides)), reset=reset, remembered=True)
 
 
 def need(*programs):

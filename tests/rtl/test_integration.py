@@ -39,7 +39,7 @@ SPIRIT = "{http://www.spiritconsortium.org/XMLSchema/SPIRIT/1685-2009}"
 def tools(reset="sync"):
     """The small tile with everything for all tools, but no bench."""
     chip = effective(small_chip())
-    return build_rtl(chip, reset=reset, flows=tuple(FLOWS), predicted_cycles=example_cycles(chip))
+    return build_rtl(chip, reset=reset, flows=tuple(FLOWS), predicted_cycles=example_cycles(chip), remembered=True)
 
 
 # --- the option
@@ -104,8 +104,8 @@ def test_designs_that_no_cpu_starts_are_refused(name, reason, flow):
 def test_memory_over_several_ports_has_no_place_in_a_soc_of_litex():
     chip = load_chip("npu-edge-int8", list((SMALL | {"tile.dma.port_bytes": "8"}).items()))
     with pytest.raises(NotSupported, match="interleaved over 2 ports"):
-        build_rtl(effective(chip), flows=("litex",))
-    made = build_rtl(effective(chip), flows=("vivado",))
+        build_rtl(effective(chip), flows=("litex",), remembered=True)
+    made = build_rtl(effective(chip), flows=("vivado",), remembered=True)
     assert "m_axi_1_arlock" in made.files[f"vivado/{TOP}_axi.v"]
     assert "prepare(" not in made.files[f"vivado/linux/{TOP}_uio.c"]
 
@@ -534,9 +534,11 @@ def test_the_memory_map_is_the_register_map():
 def test_the_program_for_linux_compiles_without_warnings(chip, tmp_path):
     if shutil.which("cc") is None:
         pytest.skip("cc is not installed")
-    made = (
-        tools() if chip == "small" else build_rtl(effective(load_chip(chip, list(SMALL.items()))), flows=tuple(FLOWS))
-    )
+    if chip == "small":
+        made = tools()
+    else:
+        wide = effective(load_chip(chip, list(SMALL.items())))
+        made = build_rtl(wide, flows=tuple(FLOWS), remembered=True)
     made.write(tmp_path / "rtl")
     name = next(each for each in made.files if each.endswith("_uio.c"))
     assert ("prepare(" in made.files[name]) == (chip == "small")

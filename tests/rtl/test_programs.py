@@ -34,7 +34,7 @@ from siliconloom.verification.programs import random_program
 from siliconloom.verification.races import races
 from siliconloom.verification.random_tiles import random_npu
 from siliconloom.verification.vectors import predict
-from tests.rtl.npu import SMALL
+from tests.rtl.npu import SMALL, quick_chip
 
 TILES, CHOICE, PROGRAMS = 8, 20, 10
 """Tiles a day, of how many, and programs of each."""
@@ -240,14 +240,9 @@ FAULTS = {
 }
 
 
-def fault_tile():
-    """A tile whose bus is 8 bytes wide."""
-    return next(c for c in map(random_npu, range(100)) if c.tile.dma.bytes_per_cycle == 8)
-
-
 @cache
 def fault_bundle():
-    return build_rtl(fault_tile())
+    return build_rtl(quick_chip(), remembered=True)
 
 
 def raw_program(words, semaphores=1):
@@ -271,7 +266,7 @@ def transfers_over_pages():
 def test_a_program_that_reads_a_line_while_it_is_written_fails_its_bench(posts, tmp_path):
     """Copies of a line that a load writes again and again: they wait for it, or the two race."""
     needs("icarus")
-    chip = fault_tile()
+    chip = quick_chip()
     bank = chip.tile.scratchpad.capacity // chip.tile.scratchpad.banks
     load = Instruction(opcode=Opcode.LOAD, m=100, n=16, pitch=16, post=posts)
     copy = Instruction(
@@ -312,7 +307,7 @@ def test_a_tile_that_breaks_the_axi_protocol_fails_whatever_it_computes(
 ):
     """Benches saw these, printed ERROR, and passed."""
     needs("icarus")
-    chip = fault_tile()
+    chip = quick_chip()
     if port == "page":
         monkeypatch.setattr(Geometry, "page", property(lambda geometry: 2 * PAGE * geometry.ports))
     bundle = build_rtl(chip) if port == "page" else fault_bundle()
@@ -334,7 +329,7 @@ def test_a_tile_that_breaks_the_axi_protocol_fails_whatever_it_computes(
 @pytest.mark.slow
 def test_what_the_assembler_refuses_stops_the_tile_with_a_cause_and_the_tile_goes_on_afterwards(tmp_path):
     needs("icarus")
-    chip = fault_tile()
+    chip = quick_chip()
     bundle = fault_bundle()
     sources = bundle.write(tmp_path / "rtl")
     memory = np.zeros(1 << 17, np.uint8)

@@ -29,7 +29,7 @@ from siliconloom.verification.npu import check_programs
 from siliconloom.verification.programs import random_program
 from siliconloom.verification.random_tiles import random_npu
 from siliconloom.verification.workload import filled
-from tests.rtl.test_cached import needs, small_chip
+from tests.rtl.test_cached import needs, programs_of, small_chip
 from tests.rtl.test_mapped import GPT2, LLAMA, graph, mapped
 
 pytestmark = pytest.mark.rtl
@@ -65,7 +65,15 @@ def agree(chip, made, **surroundings):
         assert parity.passed, "\n".join([chip.name, parity.name, *parity.errors])
 
 
-@pytest.mark.parametrize("sets", [SHAPES[0], *(pytest.param(each, marks=pytest.mark.slow) for each in SHAPES[1:])])
+def test_a_small_tile_with_every_cache_agrees():
+    """What is kept with scales and what is kept without, on one tile: compiling it takes most of the time."""
+    needs("icarus")
+    chip = small_chip(**{"tile.array.cache": "[bf16, fp8_e4m3, fp8_e5m2, int8, int4]"})
+    agree(chip, [*programs_of(chip, 1, 1), *programs_with_scales(chip, 1, 2)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sets", SHAPES)
 def test_small_tiles_agree(sets):
     needs("icarus")
     chip = small_chip(**BOTH, **sets)

@@ -52,6 +52,7 @@ def complete_rtl(chip: Chip | System, *, reset: ResetStyle = "sync", flows: Sequ
         vectors=bench_vectors(chip) if whole else (),
         flows=flows,
         predicted_cycles=example_cycles(chip) if whole and flows else None,
+        remembered=True,
     )
 
 

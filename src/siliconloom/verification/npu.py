@@ -20,13 +20,10 @@ from siliconloom.arch.word import WORD_BYTES
 from siliconloom.rtl.bench.programs import ProgramCase, ProgramOutcome, run_programs
 from siliconloom.rtl.bench.runner import Spent
 from siliconloom.rtl.cells.sram import READ_WHILE_WRITTEN
-from siliconloom.rtl.emit import Bundle, build_rtl
+from siliconloom.rtl.emit import Bundle, build_rtl, only_own_circuits
 from siliconloom.rtl.library import writers
-from siliconloom.rtl.npu.circuits import unit_circuits
-from siliconloom.rtl.npu.float_ways import only_own_floats
 from siliconloom.rtl.npu.geometry import PAGE
 from siliconloom.rtl.npu.registers import UNITS, Cause
-from siliconloom.rtl.npu.ways import only_own
 from siliconloom.sim.chip.engine import Run, duration, run
 from siliconloom.sim.golden.npu import GoldenMachine, LoadedProgram
 from siliconloom.verification.chain import BANKS, why_no_programs
@@ -136,12 +133,11 @@ def bundle_of(chip: Chip) -> Bundle:
 
     With units or functions from elsewhere it is generated each time.
     """
-    own = all(each.make.__module__.startswith("siliconloom.") for each in unit_circuits().values())
-    if not (own and only_own() and only_own_floats()):
+    if not only_own_circuits():
         return build_rtl(chip)
 
     def generated() -> dict[str, str]:
-        made = build_rtl(chip)
+        made = build_rtl(chip, remembered=True)
         return {"bundle": json.dumps([made.files, made.top, made.sidecar])}
 
     key = key_of("verilog", chip.digest, *writers())

@@ -6,11 +6,14 @@ from collections.abc import Iterable
 
 import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from siliconloom.arch import Chip
 from siliconloom.arch.isa import Opcode, Program, Unit
+from siliconloom.arch.memo import compiled_memo, key_of
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import BUILT, VectorFunction
+from siliconloom.rtl.emit import only_own_circuits
 from siliconloom.rtl.npu.registers import UNITS
 from siliconloom.rtl.npu.testbench import ProgramVectors
 from siliconloom.sim.chip.engine import run
@@ -41,6 +44,15 @@ def bench_vectors(chip: Chip) -> list[ProgramVectors]:
     if why_no_programs(chip.tile):
         return []
     image = random_image(np.random.default_rng(0), chip.tile.circuit_format)
+    if not only_own_circuits():
+        return [predict(chip, each) for each in _chosen(chip, image).values()]
+    key = key_of("programs of a bench", chip.digest)
+    answer = compiled_memo().recall(key, lambda: {"seeds": np.array([*_chosen(chip, image)], np.int64)})
+    return [predict(chip, random_program(chip, int(seed), SEGMENTS, image=image)) for seed in answer["seeds"]]
+
+
+def _chosen(chip: Chip, image: NDArray[np.uint8]) -> dict[int, LoadedProgram]:
+    """The programs that the bench runs, by their seeds, of many that read from ``image``."""
     made: dict[int, LoadedProgram] = {}
     cycles: dict[int, int] = {}
     chosen: list[int] = []
@@ -54,7 +66,7 @@ def bench_vectors(chip: Chip) -> list[ProgramVectors]:
         chosen = list(choose(found, cycles, most))
         if functions_used([made[seed].program for seed in chosen]) >= set(BUILT):
             break
-    return [predict(chip, made[seed]) for seed in chosen]
+    return {seed: made[seed] for seed in chosen}
 
 
 def functions_used(programs: Iterable[Program]) -> set[VectorFunction]:
