@@ -7,7 +7,7 @@ op             what is done, an `Op`
 m, n, k        of a product C[m,n] = A[m,k] B[k,n]; m rows of n columns of an element-wise operation
 batch          products or sequences side by side; experts of a grouped product
 dealt          how the m rows of a grouped product are dealt to its experts, a `Dealt`
-top_k          of rows dealt by chance: experts of a token, all different, so that m rows are m / top_k tokens'
+top_k          of rows dealt by chance: experts of a token, all different, so that m rows are m / top_k tokens
 q_len, kv_len  query tokens, and keys that they look at (those before them included), per sequence
 heads          query heads; kv_heads key and value heads; head_dim elements of a head
 causal         whether a query looks only at keys up to its own
