@@ -216,6 +216,27 @@ class Program(Struct, frozen=True):
         """Tiles that execute an instruction, of so many that the chip has."""
         return self.tiles[number] if self.tiles else chip_tiles
 
+    def executions(self) -> Iterator[tuple[int, Instruction, list[int], list[int]]]:
+        """What is carried out, in order, loops unrolled, up to the end.
+
+        Number of the instruction, the instruction, and index and count of each loop around it, the outermost first.
+        """
+        stack: list[list[int]] = []
+        place, code = 0, self.instructions
+        while code[place].opcode != Opcode.END:
+            i = code[place]
+            if i.opcode == Opcode.LOOP:
+                stack.append([place, 0, i.m])
+            elif i.opcode == Opcode.NEXT:
+                stack[-1][1] += 1
+                if stack[-1][1] < stack[-1][2]:
+                    place = stack[-1][0]
+                else:
+                    stack.pop()
+            else:
+                yield place, i, [each[1] for each in stack], [each[2] for each in stack]
+            place += 1
+
     def encode(self) -> bytes:
         """The program as it stands in memory: 256 bytes an instruction."""
         return b"".join(encode(i) for i in self.instructions)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import product
 
@@ -71,9 +71,13 @@ def all_runs() -> tuple[Run, ...]:
     return (*found, *layers())
 
 
-def layers() -> Iterator[Run]:
-    """Layers by PyTorch, compiled and launched as one graph: all of a step's kernels but the head's."""
-    for gpu, model in product(("h100", "h200"), ("", "-mixtral")):
+def layers(models: Sequence[str] = ("", "-mixtral"), popularity: str = "") -> Iterator[Run]:
+    """Layers by PyTorch, compiled and launched as one graph: all of a step's kernels but the head's.
+
+    Experts are as popular as is said (``workload.expert_popularity``), evenly where nothing is.
+    """
+    said = [("expert_popularity", popularity)] if popularity else []
+    for gpu, model in product(("h100", "h200"), models):
         name = f"torch-{gpu}{model}"
         table = tables.load(name)
         mask = table.operations.among(Op.LAYER_PREFILL, Op.LAYER_DECODE)
@@ -82,7 +86,7 @@ def layers() -> Iterator[Run]:
             prompts, tokens = op is Op.LAYER_PREFILL, int(table.input_tokens[at])
             length = ("sequence", str(tokens)) if prompts else ("context", str(tokens - 1))
             asked = [("phase", "prefill" if prompts else "decode"), ("batch", str(table.operations.batch[at])), length]
-            graph = load_workload(str(table.model[at]), [("model.num_hidden_layers", "1"), *asked])
+            graph = load_workload(str(table.model[at]), [("model.num_hidden_layers", "1"), *asked, *said])
             found = predict_model(load_gpu(gpu), graph)
             named = {operator.name for operator in graph.operators() if operator.block == LAYER}
             inside = np.array([kernel.operator in named for kernel in found.kernels])
@@ -145,6 +149,19 @@ def print_runs(rows: list[dict[str, float | str | int]]) -> None:
     print(f"{'all runs':71s} {shares[0]:6.0%} {shares[1]:6.0%}")
 
 
+def print_experts() -> None:
+    """Layers with experts, evenly routed and drawn; what was timed draws them."""
+    print(
+        f"\n{'layers of Mixtral, nothing fitted':44s}{'runs':>6s} {'even':>6s} {'drawn':>6s}  each, drawn: fast -, slow +"
+    )
+    even, drawn = (list(layers(("-mixtral",), popularity)) for popularity in ("", "chance"))
+    for group in dict.fromkeys(run.group for run in even):
+        both = [[run.off for run in runs if run.group == group] for runs in (even, drawn)]
+        medians = " ".join(f"{np.median(np.abs(np.expm1(np.negative(offs)))):6.1%}" for offs in both)
+        each = " ".join(f"{np.expm1(-off):+.1%}" for off in both[1])
+        print(f"{group:44s}{len(both[0]):6d} {medians}  {each}")
+
+
 INSIDE = ("inside_50", "inside_90")
 
 
@@ -155,6 +172,7 @@ def main(arguments: list[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     found = calibrated(all_runs())
     print_runs(left_out())
+    print_experts()
     for name, pair in found.items():
         print(f"beyond the kernels: {name}: {pair[0]:.1%}, {pair[1]:.1%}")
     if asked.write:

@@ -264,8 +264,7 @@ class _Sharing:
 
     def _experts(self, operator: Operator, own: tuple[int, int, int]) -> tuple[int, int, int]:
         """Experts that a chip computes, rows of each, and experts that it stores; ``own`` are those of the operator."""
-        whole, alike = _experts_beside(self.graph, operator)
-        if not alike and self.all_rows:
+        if self.all_rows and not _experts_beside(self.graph, operator)[1]:
             return own
         whole = first_expert(self.graph, operator)
         assert whole.chosen is not None

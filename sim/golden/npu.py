@@ -75,25 +75,13 @@ class GoldenMachine:
         ``finished`` is told the number of an operator when all its instructions have been carried out: when those of
         another one begin, and at the end.
         """
-        stack: list[list[int]] = []
-        place, code, operator = 0, program.instructions, -1
-        while code[place].opcode != Opcode.END:
-            i = code[place]
-            if i.opcode == Opcode.LOOP:
-                stack.append([place, 0, i.m])
-            elif i.opcode == Opcode.NEXT:
-                stack[-1][1] += 1
-                if stack[-1][1] < stack[-1][2]:
-                    place = stack[-1][0]
-                else:
-                    stack.pop()
-            else:
-                if finished is not None and i.operator != operator:
-                    if operator >= 0:
-                        finished(operator)
-                    operator = i.operator
-                self.execute(i, [each[1] for each in stack])
-            place += 1
+        operator = -1
+        for _, i, indices, _ in program.executions():
+            if finished is not None and i.operator != operator:
+                if operator >= 0:
+                    finished(operator)
+                operator = i.operator
+            self.execute(i, indices)
         if finished is not None and operator >= 0:
             finished(operator)
 

@@ -17,7 +17,7 @@ from siliconloom.arch.access import Access
 from siliconloom.arch.assembler import accesses
 from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import NotSupported
-from siliconloom.arch.isa import Instruction, Opcode, Program
+from siliconloom.arch.isa import Instruction, Program
 from siliconloom.arch.layout import bank_line, filled_values, line_values, moving_values, next_power, sums_pitch
 from siliconloom.arch.opcodes import Unit
 from siliconloom.arch.tile import NpuTile
@@ -63,9 +63,9 @@ class Race(NamedTuple):
 
 
 def races(program: Program, chip: Chip, most: int = MOST) -> Iterator[Race]:
-    """Each pair of instructions once that may touch a word at the same time, one of them writing.
+    """Each pair of instructions of two units once, one of which may read a word while the other writes a part of it.
 
-    Of a program's executions the first ``most`` are looked at.
+    Of a program's executions the first ``most`` are looked at, those of long loops not to their end.
 
     Raises
     ------
@@ -79,15 +79,15 @@ def races(program: Program, chip: Chip, most: int = MOST) -> Iterator[Race]:
     for each, indices in islice(_executions(program), most):
         i = program.instructions[each.number]
         done[each.unit].append((each, _touched(i, tile, indices) if i.opcode.spec.sizes else []))
-    found = set[Race]()
+    found = set[tuple[int, int]]()
     for unit, own in done.items():
         for other, theirs in done.items():
             if other == unit:
                 continue
             for each, writes in own:
                 for race in _met(each, writes, theirs[each.read.get(other, 0) :]):
-                    if race[:2] not in {known[:2] for known in found}:
-                        found.add(race)
+                    if race[:2] not in found:
+                        found.add(race[:2])
                         yield race
 
 
@@ -112,7 +112,7 @@ def _executions(program: Program) -> Iterator[tuple[Execution, list[int]]]:
     known: dict[Unit, tuple[dict[Unit, int], dict[Unit, int]]] = defaultdict(lambda: ({}, {}))
     given: list[list[tuple[dict[Unit, int], dict[Unit, int]]]] = [[] for _ in program.semaphores]
     taken = [-semaphore.initial for semaphore in program.semaphores]
-    for i, number, indices, counts in _unrolled(program):
+    for number, i, indices, counts in program.executions():
         first = all(indices[level] == 0 for level in range(len(counts)) if i.first >> level & 1)
         last = all(indices[level] == counts[level] - 1 for level in range(len(counts)) if i.last >> level & 1)
         read, written = (dict(each) for each in known[i.unit])
@@ -129,25 +129,6 @@ def _executions(program: Program) -> Iterator[tuple[Execution, list[int]]]:
             given[bit].append((read | {i.unit: place + 1}, written))
         for bit in _bits(i.post | (i.last_post if last else 0)):
             given[bit].append((read | {i.unit: place + 1}, written | {i.unit: place + 1}))
-
-
-def _unrolled(program: Program) -> Iterator[tuple[Instruction, int, list[int], list[int]]]:
-    """Instructions as they are carried out: with their numbers, and index and count of every loop around them."""
-    stack: list[list[int]] = []
-    place, code = 0, program.instructions
-    while code[place].opcode != Opcode.END:
-        i = code[place]
-        if i.opcode == Opcode.LOOP:
-            stack.append([place, 0, i.m])
-        elif i.opcode == Opcode.NEXT:
-            stack[-1][1] += 1
-            if stack[-1][1] < stack[-1][2]:
-                place = stack[-1][0]
-            else:
-                stack.pop()
-        else:
-            yield i, place, [each[1] for each in stack], [each[2] for each in stack]
-        place += 1
 
 
 def _bits(mask: int) -> Iterator[int]:
