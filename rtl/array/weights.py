@@ -335,11 +335,11 @@ class WeightEdge(Circuit):
         with m.If(self.taken & (self.kind == BeatKind.CACHE_SCALES)):
             m.d.sync += [scales.eq(self.data[: len(scales)]), beat.eq(0)]
         with m.If(self.taken & by_rows):
-            m.d.sync += scales.eq(scales >> EXPONENT * rows)
+            m.d.sync += scales.eq(scales.shift_right(EXPONENT * rows))
         with m.If(self.taken & by_cols):
             m.d.sync += beat.eq(Mux(beat == beats - 1, 0, beat + 1))
             with m.If(beat == beats - 1):
-                m.d.sync += scales.eq(scales >> EXPONENT * cols)
+                m.d.sync += scales.eq(scales.shift_right(EXPONENT * cols))
         short = any_kind(self.kind, scaled_kinds(DataType.INT4)) if DataType.INT4 in formats else Const(0, 1)
         lane, made = self.library.make(ScaledLane, array), list[Value]()
         for number in range(count):

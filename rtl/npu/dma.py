@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from amaranth import Cat, Const, Module, Mux, Signal
+from amaranth import Cat, Const, Module, Mux, Signal, signed
 from amaranth.hdl import Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
@@ -31,11 +31,6 @@ from siliconloom.rtl.npu.interfaces import BURST, local_read, local_write, read_
 
 FRACTION = INTERVAL_ONE.bit_length() - 1
 TIME_BITS = 48
-
-
-def ceil_cycles(amount: Value) -> Value:
-    """Whole cycles that cover a fixed-point amount of them."""
-    return (amount + (INTERVAL_ONE - 1))[FRACTION:]
 
 
 class LoadEngine(Circuit):
@@ -97,10 +92,10 @@ class LoadEngine(Circuit):
         """Whether a transfer breaks the rule above."""
         return is_misaligned(entry, self.geometry.bus)
 
-    def rows(self, m: Module, entry: Any, address: Signal, follows: Value) -> None:
+    def rows(self, m: Module, entry: Any, burst: NextBurst, follows: Value) -> None:
         """Decide when rows begin, and where, other than one pitch after the other.
 
-        ``address`` is the register of what is asked for next; in a cycle of ``follows`` it becomes that of another row.
+        ``burst`` is what is asked for next; in a cycle of ``follows`` it becomes the first of another row.
         """
         m.d.comb += self.begin.eq(self.taken)
 
@@ -109,46 +104,32 @@ class LoadEngine(Circuit):
         geometry = self.geometry
         bus, offset, ask = geometry.bus, log2(geometry.bus), self.memory.burst
         pace = Pace(m, geometry, self.begin)
-        row, pitch, bytes_left = Signal(MEMORY_BITS), Signal(MEMORY_BITS), Signal(SIZE_BITS)
-        width, rows_left, address = Signal(SIZE_BITS), Signal(SIZE_BITS), Signal(MEMORY_BITS)
-        beats, active = Signal(SIZE_BITS), Signal()
-        m.d.comb += beats.eq((bytes_left + (bus - 1)) >> offset)
-        burst = next_burst(m, geometry, beats, address)
-        row_ends, transfer_ends, sent = Signal(), Signal(), Signal()
+        row, pitch, rows_left = Signal(MEMORY_BITS), Signal(MEMORY_BITS), Signal(SIZE_BITS)
+        active, transfer_ends, sent = Signal(), Signal(), Signal()
+        burst = NextBurst(geometry, pace)
+        whole = Signal(SIZE_BITS)
         m.d.comb += [
-            row_ends.eq(burst == beats),
-            transfer_ends.eq(row_ends & (rows_left == 1)),
-            pace.beats.eq(pace.of(burst, row_ends, width)),
-            ask.valid.eq(active & ~self.unknown & (pace.time + burst >= pace.due)),
-            ask.payload.address.eq(aligned(address, offset)),
-            ask.payload.length.eq(burst - 1),
+            whole.eq((entry.n + (bus - 1)) >> offset),
+            transfer_ends.eq(burst.ends & (rows_left == 1)),
+            ask.valid.eq(active & ~self.unknown & pace.due_within(burst.length)),
+            ask.payload.address.eq(aligned(burst.address, offset)),
+            ask.payload.length.eq(burst.length - 1),
             sent.eq(ask.valid & ask.ready),
+            pace.beats.eq(burst.counted),
             pace.advance.eq(sent),
         ]
-        with m.If(sent):
-            m.d.sync += [address.eq(address + burst * bus), bytes_left.eq(bytes_left - burst * bus)]
-            with m.If(row_ends):
-                m.d.sync += [
-                    rows_left.eq(rows_left - 1),
-                    row.eq(row + pitch),
-                    address.eq(row + pitch),
-                    bytes_left.eq(width),
-                ]
-            with m.If(transfer_ends):
-                m.d.sync += active.eq(0)
+        burst.become(m, sent, burst.address + burst.length * bus, burst.left - burst.length, burst.width)
+        with m.If(sent & burst.ends):
+            m.d.sync += [rows_left.eq(rows_left - 1), row.eq(row + pitch)]
+        burst.become(m, sent & burst.ends, row + pitch, burst.width, burst.width)
+        with m.If(sent & transfer_ends):
+            m.d.sync += active.eq(0)
         held = pace.hold(m, active, sent & transfer_ends)
         m.d.comb += [self.instruction.ready.eq(~held), self.held.eq(held | pace.released), self.read.eq(pace.released)]
         with m.If(self.taken):
-            m.d.sync += [
-                active.eq(1),
-                row.eq(entry.memory),
-                address.eq(entry.memory),
-                pitch.eq(entry.pitch),
-                bytes_left.eq(entry.n),
-                width.eq(entry.n),
-                rows_left.eq(entry.m),
-            ]
-        self.rows(m, entry, address, sent & row_ends & ~transfer_ends)
+            m.d.sync += [active.eq(1), row.eq(entry.memory), pitch.eq(entry.pitch), rows_left.eq(entry.m)]
+        burst.become(m, self.taken, entry.memory, whole, whole)
+        self.rows(m, entry, burst, sent & burst.ends & ~transfer_ends)
 
     def _data(self, m: Module, entry: Any) -> None:
         """Data, in the order of the addresses."""
@@ -318,9 +299,9 @@ class StoreEngine(Circuit):
         opens = ~in_burst
         possible = Signal()
         m.d.comb += [
-            pace.beats.eq(pace.of(Const(1), walk.row_ends, walk.width)),
+            pace.beats.eq(pace.of(Const(1), walk.row_ends, (walk.width + (geometry.bus - 1)) >> log2(geometry.bus))),
             possible.eq(active & room & (~opens | (addresses.i.ready & responses.i.ready))),
-            fetch.enable.eq(possible & (pace.time + 1 >= pace.due)),
+            fetch.enable.eq(possible & pace.due_within(1)),
             fetch.address.eq(walk.local),
             walk.step.eq(fetch.enable),
             pace.advance.eq(fetch.enable),
@@ -372,6 +353,40 @@ class StoreEngine(Circuit):
         ]
 
 
+class NextBurst:
+    """The burst that a load asks for next, in registers: nothing has to be computed before its time is looked at.
+
+    ``address`` of its first byte, ``length`` in beats, ``ends``: it is the last of its row; beats of a row (``width``),
+    those from here to the row's end (``left``), and those that the memory counts (``counted``).
+    """
+
+    def __init__(self, geometry: Geometry, pace: Pace) -> None:
+        self.geometry, self.pace = geometry, pace
+        self.address, self.length = Signal(MEMORY_BITS), Signal(range(LONGEST_BURST + 1))
+        self.width, self.left, self.ends = Signal(SIZE_BITS), Signal(SIZE_BITS), Signal()
+        self.counted = Signal.like(pace.beats)
+
+    def become(self, m: Module, when: Value, address: Value, left: Value, width: Value) -> None:
+        """After a cycle of ``when``, be the burst at an address, where so many beats are left of a row of ``width``.
+
+        What is called last goes before what was called earlier. ``when`` comes late, so all is computed without it.
+        """
+        beats, begin = Signal(SIZE_BITS, name="beats_left"), Signal(MEMORY_BITS, name="begin")
+        ends, counted = Signal(name="burst_ends"), Signal.like(self.counted, name="burst_counted")
+        m.d.comb += [beats.eq(left), begin.eq(address)]
+        length = next_burst(m, self.geometry, beats, begin)
+        m.d.comb += [ends.eq(length == beats), counted.eq(self.pace.of(length, ends, width))]
+        with m.If(when):
+            m.d.sync += [
+                self.address.eq(begin),
+                self.length.eq(length),
+                self.width.eq(width),
+                self.left.eq(beats),
+                self.ends.eq(ends),
+                self.counted.eq(counted),
+            ]
+
+
 def next_burst(m: Module, geometry: Geometry, beats: Value, address: Value) -> Signal:
     """Beats of the burst at ``address``: what is left of the row, or of the page, or the longest there is."""
     bus, offset = geometry.bus, log2(geometry.bus)
@@ -391,45 +406,51 @@ def aligned(address: Value, offset: int) -> Value:
 
 
 class Pace:
-    """The regulator: time since a transfer began, and the time by which its bytes so far may have passed.
+    """The regulator: how far a transfer's bytes are ahead of the time that has passed since it began.
 
-    Beats are counted as the memory moves them: every row is rounded up to whole accesses. ``due`` is the whole number
-    of cycles that everything up to and including the ``beats`` next ones takes.
+    Beats are counted as the memory moves them: every row is rounded up to whole accesses. With T cycles passed, and
+    beats so far that take P of them, the next ones taking B, everything is over in cycle ceil(P + B). So it is due
+    within n cycles when ceil(P + B) <= T + n, which is P + B + 1 - e < T + n + 1 with e the least part of a cycle.
+    ``lead`` is P + 1 - e - T: what is due is the sign of a sum.
     """
 
     def __init__(self, m: Module, geometry: Geometry, start: Signal) -> None:
         self.bus, self.access = geometry.bus, geometry.access // geometry.bus
         self.beats = Signal(range(LONGEST_BURST + self.access), name="pace_beats")
         self.advance = Signal(name="pace_advance")
-        self.time = Signal(TIME_BITS, name="pace_time")
-        self.due = Signal(TIME_BITS, name="pace_due")
         self.released = Signal(name="pace_released")
-        passed, following = Signal(TIME_BITS + FRACTION), Signal(TIME_BITS + FRACTION)
-        m.d.comb += [following.eq(passed + self.beats * geometry.interval), self.due.eq(ceil_cycles(following))]
-        m.d.sync += self.time.eq(self.time + 1)
-        with m.If(self.advance):
-            m.d.sync += passed.eq(following)
+        self.lead = Signal(signed(TIME_BITS + FRACTION + 1), name="pace_lead")
+        self.time = Signal(range((LONGEST_BURST + self.access) * geometry.interval), name="pace_time")
+        m.d.comb += self.time.eq(self.beats * geometry.interval)
         with m.If(start):
-            m.d.sync += [self.time.eq(0), passed.eq(0)]
-        self.start = start
+            m.d.sync += self.lead.eq(INTERVAL_ONE - 1)
+        with m.Elif(self.advance):
+            m.d.sync += self.lead.eq(self.lead + (self.time - INTERVAL_ONE))
+        with m.Else():
+            m.d.sync += self.lead.eq(self.lead - INTERVAL_ONE)
 
     def of(self, beats: Value, ends: Value, width: Value) -> Value:
-        """What so many beats count; they may be the last (``ends``) of a row of ``width`` bytes."""
-        filled = (-((width + (self.bus - 1)) >> log2(self.bus)))[: log2(self.access)]
+        """What so many beats count; they may be the last (``ends``) of a row of ``width`` beats."""
+        filled = (-width)[: log2(self.access)]
         return beats + Mux(ends, filled, 0) if self.access > 1 else beats
+
+    def due_within(self, cycles: Value | int) -> Value:
+        """Whether everything up to and including the ``beats`` next ones is over so many cycles from now."""
+        ahead = Value.cast(cycles + 1) << FRACTION
+        return self.lead + (self.time - ahead) < 0
 
     def hold(self, m: Module, active: Signal, final: Signal) -> Signal:
         """Whether the port is held in this cycle: until the cycle before the last one of all beats' time."""
-        ending, end = Signal(name="pace_ending"), Signal(TIME_BITS, name="pace_end")
+        self.ending = ending = Signal(name="pace_ending")
         over = Signal(name="pace_over")
         m.d.comb += [
-            over.eq((final & (self.time + 1 >= self.due)) | (ending & (self.time + 1 >= end))),
+            over.eq((final & self.due_within(1)) | (ending & (self.lead < 2 * INTERVAL_ONE))),
             self.released.eq(over),
         ]
-        with m.If(final & ~over):
-            m.d.sync += [ending.eq(1), end.eq(self.due)]
-        with m.Elif(over):
+        with m.If(over):
             m.d.sync += ending.eq(0)
+        with m.Elif(final):
+            m.d.sync += ending.eq(1)
         held = Signal(name="pace_held")
         m.d.comb += held.eq((active | ending) & ~over)
         return held

@@ -20,7 +20,7 @@ from siliconloom.arch.layout import INDEX_BYTES
 from siliconloom.rtl.cells.queue import Queue
 from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Library
-from siliconloom.rtl.npu.dma import LoadEngine
+from siliconloom.rtl.npu.dma import LoadEngine, NextBurst
 from siliconloom.rtl.npu.entries import LOAD_ENTRY
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, MEMORY_BITS, SIZE_BITS, Geometry, log2
 from siliconloom.rtl.npu.interfaces import local_read
@@ -51,7 +51,7 @@ class GatherEngine(LoadEngine):
         apart = Cat(entry.memory[:offset], entry.pitch[:offset], entry.b[:inside]).any()
         return super().is_refused(entry) | (entry.indexed & apart)
 
-    def rows(self, m: Module, entry: Any, address: Signal, follows: Value) -> None:
+    def rows(self, m: Module, entry: Any, burst: NextBurst, follows: Value) -> None:
         timing.confirm(
             "GATHER_START", scratchpad=SramWrapper.LATENCY, index=1, product=1, queue=Queue.LATENCY, address=1
         )
@@ -64,7 +64,8 @@ class GatherEngine(LoadEngine):
             self.begin.eq((self.taken & ~entry.indexed) | (known & starts)),
         ]
         with m.If(known):
-            m.d.sync += [address.eq(queue.o.payload), self.unknown.eq(0), starts.eq(0)]
+            m.d.sync += [self.unknown.eq(0), starts.eq(0)]
+        burst.become(m, known, queue.o.payload, burst.width, burst.width)
         with m.If(self.taken):
             m.d.sync += [gathers.eq(entry.indexed), starts.eq(entry.indexed), self.unknown.eq(entry.indexed)]
 
