@@ -13,9 +13,10 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from siliconloom.arch.errors import CheckFailed, LoomError
+from siliconloom.arch.errors import LoomError
 from siliconloom.rtl.emit import Bundle
 from siliconloom.rtl.synthesis.hierarchy import module_counts, statistics_of
+from siliconloom.rtl.synthesis.structure import check_structure
 from siliconloom.rtl.synthesis.timing import NETLIST
 from siliconloom.rtl.synthesis.yosys import YosysError, quoted, run_yosys
 
@@ -32,7 +33,6 @@ INVERTS = re.compile(r"function\s*:\s*\"\s*\(?\s*(?:!\s*\(?\s*\w+\s*\)?|\w+\s*')
 TIMING = re.compile(r"\btiming\s*\(")
 LOAD = 20
 """What an output drives, in the liberty file's unit (fF, mostly): a few gates."""
-LATCHES = "t:$dlatch t:$adlatch t:$dlatchsr t:$sr"
 
 
 class ModuleArea(Struct, frozen=True):
@@ -134,11 +134,11 @@ def synthesize(
     hidden = {Path(name).stem for name in bundle.sidecar["verilog"]}
     if target == "ecp5" and not flatten:
         with ThreadPoolExecutor(1) as pool:  # beside the others, since it is one run of Yosys on one processor
-            checked = pool.submit(_check_structure, reading, top, folder)
+            checked = pool.submit(check_structure, reading, top, folder)
             found = statistics_of(module_counts(bundle, folder, told), top)
             checked.result()
         return _area(found, cells_of(found, hidden), target, top, hidden, flatten=False, square_units=None)
-    _check_structure(reading, top, folder)
+    check_structure(reading, top, folder)
     if target == "ecp5":
         mapping = [f"synth_ecp5 -top {top}"]
     else:  # memories are left to macros: as flip-flops they would outweigh everything
@@ -174,14 +174,6 @@ def _timed(bundle: Bundle, liberty: Path, folder: Path) -> str:
     return f" -D {round(1e12 / bundle.sidecar['clock_hz'])} -constr around.txt"
 
 
-def _check_structure(reading: Sequence[str], top: str, folder: Path) -> None:
-    """Raise `CheckFailed` for latches, combinational loops and conflicting drivers."""
-    try:
-        run_yosys([*reading, f"hierarchy -check -top {top}", *structure_checks()], folder)
-    except YosysError as error:
-        raise CheckFailed(f"{top}: latches, loops or conflicts: {error}") from None
-
-
 def _area(
     found: Mapping[str, Any],
     cells: dict[str, int],
@@ -214,11 +206,6 @@ def _in_liberty(liberty: Path | None, commands: Sequence[str], folder: Path) -> 
         run_yosys(commands, folder)
     except YosysError as error:
         raise (error if liberty is None else LoomError(f"{liberty}: {error}")) from None
-
-
-def structure_checks() -> list[str]:
-    """Yosys commands that fail on latches, combinational loops and conflicting drivers in the design read last."""
-    return ["proc", f"select -assert-none {LATCHES}", "flatten", "check -assert"]
 
 
 def fpga_netlist(bundle: Bundle, folder: Path) -> dict[str, int]:

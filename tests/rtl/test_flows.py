@@ -31,7 +31,7 @@ from siliconloom.rtl.flows.registers import (
 from siliconloom.rtl.flows.testbench import bench_files
 from siliconloom.rtl.fpga import FpgaTop
 from siliconloom.rtl.library import Circuit, Library
-from siliconloom.rtl.synthesis.area import structure_checks
+from siliconloom.rtl.synthesis.structure import structure_checks
 from siliconloom.rtl.synthesis.yosys import YosysError, quoted, run_yosys
 from tests.rtl import npu
 

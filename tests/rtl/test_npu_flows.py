@@ -20,7 +20,7 @@ from siliconloom.rtl.bench.runner import simulator_path
 from siliconloom.rtl.emit import build_rtl
 from siliconloom.rtl.npu.registers import COUNTERS, UNITS, Cause, register_map
 from siliconloom.rtl.npu.testbench import ProgramVectors
-from siliconloom.rtl.synthesis.area import structure_checks
+from siliconloom.rtl.synthesis.structure import structure_checks
 from siliconloom.rtl.synthesis.yosys import run_yosys
 from siliconloom.verification.coverage import choose
 from siliconloom.verification.emission import complete_rtl
