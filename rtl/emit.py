@@ -21,6 +21,7 @@ from siliconloom.rtl.flows.constraints import constraints
 from siliconloom.rtl.flows.core import core_file
 from siliconloom.rtl.flows.design import Design
 from siliconloom.rtl.flows.guide import guide
+from siliconloom.rtl.flows.proofs import proof_files, proof_lines
 from siliconloom.rtl.flows.registers import registers_header, registers_json, registers_markdown
 from siliconloom.rtl.flows.testbench import bench_files
 from siliconloom.rtl.folder import SCHEMA, SIDECAR, as_text, sealed, write_folder
@@ -220,6 +221,7 @@ def package(
     files |= bench | fpga_bench
     files[f"{top.module_name}.f"] = "".join(f"{name}\n" for name in verilog)
     files[sdc] = constraints(top, chip.clock)
+    waivers = [name for name in design.files if name.endswith(".vlt")]
     files[f"{top.module_name}.core"] = core_file(
         top.module_name,
         _version(),
@@ -229,7 +231,7 @@ def package(
         fpga=[fpga_file],
         bench=[name for name in bench if name.endswith(".v")],
         vectors=[name for name in bench if not name.endswith(".v")],
-        waivers=[name for name in design.files if name.endswith(".vlt")],
+        waivers=waivers,
     )
     if design.registers is not None:
         name = design.registers.name
@@ -237,11 +239,13 @@ def package(
         files[f"software/{name}_registers.json"] = registers_json(design.registers, chip.digest)
         files[f"software/{name}_registers.md"] = registers_markdown(design.registers, chip.digest)
     files |= design.files
+    files |= proof_files(top.module_name, design.proofs, {name: modules[name] for name in order}, waivers)
     if flows:
         sidecar["flows"] = list(flows)
         made = Emission(chip, design, verilog, memories, predicted_cycles)
         files |= flow_files(flows, made)
-    files["README.md"] = guide(chip, sidecar, sorted(files), guide_lines(flows, files, top.module_name, memories))
+    proofs, tools = proof_lines(design.proofs), guide_lines(flows, files, top.module_name, memories)
+    files["README.md"] = guide(chip, sidecar, sorted(files), proofs + tools)
     sidecar = sealed(sidecar, files)
     files[SIDECAR] = as_text(sidecar)
     return Bundle(files, top.module_name, sidecar)

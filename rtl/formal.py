@@ -19,6 +19,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -27,22 +28,13 @@ from amaranth import DomainRenamer, Module
 from msgspec import Struct, field
 
 from siliconloom.arch.errors import CheckFailed, LoomError, NotSupported
+from siliconloom.rtl.flows.proofs import FLAT, Proof, below, passes
 from siliconloom.rtl.library import Circuit
 
 C = TypeVar("C", bound=Circuit)
 
-PASSES = (
-    "read_rtlil all.il",
-    "read_verilog all.v",
-    "hierarchy -check -top {top}",
-    "proc",
-    "flatten",
-    "memory -nomap",
-    "memory_map",
-    "async2sync",
-    "dffunmap",
-    "setundef -undriven -anyseq",
-    "opt_clean",
+READ = ("read_rtlil all.il", "read_verilog all.v")
+WRITTEN = (
     # As in the Verilog: the value of a register at the start is unknown.
     "setattr -unset init w:*",
     "write_rtlil flat.il",
@@ -180,21 +172,67 @@ def check(
     NotSupported
         pyosys or z3 is not installed.
     """
+    began = time.perf_counter()
+    system = _System(monitor.module_name, _formulas(monitor), monitor.library.reset_port)
+    return _checked(system, began, depth=depth, induction=induction, distinct=distinct, only=only)
+
+
+def check_proof(
+    proof: Proof, texts: Mapping[str, str], *, induction: int | None = None, only: str | None = None
+) -> ProofOutcome:
+    """Look for a run that breaks a proof that lies beside a design.
+
+    Parameters
+    ----------
+    proof
+        What a module promises.
+    texts
+        Verilog of the design's modules by name, as it was written, or as somebody has changed it.
+    induction
+        k, by default the proof's own.
+    only
+        As of `check`.
+
+    Raises
+    ------
+    LoomError, NotSupported
+        As `check`.
+    """
+    began = time.perf_counter()
+    whole = "\n".join([*(texts[name] for name in below(proof.circuit, texts)), proof.verilog()])
+    text = _smt2(proof.module, "", whole, passes(proof))
+    system = _System(proof.module, text, proof.circuit.library.reset_port)
+    k = proof.induction if induction is None else induction
+    return _checked(system, began, depth=proof.depth, induction=k, distinct=False, only=only, cycles=k)
+
+
+def _checked(
+    system: _System,
+    began: float,
+    *,
+    depth: int,
+    induction: int | None,
+    distinct: bool,
+    only: str | None,
+    cycles: int | None = None,
+) -> ProofOutcome:
+    """What is known of a transition system; the parameters are those of `check`.
+
+    Assertions are looked at in the first ``cycles``, by default in ``depth`` of them; the induction says the rest.
+    """
     if depth < max(induction or 1, 1):
         raise LoomError(f"the depth of a proof is at least 1, and its induction (got {depth})")
-    began = time.perf_counter()
-    system = _System(monitor)
     goals = system.names("assert") if induction is None else system.names("assert", "invariant")
     if only is not None and only not in goals:
-        raise LoomError(f"{monitor.module_name} has no assertion {only}, only {', '.join(goals)}")
+        raise LoomError(f"{system.name} has no assertion {only}, only {', '.join(goals)}")
     system.goals = goals if only is None else [only]
-    covered, broken = system.search(depth)
+    covered, broken = system.search(depth, min(cycles or depth, depth))
     closed = None
     if broken is None and induction is not None:
         broken = system.step(induction, distinct)
         closed = induction
     return ProofOutcome(
-        monitor.module_name,
+        system.name,
         tuple(system.goals),
         depth,
         None if broken else closed,
@@ -210,10 +248,9 @@ class _System:
     goals: list[str]
     """Names of what must hold in every cycle."""
 
-    def __init__(self, monitor: Circuit) -> None:
-        self.name = monitor.module_name
+    def __init__(self, name: str, text: str, reset_port: str) -> None:
+        self.name = name
         self.z3 = z3 = _z3()
-        text = _formulas(monitor)
         found = re.findall(r"^; yosys-smt2-(input|output|register) (\S+) (\d+)$", text, re.M)
         widths = {name: int(width) for _, name, width in sorted(found) if name != "clk"}
         witnesses = [json.loads(line) for line in re.findall(r"^; yosys-smt2-witness (.*)$", text, re.M)]
@@ -234,10 +271,9 @@ class _System:
         self.values = dict(zip(widths, values, strict=False))
         self.registers = values[len(widths) :]
 
-        port = monitor.library.reset_port
-        if port not in widths:
+        if reset_port not in widths:
             raise LoomError(f"{self.name}: a monitor has a reset")
-        self.reset = self.values[port] if port == "rst" else z3.Not(self.values[port])
+        self.reset = self.values[reset_port] if reset_port == "rst" else z3.Not(self.values[reset_port])
         for kind in ("assert", "cover"):
             if not self.names(kind):
                 raise LoomError(f"{self.name}: a monitor has at least one output {kind}_*")
@@ -273,22 +309,25 @@ class _System:
         solver.pop()
         return exists
 
-    def search(self, depth: int) -> tuple[dict[str, int | None], Counterexample | None]:
-        """First cycle of each cover, and the shortest run from reset that breaks an assertion."""
+    def search(self, depth: int, cycles: int) -> tuple[dict[str, int | None], Counterexample | None]:
+        """First cycle of each cover, and the shortest run from reset that breaks an assertion in the first cycles."""
         solver = self.z3.SolverFor("QF_BV")
         covered: dict[str, int | None] = dict.fromkeys(self.names("cover"))
         solver.add(self.at(0, self.reset))
         for cycle in range(1, depth + 1):
             self.advance(solver, cycle)
             solver.add(self.all_of(self.names("assume"), cycle))
-            good = self.all_of(self.goals, cycle)
-            if self.holds(solver, self.z3.Not(good)):
-                return covered, self.counterexample(cycle, reachable=True)
-            solver.add(good)
+            if cycle <= cycles:
+                good = self.all_of(self.goals, cycle)
+                if self.holds(solver, self.z3.Not(good)):
+                    return covered, self.counterexample(cycle, reachable=True)
+                solver.add(good)
             for name in [name for name, first in covered.items() if first is None]:
                 if self.holds(solver, self.at(cycle, self.values[name])):
                     covered[name] = cycle
-        quiet = [self.z3.Not(self.at(cycle, self.reset)) for cycle in range(1, depth + 1)]
+            if cycle >= cycles and None not in covered.values():
+                break
+        quiet = [self.z3.Not(self.at(cycle, self.reset)) for cycle in range(1, cycle + 1)]
         if not self.holds(solver, *quiet):
             raise LoomError(f"{self.name}: the assumptions leave no run of {depth} cycles after reset")
         return covered, None
@@ -336,8 +375,6 @@ def _z3() -> Any:
 
 def _formulas(monitor: Circuit) -> str:
     """SMT-LIB text of ``monitor`` and everything below it, flattened."""
-    if importlib.util.find_spec("pyosys") is None:
-        raise NotSupported("proofs without Yosys; install pyosys")
     texts: dict[str, str] = {}
     written: dict[str, str] = {}
     pending = [monitor]
@@ -347,15 +384,28 @@ def _formulas(monitor: Circuit) -> str:
             written[name] = text or ""
             texts[name] = "" if text else circuit.rtlil()
         pending = [c for c in monitor.library.circuits.values() if c.module_name not in texts]
+    name = monitor.module_name
+    return _smt2(name, "\n".join(texts.values()), "\n".join(written.values()), _monitored(name))
+
+
+def _monitored(top: str) -> list[str]:
+    """Passes that make a monitor flat."""
+    return [f"hierarchy -check -top {top}", "proc", "flatten", *FLAT]
+
+
+def _smt2(name: str, rtlil: str, verilog: str, passes: Sequence[str]) -> str:
+    """SMT-LIB text of a module that some passes make flat."""
+    if importlib.util.find_spec("pyosys") is None:
+        raise NotSupported("proofs without Yosys; install pyosys")
     with TemporaryDirectory() as place:
         folder = Path(place)
-        (folder / "all.il").write_text("\n".join(texts.values()))
-        (folder / "all.v").write_text("\n".join(written.values()))
-        passes = [p.format(top=monitor.module_name) for p in PASSES]
-        done = subprocess.run([sys.executable, "-c", RUN, *passes], cwd=folder, capture_output=True, text=True)
+        (folder / "all.il").write_text(rtlil)
+        (folder / "all.v").write_text(verilog)
+        steps = [*READ, *passes, *WRITTEN]
+        done = subprocess.run([sys.executable, "-c", RUN, *steps], cwd=folder, capture_output=True, text=True)
         if done.returncode:
-            raise LoomError(f"{monitor.module_name}: Yosys: {(done.stdout + done.stderr).strip()[-1000:]}")
-        _check_clocks(monitor.module_name, (folder / "flat.il").read_text())
+            raise LoomError(f"{name}: Yosys: {(done.stdout + done.stderr).strip()[-1000:]}")
+        _check_clocks(name, (folder / "flat.il").read_text())
         return (folder / "flat.smt2").read_text()
 
 

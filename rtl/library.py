@@ -199,6 +199,11 @@ class Circuit(wiring.Component):  # type: ignore[misc] # Amaranth has no type hi
         return None
 
 
+def seen(shape: Any = 1, *, name: str, **choices: Any) -> Signal:
+    """A signal that keeps its name in the Verilog, where it may stand for another one: proofs look at it."""
+    return Signal(shape, name=name, attrs={"keep": True}, **choices)
+
+
 def _is_split(path: tuple[Any, ...], member: Any) -> bool:
     """Whether a port is a stream's payload of several fields, each of which is a port of its own."""
     return path[-1] == "payload" and isinstance(member.shape, data.StructLayout)

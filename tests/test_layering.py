@@ -25,7 +25,7 @@ ALLOWED = {
     "rtl.names": (),
     "rtl.folder": ("arch",),
     "rtl.library": ("arch",),
-    "rtl.formal": ("arch", "rtl.library"),
+    "rtl.formal": ("arch", "rtl.library", "rtl.flows"),
     "rtl.flows": ("arch", "rtl.library"),
     "rtl.cells": ("arch", "rtl.library"),
     "rtl.fpga": ("rtl.library", "rtl.flows"),

@@ -9,7 +9,7 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch.errors import LoomError
-from siliconloom.rtl.library import Circuit, Library
+from siliconloom.rtl.library import Circuit, Library, seen
 
 REGISTER_BITS = 1024
 """A queue of more than two entries and more bits than this keeps them in a memory with a combinational read port."""
@@ -50,15 +50,15 @@ class Queue(Circuit):
         ports = {"i": In(stream.Signature(width)), "o": Out(stream.Signature(width)), "level": Out(range(depth + 1))}
         super().__init__(library, library.name("queue", f"{width}x{depth}"), ports, reset=True)
         # Members of the object rather than of `elaborate`: the proofs state their invariants over them.
-        self.write_slot = Signal(range(depth))
-        self.read_slot = Signal(range(depth))
+        self.write_slot = seen(range(depth), name="write_slot")
+        self.read_slot = seen(range(depth), name="read_slot")
         self.memory: Memory | None = None
         self.registers: list[Signal] = []
         if depth > 2 and width * depth > REGISTER_BITS:
             self.memory = Memory(shape=width, depth=depth, init=[])
             self.writes, self.reads = self.memory.write_port(), self.memory.read_port(domain="comb")
         else:
-            self.registers = [Signal(width, name=f"entry_{i}", reset_less=True) for i in range(depth)]
+            self.registers = [seen(width, name=f"entry_{i}", reset_less=True) for i in range(depth)]
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()

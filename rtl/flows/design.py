@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from siliconloom.rtl.flows.proofs import Proof
 from siliconloom.rtl.flows.registers import RegisterMap
 from siliconloom.rtl.library import Circuit
 
@@ -32,6 +33,8 @@ class Design(Struct, frozen=True, kw_only=True):
         The same beats in an order in which a single host can send them, as channel and beat.
     bench
         For any other design: the files of a bench of its own, ``bench/tb_<top>.v`` and what that reads.
+    proofs
+        What its modules promise (`siliconloom.rtl.flows.proofs`).
     files
         Further files by name.
     fallback
@@ -47,5 +50,6 @@ class Design(Struct, frozen=True, kw_only=True):
     beats: Mapping[str, Sequence[int]] | None = None
     ordered: Sequence[tuple[str, int]] = ()
     bench: Mapping[str, str] = field(default_factory=dict)
+    proofs: Sequence[Proof] = ()
     files: Mapping[str, str] = field(default_factory=dict)
     fallback: str = ""

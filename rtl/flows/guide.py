@@ -73,6 +73,11 @@ def guide(chip: Chip, sidecar: dict[str, Any], files: Sequence[str], tools: Sequ
     if sidecar["bench"]:
         lines.append("| `bench/` | testbenches in plain Verilog, what they run and what must come out |")
     lines += [f"| `{name}` | {meaning} |" for name, meaning in PROGRAMS.items() if name in files]
+    lines.append(
+        "| `Makefile` | `make lint`; `make formal`, which proves what lies in `formal/` |"
+        if any(name.startswith("formal/") for name in files)
+        else "| `Makefile` | `make lint` |"
+    )
     if waivers:
         lines.append(f"| `{waivers[0]}` | what Verilator's linter is told to overlook, and why |")
     for end, meaning in SOFTWARE.items():

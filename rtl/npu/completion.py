@@ -9,7 +9,7 @@ from amaranth.lib.wiring import In, Out
 from siliconloom.arch import timing
 from siliconloom.rtl.cells.queue import Queue
 from siliconloom.rtl.cells.semaphore import SemaphoreCounter
-from siliconloom.rtl.library import Circuit, Library
+from siliconloom.rtl.library import Circuit, Library, seen
 from siliconloom.rtl.npu.geometry import MASK_BITS
 
 ISSUED = data.StructLayout({"barrier": 1, "mask": MASK_BITS})
@@ -53,7 +53,7 @@ class Completion(Circuit):
     def elaborate(self, platform: object) -> Module:
         m = self.module()
         timing.confirm("BARRIER", event=Queue.LATENCY, semaphore=SemaphoreCounter.LATENCY)
-        pending = Signal(range(self.depth + 1))
+        pending = seen(range(self.depth + 1), name="pending")
         pops = Signal()
         queue = self.place(m, self.library.make(Queue, ISSUED.size, self.depth), "events")
         wiring.connect(m, wiring.flipped(self.issued), queue.i)

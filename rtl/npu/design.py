@@ -14,6 +14,7 @@ from siliconloom.rtl.npu.example import example_files
 from siliconloom.rtl.npu.geometry import geometry_of
 from siliconloom.rtl.npu.manual import manual
 from siliconloom.rtl.npu.ports import prefixes
+from siliconloom.rtl.npu.proofs import npu_proofs
 from siliconloom.rtl.npu.registers import register_map
 from siliconloom.rtl.npu.software import software_files
 from siliconloom.rtl.npu.testbench import ProgramVectors, program_bench
@@ -96,6 +97,7 @@ def npu_design(library: Library, chip: Chip, vectors: Sequence[ProgramVectors] =
         meanings=meanings,
         registers=register_map(library.prefix),
         bench=program_bench(top, geometry, vectors) if vectors else {},
+        proofs=npu_proofs(top),
         files={
             f"{library.prefix}.vlt": waiver_file(library.prefix, WAIVERS),
             **software_files(library.prefix, chip.digest, parameters),

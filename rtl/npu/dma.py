@@ -23,7 +23,7 @@ from siliconloom.arch import timing
 from siliconloom.arch.description import INTERVAL_ONE
 from siliconloom.rtl.cells.queue import Queue
 from siliconloom.rtl.cells.sram import SramWrapper
-from siliconloom.rtl.library import Circuit, Library, Placed
+from siliconloom.rtl.library import Circuit, Library, Placed, seen
 from siliconloom.rtl.npu.bytes import ByteMask, Rotator
 from siliconloom.rtl.npu.entries import TRANSFER_ENTRY
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, LONGEST_BURST, MEMORY_BITS, SIZE_BITS, Geometry, log2
@@ -73,7 +73,7 @@ class LoadEngine(Circuit):
         super().__init__(library, library.name(name), ports, reset=True)
         self.taken = Signal()
         # The cycle before the first address may leave; the address of the row in front is not known yet.
-        self.begin, self.unknown = Signal(), Signal()
+        self.begin, self.unknown = Signal(), seen(name="unknown")
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
@@ -104,8 +104,9 @@ class LoadEngine(Circuit):
         geometry = self.geometry
         bus, offset, ask = geometry.bus, log2(geometry.bus), self.memory.burst
         pace = Pace(m, geometry, self.begin)
-        row, pitch, rows_left = Signal(MEMORY_BITS), Signal(MEMORY_BITS), Signal(SIZE_BITS)
-        active, transfer_ends, sent = Signal(), Signal(), Signal()
+        row, pitch = seen(MEMORY_BITS, name="row"), seen(MEMORY_BITS, name="pitch")
+        rows_left = seen(SIZE_BITS, name="rows_left")
+        active, transfer_ends, sent = seen(name="active"), Signal(), Signal()
         burst = NextBurst(geometry, pace)
         whole = Signal(SIZE_BITS)
         m.d.comb += [
@@ -245,12 +246,12 @@ class StoreEngine(Circuit):
         m.d.comb += self.taken.eq(self.instruction.valid & self.instruction.ready)
         pace = Pace(m, geometry, self.taken)
         layout = walk_layout(offset)
-        job, fresh, active = Signal(layout), Signal(layout), Signal()
+        job, fresh, active = seen(layout, name="job"), Signal(layout), seen(name="active")
         for name, value in walk_fields(entry, offset).items():
             m.d.comb += fresh[name].eq(value)
         walk = DmaWalk(self, m, geometry, data.View(layout, job.as_value()), Signal(), in_memory=True)
-        address, row, pitch = Signal(MEMORY_BITS), Signal(MEMORY_BITS), Signal(MEMORY_BITS)
-        burst_left, in_burst = Signal(range(LONGEST_BURST + 1)), Signal()
+        address, row, pitch = (seen(MEMORY_BITS, name=name) for name in ("address", "row", "pitch"))
+        burst_left, in_burst = seen(range(LONGEST_BURST + 1), name="burst_left"), seen(name="in_burst")
         bursts = Bursts(address, row, pitch, burst_left, in_burst, next_burst(m, geometry, walk.beats, address))
         queues = self._queues(m)
         burst_last = self._reads(m, pace, walk, bursts, queues, active)
@@ -270,8 +271,8 @@ class StoreEngine(Circuit):
 
     def _queues(self, m: Module) -> StoreQueues:
         """What waits for the bus: data, the addresses of bursts, and for each its response."""
-        beat, pushes = Signal(self.memory.beat.payload.shape()), Signal(2)
-        begin, final, head = Signal(), Signal(), Signal(BURST)
+        beat, pushes = seen(self.memory.beat.payload.shape(), name="beat"), seen(2, name="pushes")
+        begin, final, head = seen(name="begin"), Signal(), seen(BURST, name="head")
         beats = self.place(m, self.library.make(Queue, beat.shape().size, self.DEPTH), "data")
         responses = self.place(m, self.library.make(Queue, 1, self.geometry.memory_cycles + 16), "responses")
         addresses = self.place(m, self.library.make(Queue, BURST.size, self.DEPTH), "addresses")
@@ -330,7 +331,7 @@ class StoreEngine(Circuit):
         """What has been read, on its way to the queue: one cycle to read, one to rotate."""
         bus, offset = self.geometry.bus, log2(self.geometry.bus)
         beat, pushes = queues.beat, queues.pushes
-        lanes, turn, last = Signal(bus), Signal(max(offset, 1)), Signal()
+        lanes, turn, last = Signal(bus), Signal(max(offset, 1)), seen(name="last")
         rotated = self.place(m, self.library.make(Rotator, bus), "rotator", word=self.fetch.data, left=turn).o
         m.d.sync += [
             pushes.eq(Cat(self.fetch.enable, pushes[0])),
@@ -362,8 +363,10 @@ class NextBurst:
 
     def __init__(self, geometry: Geometry, pace: Pace) -> None:
         self.geometry, self.pace = geometry, pace
-        self.address, self.length = Signal(MEMORY_BITS), Signal(range(LONGEST_BURST + 1))
-        self.width, self.left, self.ends = Signal(SIZE_BITS), Signal(SIZE_BITS), Signal()
+        self.address = seen(MEMORY_BITS, name="burst_address")
+        self.length = seen(range(LONGEST_BURST + 1), name="burst_length")
+        self.width, self.left = seen(SIZE_BITS, name="burst_width"), seen(SIZE_BITS, name="burst_left")
+        self.ends = seen(name="burst_ends")
         self.counted = Signal.like(pace.beats)
 
     def become(self, m: Module, when: Value, address: Value, left: Value, width: Value) -> None:
@@ -419,7 +422,7 @@ class Pace:
         self.beats = Signal(range(LONGEST_BURST + self.access), name="pace_beats")
         self.advance = Signal(name="pace_advance")
         self.released = Signal(name="pace_released")
-        self.lead = Signal(signed(TIME_BITS + FRACTION + 1), name="pace_lead")
+        self.lead = seen(signed(TIME_BITS + FRACTION + 1), name="pace_lead")
         self.time = Signal(range((LONGEST_BURST + self.access) * geometry.interval), name="pace_time")
         m.d.comb += self.time.eq(self.beats * geometry.interval)
         with m.If(start):
@@ -441,7 +444,7 @@ class Pace:
 
     def hold(self, m: Module, active: Signal, final: Signal) -> Signal:
         """Whether the port is held in this cycle: until the cycle before the last one of all beats' time."""
-        self.ending = ending = Signal(name="pace_ending")
+        self.ending = ending = seen(name="pace_ending")
         over = Signal(name="pace_over")
         m.d.comb += [
             over.eq((final & self.due_within(1)) | (ending & (self.lead < 2 * INTERVAL_ONE))),
@@ -507,9 +510,9 @@ class DmaWalk:
     ) -> None:
         bus, offset = geometry.bus, log2(geometry.bus)
         self.step = Signal(name="walk_step")
-        self.inside = Signal(name="walk_inside")
-        row, address, left = Signal(LOCAL_BITS), Signal(LOCAL_BITS), Signal(SIZE_BITS)
-        rows, place = Signal(SIZE_BITS), Signal(max(offset, 1))
+        self.inside = seen(name="walk_inside")
+        row, address, left = Signal(LOCAL_BITS), Signal(LOCAL_BITS), seen(SIZE_BITS, name="walk_left")
+        rows, place = seen(SIZE_BITS, name="walk_rows_after"), Signal(max(offset, 1))
         now = {
             "row": Mux(self.inside, row, job.local),
             "address": Mux(self.inside, address, job.local),

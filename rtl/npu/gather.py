@@ -19,7 +19,7 @@ from siliconloom.arch import timing
 from siliconloom.arch.layout import INDEX_BYTES
 from siliconloom.rtl.cells.queue import Queue
 from siliconloom.rtl.cells.sram import SramWrapper
-from siliconloom.rtl.library import Library
+from siliconloom.rtl.library import Library, seen
 from siliconloom.rtl.npu.dma import LoadEngine, NextBurst
 from siliconloom.rtl.npu.entries import LOAD_ENTRY
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, MEMORY_BITS, SIZE_BITS, Geometry, log2
@@ -57,7 +57,7 @@ class GatherEngine(LoadEngine):
         )
         queue = self.place(m, self.library.make(Queue, MEMORY_BITS, self.DEPTH), "rows")
         self._find(m, entry, queue)
-        gathers, starts, known = Signal(), Signal(), Signal()
+        gathers, starts, known = seen(name="gathers"), Signal(), Signal()
         m.d.comb += [
             known.eq(queue.o.valid & (self.unknown | (follows & gathers))),
             queue.o.ready.eq(known),

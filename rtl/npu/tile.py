@@ -296,6 +296,10 @@ class NpuTileCircuit(Circuit):
         m.d.comb += available.eq(Cat(*(c.available for c in counters)))
         return Semaphores(available, take, give, Cat(*(c.overflow for c in counters)).any())
 
+    def tracked(self, u: str) -> int:
+        """Instructions of a unit that may be under way at once."""
+        return self.geometry.outstanding if u in engines() else self.circuits[u].in_flight(self.geometry)
+
     def _front(
         self, m: Module, u: str, unit: Placed, run: RunState, sequencer: Placed, semaphores: Semaphores
     ) -> Front:
@@ -306,7 +310,7 @@ class NpuTileCircuit(Circuit):
         queue = self.place(m, self.library.make(Queue, layout.size, self.geometry.queue_depth), f"{u}_queue")
         connect(m, getattr(sequencer, f"to_{u}"), queue.i)
         entry = data.View(layout, queue.o.payload)
-        depth = self.geometry.outstanding if u in engines() else row.in_flight(self.geometry)
+        depth = self.tracked(u)
         tracks = []
         for kind, mask, pulse in (("read", entry.release, row.read), ("done", entry.post, row.done)):
             track = self.place(m, self.library.make(Completion, depth), f"{u}_{kind}", pulse=getattr(unit, pulse))

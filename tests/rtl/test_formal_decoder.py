@@ -13,7 +13,7 @@ from msgspec import structs
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.isa import Opcode, Unit
 from siliconloom.arch.word import DTYPES, LEVELS, word_layout
-from siliconloom.rtl.formal import _System, check
+from siliconloom.rtl.formal import _formulas, _System, check
 from siliconloom.rtl.library import Library
 from siliconloom.rtl.npu.geometry import geometry_of
 from siliconloom.rtl.npu.sequencer import QUEUES, SequencerCircuit
@@ -324,7 +324,7 @@ def test_a_bug_in_the_decoder_is_found(number, seed):
     code = source.replace(right, wrong).replace("super().__init__(", "Circuit.__init__(self, ")
     exec("from __future__ import annotations\n" + code, names)
     contract = SequencerContract(sequencer(names[SequencerCircuit.__name__]))
-    system = _System(contract)
+    system = _System(contract.module_name, _formulas(contract), contract.library.reset_port)
     system.goals = system.names("assert", "invariant")
     hopeful = [name for name in system.goals if re.fullmatch(f"assert_({broken})", name)]
     found = system.step(1, distinct=False, goals=hopeful)

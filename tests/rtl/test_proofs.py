@@ -1,0 +1,324 @@
+"""The proofs that lie beside a tile's Verilog: they hold of what is written, and find bugs that are planted in it."""
+
+import importlib
+import importlib.util
+import shutil
+import subprocess
+import sys
+import types
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from siliconloom.arch import LoomError, load_chip
+from siliconloom.rtl.emit import build_rtl
+from siliconloom.rtl.flows.proofs import below
+from siliconloom.rtl.formal import check_proof
+from siliconloom.rtl.library import Library
+from siliconloom.rtl.npu import proofs as stated
+from siliconloom.rtl.npu.geometry import geometry_of
+from siliconloom.rtl.npu.tile import NpuTileCircuit
+from tests.rtl.npu import npu, quick_chip
+
+pytestmark = pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("pyosys", "z3")), reason="pyosys or z3 is not installed"
+)
+KINDS = ["registers", "fetch", "load_offers", "load", "store", "store_beats", "ports", "completion"]
+SLOW = ("load", "load_offers")
+ALL = [pytest.param(kind, marks=[pytest.mark.slow] if kind in SLOW else []) for kind in KINDS]
+
+
+def tile(chip, reset="sync"):
+    return NpuTileCircuit(Library("proof", reset), geometry_of(chip))
+
+
+def proof_of(top, kind):
+    return next(proof for proof in stated.npu_proofs(top) if proof.name.rstrip("0123456789").rstrip("_") == kind)
+
+
+def texts_of(proof):
+    """The module under proof and what is below it, as they are written."""
+    library = proof.circuit.library
+    library.circuits = {key: each for key, each in library.circuits.items() if each is proof.circuit}
+    everything = library.verilog(proof.circuit)
+    return {name: everything[name] for name in below(proof.circuit, everything)}
+
+
+@cache
+def texts():
+    top = tile(quick_chip())
+    found = stated.npu_proofs(top)
+    return top, top.library.verilog(found[0].circuit)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_module_keeps_what_it_promises_in_every_cycle(kind):
+    top, written = texts()
+    outcome = check_proof(proof_of(top, kind), written)
+    assert outcome.proved, str(outcome)
+    assert outcome.induction == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("chip", ["npu-edge-int8", "npu-balanced"])
+def test_modules_of_the_library_s_chips_keep_what_they_promise(chip, kind):
+    top = tile(load_chip(chip))
+    proof = proof_of(top, kind)
+    outcome = check_proof(proof, texts_of(proof))
+    assert outcome.proved, str(outcome)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_modules_that_are_reset_at_once_keep_what_they_promise(kind):
+    top = tile(quick_chip(), "async_low")
+    proof = proof_of(top, kind)
+    outcome = check_proof(proof, texts_of(proof))
+    assert outcome.proved, str(outcome)
+
+
+BUGS = {
+    "the program is fetched over a page's end": (
+        "sequencer",
+        "Fetch",
+        "m.d.comb += burst.eq(to_page)",
+        "m.d.comb += burst.eq(FETCH_BURST)",
+        "fetch",
+        "page",
+    ),
+    "a part of the program is fetched twice": (
+        "sequencer",
+        "Fetch",
+        "address.eq(address + burst * geometry.port_bytes)",
+        "address.eq(address + (burst - 1) * geometry.port_bytes)",
+        "fetch",
+        "in_order",
+    ),
+    "a load asks for a beat too many": (
+        "dma",
+        "LoadEngine",
+        "ask.payload.length.eq(burst.length - 1)",
+        "ask.payload.length.eq(burst.length)",
+        "load",
+        "within",
+    ),
+    "a load goes over a page's end": (
+        "dma",
+        "LoadEngine",
+        "m.d.comb += burst.eq(to_page)",
+        "m.d.comb += burst.eq(limit)",
+        "load",
+        "page",
+    ),
+    "the second row is the first again": (
+        "dma",
+        "LoadEngine",
+        "burst.become(m, sent & burst.ends, row + pitch,",
+        "burst.become(m, sent & burst.ends, row,",
+        "load",
+        "in_order",
+    ),
+    "a load begins at bytes of a beat": (
+        "dma",
+        "LoadEngine",
+        "ask.payload.address.eq(aligned(burst.address, offset))",
+        "ask.payload.address.eq(burst.address)",
+        "load",
+        "aligned",
+    ),
+    "an address is withdrawn": (
+        "dma",
+        "LoadEngine",
+        "return self.lead + (self.time - ahead) < 0",
+        "return self.lead + (self.time - ahead) == -1",
+        "load_offers",
+        "stays",
+    ),
+    "the last beat of a store is marked a beat late": (
+        "dma",
+        "StoreEngine",
+        "beat.last.eq(last)",
+        "beat.last.eq(burst_last)",
+        "store_beats",
+        "last",
+    ),
+    "a burst of a store is a beat longer than its address says": (
+        "dma",
+        "StoreEngine",
+        "burst_left.eq(Mux(opens, burst - 1,",
+        "burst_left.eq(Mux(opens, burst,",
+        "store_beats",
+        "burst",
+    ),
+    "a store does not look whether there is room": (
+        "dma",
+        "StoreEngine",
+        "room = (queues.data.level + pushes[0] + pushes[1]) < self.DEPTH",
+        "room = queues.data.level < self.DEPTH",
+        "store_beats",
+        "queues",
+    ),
+    "a store's second row follows the first": (
+        "dma",
+        "StoreEngine",
+        "m.d.sync += [row.eq(row + pitch), address.eq(row + pitch)]",
+        "m.d.sync += [row.eq(row + pitch)]",
+        "store_beats",
+        "in_order",
+    ),
+    "a port is offered a burst again": (
+        "ports",
+        "Ports",
+        ".eq(source.valid & ~taken)",
+        ".eq(source.valid)",
+        "ports",
+        "once",
+    ),
+    "a port is read before all are there": (
+        "ports",
+        "Ports",
+        "port.rready.eq(beat.valid & beat.ready)",
+        "port.rready.eq(beat.ready)",
+        "ports",
+        "takes",
+    ),
+    "bytes that are not written go out": (
+        "ports",
+        "Ports",
+        "port.wdata.eq(kept[8 * low : 8 * high])",
+        "port.wdata.eq(written.data[8 * low : 8 * high])",
+        "ports",
+        "bytes",
+    ),
+    "a run starts while one is under way": (
+        "registers",
+        "Registers",
+        "self.start.eq(self.s_axi.wdata[0] & ~self.busy)",
+        "self.start.eq(self.s_axi.wdata[0])",
+        "registers",
+        "started",
+    ),
+    "a write is taken before the last one is answered": (
+        "registers",
+        "Registers",
+        "self.s_axi.wvalid & ~self.s_axi.bvalid)",
+        "self.s_axi.wvalid)",
+        "registers",
+        "write_answered",
+    ),
+    "an event that came early is forgotten": (
+        "completion",
+        "Completion",
+        "(self.pulse | (pending != 0))",
+        "self.pulse",
+        "completion",
+        "in_time",
+    ),
+    "semaphores are given to before the event": (
+        "completion",
+        "Completion",
+        "self.give.eq(Mux(pops, oldest.mask, 0))",
+        "self.give.eq(Mux(there, oldest.mask, 0))",
+        "completion",
+        "nothing_else",
+    ),
+}
+"""File of `rtl/npu`, class, what stands there and what is put in its place, the proof, and what of it must break."""
+
+
+def planted(file, old, new, monkeypatch):
+    """The module of a file of `rtl/npu` with a bug in it; what imports it anew sees the bug too."""
+    name = f"siliconloom.rtl.npu.{file}"
+    path = Path(importlib.import_module(name).__file__)
+    text = path.read_text()
+    assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in {path.name}"
+    module = types.ModuleType(name)
+    exec(compile(text.replace(old, new), str(path), "exec"), module.__dict__)
+    monkeypatch.setitem(sys.modules, name, module)
+    return module
+
+
+def wrong_of(bug, monkeypatch):
+    """What is known of a proof with a planted bug."""
+    file, kind, old, new, name, _ = BUGS[bug]
+    module = planted(file, old, new, monkeypatch)
+    if kind == "LoadEngine":  # loads are made by what is derived from it
+        module, kind = planted("gather", "DEPTH = 8", "DEPTH = 8", monkeypatch), "GatherEngine"
+    monkeypatch.setattr(stated, kind, getattr(module, kind))
+    proof = proof_of(tile(quick_chip()), name)
+    return check_proof(proof, texts_of(proof))
+
+
+def check_bug(bug, monkeypatch):
+    outcome = wrong_of(bug, monkeypatch)
+    assert outcome.counterexample is not None, str(outcome)
+    assert any(BUGS[bug][-1] in each for each in outcome.counterexample.broken), outcome.counterexample.broken
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_bug_of_the_day_is_found(number, seed, monkeypatch):
+    quick = [bug for bug in BUGS if BUGS[bug][4] not in SLOW]
+    check_bug(quick[(3 * seed + number) % len(quick)], monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_bug_is_found(bug, monkeypatch):
+    check_bug(bug, monkeypatch)
+
+
+def test_a_place_that_is_not_there_is_told():
+    top, written = texts()
+    proof = proof_of(top, "fetch")
+    changed = {name: text.replace("left", "rest") for name, text in written.items()}
+    with pytest.raises(LoomError, match=r"proof_prove_fetch: Yosys: .*checked\.left"):
+        check_proof(proof, changed)
+
+
+def test_proofs_lie_in_the_folder_and_its_makefile_runs_them(tmp_path):
+    bundle = npu()
+    bundle.write(tmp_path / "out")
+    made = subprocess.run(["make", "-n", "formal"], cwd=tmp_path / "out", capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
+    scripts = sorted(name for name in bundle.files if name.endswith(".ys"))
+    assert len(scripts) >= len(KINDS)
+    for name in scripts:
+        assert name in made.stdout
+        modules = [line.split()[-1] for line in bundle.files[name].splitlines() if line.startswith("read_verilog")]
+        assert modules[-1] == name.replace(".ys", ".v")
+        assert set(modules) <= set(bundle.files)
+    assert "make formal" in bundle.files["README.md"]
+
+
+def test_a_design_without_proofs_says_so(tmp_path):
+    build_rtl(load_chip("systolic-ws-8", [("tile.array.rows", "2"), ("tile.array.cols", "2")])).write(tmp_path / "out")
+    made = subprocess.run(["make", "formal"], cwd=tmp_path / "out", capture_output=True, text=True)
+    assert made.returncode != 0
+    assert "not supported: proofs of systolic_ws_8" in made.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not shutil.which("make") or not (shutil.which("yosys") and shutil.which("yosys-smtbmc")),
+    reason="no Yosys with smtbmc",
+)
+def test_the_makefile_proves_and_a_changed_file_fails(tmp_path, monkeypatch):
+    solver = Path(sys.executable).parent  # z3 comes with the package z3-solver
+    monkeypatch.setenv("PATH", f"/usr/bin:{solver}:/bin")
+    folder = tmp_path / "out"
+    bundle = build_rtl(quick_chip(), remembered=True)
+    bundle.write(folder)
+    proofs = [f"formal/build/{bundle.top}_prove_{name}.proved" for name in ("registers", "store", "ports")]
+    made = subprocess.run(["make", *proofs], cwd=folder, capture_output=True, text=True)
+    assert made.returncode == 0, made.stdout + made.stderr
+    bundle.write(folder)  # what the proofs left is the user's, and stays
+    assert (folder / proofs[0]).exists()
+    registers = folder / f"{bundle.top}_registers.v"
+    text = registers.read_text()
+    changed = text.replace("s_axi_bvalid <= 1'h1", "s_axi_bvalid <= 1'h0").replace("s_axi_awaddr", "s_axi_awaddr")
+    registers.write_text(changed if changed != text else text.replace("s_axi_arready =", "s_axi_arready = 1 |"))
+    made = subprocess.run(["make", proofs[0]], cwd=folder, capture_output=True, text=True)
+    assert made.returncode != 0
+    assert "Assert failed" in made.stdout
