@@ -32,7 +32,7 @@ def npu_proofs(tile: NpuTileCircuit) -> list[Proof]:
     ]
 
 
-class Channel:
+class Offers:
     """A channel that a module sends on: what it offers while nobody takes it stays as it is."""
 
     def __init__(self, name: str, fields: tuple[str, ...], widths: tuple[int, ...]) -> None:
@@ -58,9 +58,9 @@ class Channel:
         return f"{self.name.rstrip('_')}_{what}"
 
 
-def _burst(name: str) -> Channel:
+def _burst(name: str) -> Offers:
     """The address channel of a wide master."""
-    return Channel(f"{name}_", (f"{name}_address", f"{name}_length"), (MEMORY_BITS, 8))
+    return Offers(f"{name}_", (f"{name}_address", f"{name}_length"), (MEMORY_BITS, 8))
 
 
 def _legal(valid: str, address: str, length: str, beat: int, page: int) -> dict[str, str]:
@@ -75,7 +75,7 @@ def _legal(valid: str, address: str, length: str, beat: int, page: int) -> dict[
 
 def _registers(circuit: Registers) -> Proof:
     """The AXI4-Lite slave."""
-    answers = (Channel("s_axi_b", ("s_axi_bresp",), (2,)), Channel("s_axi_r", ("s_axi_rdata", "s_axi_rresp"), (32, 2)))
+    answers = (Offers("s_axi_b", ("s_axi_bresp",), (2,)), Offers("s_axi_r", ("s_axi_rdata", "s_axi_rresp"), (32, 2)))
     control = register_map().by_name["control"].offset >> 2
     state = f"""
   reg [1:0] writes, reads;
@@ -403,9 +403,9 @@ def _store_beats(circuit: StoreEngine, geometry: Geometry) -> Proof:
     )
 
 
-def _beats(name: str, geometry: Geometry) -> Channel:
+def _beats(name: str, geometry: Geometry) -> Offers:
     """The data channel of a wide master that writes."""
-    return Channel(
+    return Offers(
         f"{name}_", tuple(f"{name}_{each}" for each in ("data", "lanes", "last")), (8 * geometry.bus, geometry.bus, 1)
     )
 
@@ -424,7 +424,7 @@ def _ports(circuit: Ports, geometry: Geometry) -> Proof:
         for kind, source in sources.items():
             sent, ahead = f"({name}_{kind}valid && {name}_{kind}ready)", f"{name}_{kind}_ahead"
             fields, widths = _fields(name, kind, geometry)
-            port = Channel(f"{name}_{kind}", fields, widths)
+            port = Offers(f"{name}_{kind}", fields, widths)
             state += port.state
             # by how much a port is ahead of what was taken of the wide master
             state += f"""
