@@ -70,7 +70,7 @@ def test_a_bar_says_cycles_of_how_many_and_the_pace():
 
 
 @pytest.mark.rtl
-@pytest.mark.slow
+@pytest.mark.slow(seconds=32)
 def test_a_bench_of_programs_reports_while_it_runs():
     if simulator_path("icarus") is None:
         pytest.skip("icarus is not installed")

@@ -89,7 +89,7 @@ def test_a_damaged_file_is_compiled_again(tmp_path, builds):
     assert builds() == 2
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=60)
 def test_programs_that_need_about_as_much_memory_share_a_bench(tmp_path, builds):
     chip = random_npu(7)
     bundle = npu.bundle_of(chip)
