@@ -23,6 +23,11 @@ def in_turn(cases: Iterable[Any], every: int, seconds: float = USUAL) -> list[An
     ]
 
 
+def examples(few: int, many: int, seconds: float) -> pytest.MarkDecorator:
+    """A parameter ``examples``: a few each day, many in turn with other slow tests, which take so many seconds."""
+    return pytest.mark.parametrize("examples", [few, pytest.param(many, marks=pytest.mark.slow(seconds=seconds))])
+
+
 def seconds_of(marker: pytest.Mark) -> float:
     """About how many processor seconds a test with this marker of slow ones takes; the whole file's, where it is one.
 

@@ -1,4 +1,4 @@
-"""1,000 hostile commands: each ends with an agreed status, one line of error, in bounds of time and memory.
+"""1,000 hostile commands in four parts: each ends with an agreed status and one line, in bounds of time and memory.
 
 The cases are those of ``python -m benchmarks.fuzz``, whose long form runs 20,000; seeds follow ``--hypothesis-seed``.
 """
