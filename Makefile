@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 OUT := out/demo
-# A sixteenth of the tests marked slow run too, which one depends on the seed; SLOW=all runs all of them, SLOW=0 none.
+# A sixteenth of the tests marked slow run too (of the long ones a 32nd), which of them depends on the seed (tests/in_turn.py);
+# SLOW=all runs all of them, SLOW=0 none.
 SLOW ?= 1
 SEED ?= 0
 PYTEST_ARGS ?=

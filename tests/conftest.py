@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 
 import siliconloom
 from siliconloom.arch import memo
+from tests import in_turn
 
 # how long an example takes is the machine's affair
 settings.register_profile("no time", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -23,7 +24,7 @@ def pytest_addoption(parser):
         type=int,
         default=1,
         metavar="N",
-        help="run every Nth of the slow tests, beginning with that of the seed: all of them in N seeds that follow",
+        help="run a part of the slow tests, that of the seed: each in one of N seeds that follow, long ones of 2 N",
     )
     parser.addoption(
         "--share", type=int, default=1, metavar="N", help="likewise of all other tests but those of commands"
@@ -60,25 +61,32 @@ def seed(request):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Put the slow tests at the beginning of what each worker of xdist gets, so that no long one is the last.
+    """Put slow tests at the beginning of what each worker of xdist gets, the longest first, so that none is the last.
 
-    Of these those whose turn it is (``--slow-share``), and of the others likewise (``--share``).
+    Of these those whose turn it is (``--slow-share``, `in_turn.turns`), and every so many of the others (``--share``).
     """
-    slow = {each.nodeid for each in items if each.get_closest_marker("slow")}
-    rest = {each.nodeid for each in items if "commands" not in each.path.parts} - slow
+    slow = {each.nodeid: in_turn.seconds_of(marker) for each in items if (marker := each.get_closest_marker("slow"))}
+    rest = {each.nodeid for each in items if "commands" not in each.path.parts} - slow.keys()
     seed = int(config.getoption("--hypothesis-seed", default=None) or 0)
-    left_out = _not_in_turn(slow, seed, config.getoption("--slow-share"))
+    left_out = slow.keys() - in_turn.runs(slow, config.getoption("--slow-share"), seed)
     left_out |= _not_in_turn(rest, seed, config.getoption("--share"))
     config.hook.pytest_deselected(items=[each for each in items if each.nodeid in left_out])
     items[:] = [each for each in items if each.nodeid not in left_out]
     workers = getattr(config, "workerinput", {}).get("workercount", 1)
-    slow = [each for each in items if each.get_closest_marker("slow")]
-    rest = [each for each in items if not each.get_closest_marker("slow")]
+    rest = [each for each in items if each.nodeid not in slow]
+    first = sorted((each for each in items if each.nodeid in slow), key=lambda each: -slow[each.nodeid])
     items[:] = [
         each
         for w in range(workers)
-        for each in (*slow[w::workers], *rest[len(rest) * w // workers : len(rest) * (w + 1) // workers])
+        for each in (*first[w::workers], *rest[len(rest) * w // workers : len(rest) * (w + 1) // workers])
     ]
+
+
+def pytest_report_collectionfinish(items):
+    """About how long the slow tests take, where there are any."""
+    markers = [marker for each in items if (marker := each.get_closest_marker("slow"))]
+    seconds = sum(map(in_turn.seconds_of, markers))
+    return f"{len(markers)} slow tests, of about {seconds:.0f} processor seconds" if markers else None
 
 
 def pytest_collection_finish():

@@ -1,15 +1,60 @@
-"""Cases of a parametrised test, most of which take their turn among the slow ones."""
+"""Which of the slow tests run on a day: cases of a parametrised test that take their turn, and the turns of all."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
 
+USUAL = 4.0
+"""Processor seconds that a slow test takes of which nothing else is known."""
+LONG = 10.0
+"""Processor seconds from which on a test has its turn half as often as others."""
 
-def in_turn(cases: Iterable[Any], every: int) -> list[Any]:
-    """The first of every so many cases as they are; the others are marked slow, so a part of them runs each day."""
+
+def in_turn(cases: Iterable[Any], every: int, seconds: float = USUAL) -> list[Any]:
+    """The first of every so many cases as they are; the others are marked slow, so a part of them runs each day.
+
+    ``seconds`` are those of the marker: what one of them takes.
+    """
     values = [case if isinstance(case, tuple) else (case,) for case in cases]
     return [
-        pytest.param(*value, marks=() if number % every == 0 else pytest.mark.slow)
+        pytest.param(*value, marks=() if number % every == 0 else pytest.mark.slow(seconds=seconds))
         for number, value in enumerate(values)
     ]
+
+
+def examples(few: int, many: int, seconds: float) -> pytest.MarkDecorator:
+    """A parameter ``examples``: a few each day, many in turn with other slow tests, which take so many seconds."""
+    return pytest.mark.parametrize("examples", [few, pytest.param(many, marks=pytest.mark.slow(seconds=seconds))])
+
+
+def seconds_of(marker: pytest.Mark) -> float:
+    """About how many processor seconds a test with this marker of slow ones takes; the whole file's, where it is one.
+
+    A marker says so where it is ``slow(seconds=20)``.
+    """
+    return float(marker.kwargs.get("seconds", USUAL))
+
+
+def period(seconds: float, share: int) -> int:
+    """In how many days a test of so many seconds has its turn once."""
+    return 2 * share if seconds >= LONG and share > 1 else share
+
+
+def turns(seconds: Mapping[str, float], share: int) -> dict[str, int]:
+    """On which day of its `period` each of these tests runs.
+
+    The longest are dealt out first, each to a day on which the fewest seconds are to be spent by then.
+    """
+    days, found = [0.0] * (2 * share), dict[str, int]()
+    for name in sorted(seconds, key=lambda name: (-seconds[name], name)):
+        every = period(seconds[name], share)
+        day = found[name] = min(range(every), key=lambda day: (max(days[day::every]), day))
+        for each in range(day, 2 * share, every):
+            days[each] += seconds[name]
+    return found
+
+
+def runs(seconds: Mapping[str, float], share: int, seed: int) -> set[str]:
+    """Those of the tests whose turn it is with this seed; all of them if ``share`` is 1."""
+    return {name for name, day in turns(seconds, share).items() if (seed - day) % period(seconds[name], share) == 0}

@@ -115,7 +115,7 @@ assert len(modules) > 50 and not [m.__name__ for m in modules if not os.path.exi
     run(code, ".", PYTHONDONTWRITEBYTECODE="1")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=15)
 def test_after_the_warm_up_no_command_compiles_anything(tmp_path):
     """Every kernel that a command uses, with the types it uses it with, was used by the warm-up in the same process."""
     for name, text in {

@@ -178,7 +178,7 @@ def test_a_host_that_launches_slowly_sets_the_pace():
         find_stack("vlm")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=12)
 @pytest.mark.checkout
 def test_the_stacks_are_those_that_the_fit_finds():
     from benchmarks import gpu_models

@@ -29,7 +29,7 @@ def test_the_communication_program_runs(capsys):
     assert "tensor-and-data" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=15)
 def test_the_documents_name_commands_that_exist(capsys):
     """Every `loom ...` line of the README runs (those that write go to a temporary place)."""
     text = (EXAMPLES.parent / "README.md").read_text()

@@ -18,6 +18,8 @@ from siliconloom.rtl.synthesis.module import module_of, module_ports
 from siliconloom.rtl.synthesis.place import nextpnr_command, placements, seed_of
 from siliconloom.rtl.synthesis.timing import NETLIST, sta_command, static_timing
 from tests.in_turn import in_turn
+from tests.rtl.npu import SMALL as NPU_SMALL
+from tests.rtl.npu import npu
 
 LIBERTY = Path(__file__).parent / "tiny.lib"
 SMALL = ["systolic-ws-8", "--set", "tile.array.rows=2", "--set", "tile.array.cols=2"]
@@ -65,7 +67,7 @@ def test_a_memory_alone_is_left_to_a_macro(capsys):
 
 
 def test_a_part_has_the_memories_that_it_contains():
-    bundle = build_rtl(load_chip("npu-edge-int8"))
+    bundle = npu()
     kept = {
         name: len(module_of(bundle, name).sidecar["memories"]) for name in ("array", "accumulator", "bank", "banks")
     }
@@ -75,9 +77,16 @@ def test_a_part_has_the_memories_that_it_contains():
     assert 0 < kept["bank"] <= kept["banks"] < everything
 
 
-@pytest.mark.parametrize("name", [pytest.param("npu-edge-w4a8", marks=pytest.mark.slow), "pim-hbm", "systolic-os-8"])
-def test_every_part_has_its_ports(name):
-    bundle = build_rtl(load_chip(name))
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [
+        pytest.param("npu-edge-w4a8", list(NPU_SMALL.items()), marks=pytest.mark.slow),
+        ("pim-hbm", []),
+        ("systolic-os-8", []),
+    ],
+)
+def test_every_part_has_its_ports(name, overrides):
+    bundle = build_rtl(load_chip(name, overrides), remembered=True)
     for file in bundle.sidecar["verilog"]:
         header = re.search(r"^module \S+ ?\(([^;]*)\);$", bundle.files[file], re.MULTILINE)
         ports = module_ports(bundle.files[file])
@@ -88,7 +97,7 @@ def test_every_part_has_its_ports(name):
 @pytest.mark.usefixtures("yosys")
 @pytest.mark.parametrize("part", in_turn(["semaphore_12", "delay_32x1"], 2))
 def test_ports_with_any_name_and_of_any_author_are_joined(part, tmp_path):
-    bundle = module_of(build_rtl(load_chip("npu-edge-int8")), part)
+    bundle = module_of(npu(), part)
     cells = fpga_netlist(bundle, tmp_path)
     ports = [port for port in module_ports(bundle.files[f"{bundle.top}.v"]) if port.name != "clk"]
     assert cells["TRELLIS_FF"] >= sum(port.width for port in ports)

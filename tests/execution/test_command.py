@@ -89,7 +89,7 @@ def test_values_on_systems_are_refused(folder, capsys):
     assert "values on a system" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=107)
 @pytest.mark.rtl
 def test_a_whole_model_runs_on_the_verilog(folder, capsys):
     """The program that is timed, with a model's own values: every byte and every cycle."""

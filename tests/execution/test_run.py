@@ -215,6 +215,7 @@ CARRIED = [
             for flow in (*enumerate(DATAFLOWS), (7, "weight_stationary"))
         ),
         11,
+        seconds=1.2,
     ),
 )
 def test_rows_that_are_carried_are_the_exact_reading_and_as_near_as_the_mapper_s_own(

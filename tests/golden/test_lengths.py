@@ -21,7 +21,7 @@ def test_a_small_models_programs_are_as_long_as_the_table_says(model):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=12)
 @pytest.mark.parametrize(("chip", "kind"), lengths.ROWS)
 def test_programs_are_as_long_as_the_table_says(chip, kind):
     assert lengths.shown(chip, kind, TEXT) == lengths.row(chip, kind), "python -m tests.golden.lengths"

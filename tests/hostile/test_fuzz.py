@@ -1,4 +1,4 @@
-"""1,000 hostile commands: each ends with an agreed status, one line of error, in bounds of time and memory.
+"""1,000 hostile commands in four parts: each ends with an agreed status and one line, in bounds of time and memory.
 
 The cases are those of ``python -m benchmarks.fuzz``, whose long form runs 20,000; seeds follow ``--hypothesis-seed``.
 """
@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
-PARTS = 1
+PARTS = 4
 CASES = 1000
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=80)
 @pytest.mark.checkout
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_command_fails_in_any_way_but_the_agreed_ones(part, seed):

@@ -43,7 +43,9 @@ MODULES = (
 LONG = {"neupims", "neupims many", "unequal"}
 """Whose answers take seconds."""
 TRIALS = [
-    pytest.param(name, base, prefix, trial, id=f"{name}.{trial} ({base})", marks=[pytest.mark.slow] * (base in LONG))
+    pytest.param(
+        name, base, prefix, trial, id=f"{name}.{trial} ({base})", marks=[pytest.mark.slow(seconds=10)] * (base in LONG)
+    )
     for name, base, prefix, trials in ROWS
     for trial in trials.split()
 ]

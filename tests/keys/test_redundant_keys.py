@@ -223,7 +223,7 @@ def test_the_arithmetic_of_a_plan_counts_memory_that_computes(tmp_path):
     assert planned["lower_bound_s"] <= planned["step_s"] == found["seconds"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=13)
 @settings(max_examples=6, deadline=None)
 @given(
     st.sampled_from(["npu-edge-int8", "npu-datacenter", "npu-balanced"]),

@@ -246,7 +246,7 @@ def test_a_system_message_needs_a_prompt(models, capsys):
     assert "said before a --prompt" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=93)
 @pytest.mark.rtl
 def test_the_rtl_runs_a_token_from_the_cache_in_memory(models, capsys):
     sets = ["--set", "tile.array.rows=8", "--set", "tile.array.cols=8", "--set", "tile.vector.lanes=8"]

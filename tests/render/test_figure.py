@@ -43,6 +43,7 @@ FIGURES = [
     in_turn(
         ((*each, [*BEGINS][(n + turn) % len(BEGINS)]) for n, each in enumerate(FIGURES) for turn in range(len(BEGINS))),
         len(BEGINS),
+        seconds=0.6,
     ),
 )
 def test_a_figure_is_of_the_format_that_its_name_says_and_is_the_same_again(name, kind, suffix, kept, tmp_path):

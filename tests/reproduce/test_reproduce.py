@@ -26,7 +26,9 @@ KEYS = {"name", "ours", "published", "error", "tolerance", "within", "cause", "e
 LONG = {"neupims", "neupims-simulator", "sn40l"}
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in LONG)) for n in sorted(CARDS)])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow(seconds=16)] * (n in LONG)) for n in sorted(CARDS)]
+)
 def test_every_card_holds_and_says_why_where_it_does_not_match(name, capsys):
     assert main(["reproduce", name, "--json", "-"]) == 0
     result = json.loads(capsys.readouterr().out)

@@ -13,7 +13,7 @@ from tests.rtl.npu import npu, small_chip
 pytestmark = pytest.mark.rtl
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=20)
 def test_a_program_runs_on_cocotbext_axi_s_memory(tmp_path):
     """The memory that a random program leaves is that of the golden model; how long it takes is the memory's affair."""
     pytest.importorskip("cocotbext.axi")

@@ -79,7 +79,7 @@ def programs_of(chip, number, count=4):
     return made
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=14)
 @pytest.mark.parametrize("number", range(TILES))
 def test_random_tiles_agree_in_every_cycle_and_byte(number, seed):
     needs("icarus")
@@ -128,7 +128,7 @@ def test_random_programs_keep_results_and_read_them():
     assert any(i.opcode == Opcode.MATMUL and i.packing.dtype in CACHE_CODES for i in kept)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=33)
 @pytest.mark.parametrize("sets", [{}, {"tile.vector.format": "null", "tile.array.cache": "fp8_e4m3"}])
 def test_a_small_edge_tile_agrees(sets):
     needs("icarus")

@@ -220,7 +220,7 @@ def test_a_tile_does_what_it_must_in_every_surrounding(tile, seed):
         assert parity.passed, "\n".join([name, *parity.errors])
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=21)
 @pytest.mark.rtl
 def test_every_fault_has_its_cause_and_the_next_run_is_right(tile):
     chip, run = tile
@@ -243,8 +243,10 @@ def test_every_fault_has_its_cause_and_the_next_run_is_right(tile):
             assert parity.passed, "\n".join([parity.name, *parity.errors])
 
 
+@pytest.mark.slow(seconds=30)
 @pytest.mark.rtl
 def test_a_reset_in_the_middle_of_a_run_leaves_nothing_behind(tile):
+    """Of a tile with two ports; one with one port is reset each day in tests/rtl/test_mapped.py."""
     chip, run = tile
     made = random_program(chip, 4)
     cycles = [20, 45, 110, 230]

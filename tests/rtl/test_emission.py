@@ -91,7 +91,7 @@ def test_verilator_has_nothing_to_complain_about(name, overrides, tmp_path):
     assert "%Warning" not in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=0.8)
 @pytest.mark.parametrize(("name", "overrides"), SMALL)
 def test_icarus_accepts_it(name, overrides, tmp_path):
     made = bundle(name, overrides)

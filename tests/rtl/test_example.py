@@ -166,7 +166,7 @@ def test_the_example_has_several_tiles_along_every_dimension():
         assert any(size % part for size, part in zip(whole, shape, strict=True))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=11)
 @pytest.mark.parametrize("name", CHIPS)
 def test_sizes_that_do_not_fit_are_refused(name, made):
     _, folder, commands = made(name)

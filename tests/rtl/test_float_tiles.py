@@ -78,7 +78,7 @@ def checked(chip, number):
     return check_programs(chip, programs_of(chip, number), simulator="icarus", stall=stall)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=14)
 @pytest.mark.parametrize("number", range(TILES))
 def test_random_programs_agree_in_every_cycle_and_byte(number, seed):
     needs("icarus")
@@ -156,7 +156,7 @@ def test_a_planted_fault_is_found(module, old, new, monkeypatch):
     assert any(not parity.passed for parity in found)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=73)
 @pytest.mark.parametrize(
     ("dataflow", "dtype"),
     [("weight_stationary", "bf16"), ("input_stationary", "fp16"), ("output_stationary", "fp8_e4m3")],

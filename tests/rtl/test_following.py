@@ -70,7 +70,7 @@ def test_a_bar_says_cycles_of_how_many_and_the_pace():
 
 
 @pytest.mark.rtl
-@pytest.mark.slow
+@pytest.mark.slow(seconds=32)
 def test_a_bench_of_programs_reports_while_it_runs():
     if simulator_path("icarus") is None:
         pytest.skip("icarus is not installed")
@@ -92,7 +92,7 @@ def test_a_bench_of_programs_reports_while_it_runs():
 def test_a_bench_of_an_array_reports_while_it_runs():
     if simulator_path("icarus") is None:
         pytest.skip("icarus is not installed")
-    chip = load_chip("systolic-ws-8")
+    chip = load_chip("systolic-ws-8", [("tile.array.rows", "2"), ("tile.array.cols", "2")])
     lines = []
     spent = Spent(tell=lines.append)
     verify_array(chip, chip.tile.array, seed=0, simulator="icarus", cases=24, spent=spent)
@@ -105,7 +105,8 @@ def test_a_bench_of_an_array_reports_while_it_runs():
 def test_the_command_shows_the_bar_on_a_terminal_and_nothing_elsewhere(tmp_path):
     if simulator_path("icarus") is None:
         pytest.skip("icarus is not installed")
-    command = [sys.executable, "-m", "siliconloom", "verify", "systolic-ws-8", "--simulator", "icarus", "--cases", "24"]
+    small = ["--set", "tile.array.rows=2", "--set", "tile.array.cols=2", "--simulator", "icarus", "--cases", "24"]
+    command = [sys.executable, "-m", "siliconloom", "verify", "systolic-ws-8", *small]
     plain = subprocess.run(command, capture_output=True, text=True)
     assert (plain.returncode, plain.stderr) == (0, "")
     assert "a second" not in plain.stdout

@@ -93,7 +93,7 @@ def test_an_unknown_name_is_refused_with_the_nearest(capsys, tmp_path):
         ("systolic-ws-8", "no registers", "litex"),
         ("systolic-ws-8", "no registers", "vivado"),
         ("npu-x4-ring", "links", "litex"),
-        pytest.param("npu-x4-ring", "links", "vivado", marks=pytest.mark.slow),
+        pytest.param("npu-x4-ring", "links", "vivado", marks=pytest.mark.slow(seconds=10)),
     ],
 )
 def test_designs_that_no_cpu_starts_are_refused(name, reason, flow):
@@ -338,7 +338,7 @@ def in_soc(folder, *words):
     )
 
 
-@pytest.mark.parametrize("memory", in_turn(["described", "bus", "dram"], 3))
+@pytest.mark.parametrize("memory", in_turn(["described", "bus", "dram"], 3, seconds=15))
 def test_the_soc_elaborates(memory, tmp_path):
     tools().write(tmp_path / "rtl")
     words = [f"litex/{TOP}_sim.py", "--memory", memory, "--output-dir", "build", "--elaborate"]
@@ -359,7 +359,7 @@ def test_the_targets_of_boards_elaborate(board, tmp_path):
     assert TOP in (tmp_path / "rtl" / "build" / "gateware" / f"{board}.v").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=160)
 @pytest.mark.rtl
 @pytest.mark.parametrize("memory", ["described", "bus", "dram"])
 def test_a_cpu_boots_starts_the_tile_and_finds_every_byte_right(memory, tmp_path):
@@ -530,7 +530,7 @@ def test_the_memory_map_is_the_register_map():
     ]
 
 
-@pytest.mark.parametrize("chip", in_turn(["small", "npu-edge"], 2))
+@pytest.mark.parametrize("chip", in_turn(["small", "npu-edge"], 2, seconds=31))
 def test_the_program_for_linux_compiles_without_warnings(chip, tmp_path):
     if shutil.which("cc") is None:
         pytest.skip("cc is not installed")

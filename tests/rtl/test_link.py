@@ -38,7 +38,7 @@ def compared(protocol, cases, folder, simulator):
     return outcomes
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=10)
 @icarus
 @pytest.mark.rtl
 @pytest.mark.parametrize("number", range(len(LINKS)))

@@ -67,7 +67,7 @@ def test_the_table_is_of_these_bugs_and_every_survivor_is_explained():
     assert f"{record['killed']} of {record['planted']}" in text
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=32)
 @pytest.mark.rtl
 def test_planted_bugs_are_killed_and_the_circuit_without_one_is_not():
     if simulator_path("icarus") is None:

@@ -276,7 +276,7 @@ def propagating(folder):
     return ["propagating.v", *memories]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=19)
 @pytest.mark.rtl
 def test_no_output_is_unknown_after_the_reset_where_unknown_values_propagate(folder):
     """All registers and memories begin unknown; a choice by an unknown value is unknown."""

@@ -49,10 +49,10 @@ def array_of(dtype, formats, minima):
 @pytest.mark.parametrize(
     ("dtype", "codes"),
     [
-        pytest.param(DataType.BF16, ["int8"], marks=pytest.mark.slow),
+        pytest.param(DataType.BF16, ["int8"], marks=pytest.mark.slow(seconds=35)),
         (DataType.FP16, []),
-        pytest.param(DataType.BF16, [], marks=pytest.mark.slow),
-        pytest.param(DataType.FP16, ["int8"], marks=pytest.mark.slow),
+        pytest.param(DataType.BF16, [], marks=pytest.mark.slow(seconds=35)),
+        pytest.param(DataType.FP16, ["int8"], marks=pytest.mark.slow(seconds=35)),
     ],
 )
 def test_every_element_of_an_mx_block_stands_for_the_number_that_numpy_says(dtype, codes):
@@ -145,7 +145,7 @@ def programs_of(chip, number, count=4):
     return made
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=14)
 @pytest.mark.parametrize("number", range(TILES))
 def test_random_tiles_agree_in_every_cycle_and_byte(number, seed):
     needs("icarus")

@@ -86,7 +86,7 @@ def test_random_tiles_agree(tile, seed):
         assert parity.passed, told(parity)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=15)
 @pytest.mark.parametrize("tile", range(TILES, TILES + MORE))
 def test_more_random_tiles_agree(tile, seed):
     needs("icarus")

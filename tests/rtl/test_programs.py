@@ -74,7 +74,7 @@ def tiles_of(seed):
     return chosen
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=14)
 @pytest.mark.parametrize("number", range(TILES))
 def test_random_programs_on_random_tiles_agree_in_every_cycle_and_byte(number, seed):
     needs("icarus")
@@ -87,7 +87,7 @@ def test_random_programs_on_random_tiles_agree_in_every_cycle_and_byte(number, s
         assert parity.passed, "\n".join([f"{chip.name}, {parity.name}", *parity.errors])
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=110)
 def test_the_edge_npu_is_verified_from_the_command_line(capsys):
     needs("verilator")
     status = main(["verify", "npu-edge-int8", "--seed", "3", "--programs", "4", "--json", "-"])
@@ -288,7 +288,7 @@ def test_a_program_that_reads_a_line_while_it_is_written_fails_its_bench(posts, 
         check_programs(chip, [("racing", LoadedProgram(program, case.memory, case.base))], simulator="icarus")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=20)
 @pytest.mark.parametrize(
     ("port", "width", "wrong", "error"),
     [

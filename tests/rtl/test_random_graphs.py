@@ -23,7 +23,7 @@ def test_random_graphs_on_random_tiles_agree_in_every_cycle_and_byte(number, see
         assert case.bytes_compared > 0
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=11)
 def test_most_graphs_are_run(seed):
     """What a tile refuses, or what is too long, is left out of the pairs: it must not be most of them."""
     _, found, left = random_pairs(seed % TILES)

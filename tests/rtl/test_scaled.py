@@ -72,7 +72,7 @@ def test_a_small_tile_with_every_cache_agrees():
     agree(chip, [*programs_of(chip, 1, 1), *programs_with_scales(chip, 1, 2)])
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=28)
 @pytest.mark.parametrize("sets", SHAPES)
 def test_small_tiles_agree(sets):
     needs("icarus")
@@ -250,7 +250,7 @@ def test_faults_of_scales_are_among_those_of_a_tile():
     assert "results kept in int8 within a line" in names
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=45)
 def test_faults_of_scales_have_their_causes(tmp_path):
     needs("icarus")
     chip = small_chip(**BOTH)

@@ -110,32 +110,32 @@ def tile_of(number, dtype):
     return next(chip for place, chip in enumerate(small) if place == number)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=32)
 @pytest.mark.parametrize("dtype", CODE_FORMATS)
 @pytest.mark.parametrize("number", range(TILES))
 def test_random_tiles_agree_in_every_cycle_and_byte(number, dtype, seed):
-    needs("verilator")
+    needs("icarus")
     chip = tile_of(number, dtype)
     made = [*programs_of(chip, seed), *shared_programs(chip)]
-    for parity in check_programs(chip, made, simulator="verilator", stall=[0] * (len(made) - 1) + [60]):
+    for parity in check_programs(chip, made, simulator="icarus", stall=[0] * (len(made) - 1) + [60]):
         assert parity.passed, "\n".join([f"{chip.name}, {parity.name}", *parity.errors])
 
 
 @pytest.mark.parametrize(
     ("name", "operands"),
     [
-        pytest.param("npu-edge-w8a8", "int8", marks=pytest.mark.slow),
-        pytest.param("npu-edge-w8a8", "int4", marks=pytest.mark.slow),
-        pytest.param("npu-edge-w8a8", "int16", marks=pytest.mark.slow),
-        pytest.param("npu-edge-w4a8", "int8", marks=pytest.mark.slow),
+        pytest.param("npu-edge-w8a8", "int8", marks=pytest.mark.slow(seconds=14)),
+        pytest.param("npu-edge-w8a8", "int4", marks=pytest.mark.slow(seconds=14)),
+        pytest.param("npu-edge-w8a8", "int16", marks=pytest.mark.slow(seconds=14)),
+        pytest.param("npu-edge-w4a8", "int8", marks=pytest.mark.slow(seconds=14)),
     ],
 )
 def test_the_library_s_tiles_in_small_agree(name, operands):
-    needs("verilator")
+    needs("icarus")
     sets = SMALL | {"tile.array.load_rows": "2", "tile.array.operands": f"[{operands}]"}
     chip = load_chip(name, list(sets.items()))
     made = programs_of(chip, 1, 4) + (shared_programs(chip) if operands == "int16" else [])
-    for parity in check_programs(chip, made, simulator="verilator"):
+    for parity in check_programs(chip, made, simulator="icarus"):
         assert parity.passed, "\n".join([parity.name, *parity.errors])
 
 

@@ -102,7 +102,7 @@ def test_circuits_are_what_the_constants_say(dataflow):
     assert len(elaborated(dataflow)) > 20
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=0.7)
 @pytest.mark.parametrize("change", [1, -1])
 @pytest.mark.parametrize("name", CONSTANTS)
 def test_a_constant_that_the_circuit_is_not_built_for_is_refused(name, change, monkeypatch):

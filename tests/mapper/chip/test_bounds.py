@@ -189,7 +189,7 @@ def test_no_tiling_of_vector_work_is_faster_than_its_bound(seed):
     check(chip, vector, slots, VectorTiling(rows, cols, 0, 0, 0, 0, 0), share)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=0.6)
 @pytest.mark.parametrize("seed", range(30))
 def test_every_operator_takes_its_bound_and_at_most_all_of_a_unit(seed):
     """Random chips and workloads: shares add up to the run, nothing is above 100 %."""

@@ -24,7 +24,7 @@ CASES = [
 """Without overlap of neighbours the first is 6.5 % off, the others up to 16 %."""
 
 
-@pytest.mark.parametrize(("chip", "workload", "sets"), in_turn(CASES, 4))
+@pytest.mark.parametrize(("chip", "workload", "sets"), in_turn(CASES, 4, seconds=0.8))
 def test_the_estimate_is_within_five_percent_of_the_simulation(chip, workload, sets):
     made = simulate(chip, workload, sets)
     assert composed_cycles(made.plan, Stopwatch(made.plan.chip)) == pytest.approx(made.run.cycles, rel=0.05)

@@ -13,6 +13,7 @@ from siliconloom.cli import main
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.sim.timing.units import load_cycles
 from siliconloom.workloads import Gemm, load_workload
+from tests.in_turn import examples
 from tests.mapper.chip.improvements import held_against_floors, made_chip, random_chip, random_workload, workload
 
 LONGEST = 8192
@@ -64,19 +65,23 @@ def test_a_slow_decompressor_is_named(there, capsys):
     assert any("what that needs of energy is not counted" in note for note in slow["notes"])
 
 
-@settings(max_examples=12, deadline=None)
-@given(st.integers(0, 2**32), st.floats(0.05, 1), st.integers(1, 512), st.integers(1, SEARCHED))
-def test_no_mapping_of_compressed_weights_is_below_its_bound(seed, ratio, rate, one):
-    r = random.Random(seed)
-    chip = made_chip({**random_chip(r), "tile.dma.decompression": rate, "tile.sequencer.program_words": LONGEST})
-    graph = workload(json.dumps({**json.loads(random_workload(r)), "weight_compression": ratio}))
-    try:
-        simulated = held_against_floors(chip, graph, searched=one == SEARCHED)
-    except LoomError as error:  # buffers too small for two tiles of each operand
-        if "cannot hold" not in str(error):
-            raise
-        return
-    assert simulated.run.cycles >= simulated.plan.bound.lower_bound_cycles
+@examples(6, 20, seconds=20)
+def test_no_mapping_of_compressed_weights_is_below_its_bound(examples):
+    @settings(max_examples=examples, deadline=None)
+    @given(st.integers(0, 2**32), st.floats(0.05, 1), st.integers(1, 512), st.integers(1, SEARCHED))
+    def holds(seed, ratio, rate, one):
+        r = random.Random(seed)
+        chip = made_chip({**random_chip(r), "tile.dma.decompression": rate, "tile.sequencer.program_words": LONGEST})
+        graph = workload(json.dumps({**json.loads(random_workload(r)), "weight_compression": ratio}))
+        try:
+            simulated = held_against_floors(chip, graph, searched=one == SEARCHED)
+        except LoomError as error:  # buffers too small for two tiles of each operand
+            if "cannot hold" not in str(error):
+                raise
+            return
+        assert simulated.run.cycles >= simulated.plan.bound.lower_bound_cycles
+
+    holds()
 
 
 def test_costs_of_many_sizes_are_those_of_each():

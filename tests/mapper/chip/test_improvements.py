@@ -253,7 +253,7 @@ def test_a_larger_scratchpad_takes_what_a_smaller_one_does():
     assert after <= TOLERANCE * before
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=14)
 @pytest.mark.parametrize("name", LIBRARY)
 def test_chips_of_the_library_are_not_slower(name):
     """All of 448 comparisons but those of `KNOWN`, which are held to what they are."""

@@ -41,7 +41,7 @@ def gemms(tmp_path, shapes, precision="int8"):
     return load_workload(str(path))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=0.5)
 @pytest.mark.parametrize("chip", NPUS)
 @pytest.mark.parametrize("workload", TRANSFORMERS)
 def test_every_library_model_runs_on_every_npu_above_its_bound(chip, workload):
@@ -180,7 +180,7 @@ def test_the_chosen_tiling_is_close_to_the_best_of_a_random_sample_by_simulation
     assert chosen <= 1.25 * min(others) + 200
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=11)
 @settings(max_examples=2, deadline=None)
 @given(
     side=st.sampled_from([4, 8, 16]),
