@@ -54,7 +54,7 @@ class Queue(Circuit):
         self.read_slot = seen(range(depth), name="read_slot")
         self.memory: Memory | None = None
         self.registers: list[Signal] = []
-        if depth > 2 and width * depth > REGISTER_BITS:
+        if in_memory(width, depth):
             self.memory = Memory(shape=width, depth=depth, init=[])
             self.writes, self.reads = self.memory.write_port(), self.memory.read_port(domain="comb")
         else:
@@ -104,6 +104,11 @@ class Queue(Circuit):
             self.reads.addr.eq(self.read_slot),
             self.o.payload.eq(self.reads.data),
         ]
+
+
+def in_memory(width: int, depth: int) -> bool:
+    """Whether a queue keeps its entries in a memory, and not in registers."""
+    return depth > 2 and width * depth > REGISTER_BITS
 
 
 def chosen(entries: list[Signal], index: Value) -> Value:

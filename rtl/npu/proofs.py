@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from siliconloom.rtl.cells.queue import Queue
+from siliconloom.rtl.cells.queue import in_memory
 from siliconloom.rtl.flows.proofs import Proof
 from siliconloom.rtl.npu.completion import ISSUED, Completion
 from siliconloom.rtl.npu.dma import FRACTION, TIME_BITS, StoreEngine
@@ -19,7 +19,7 @@ def npu_proofs(tile: NpuTileCircuit) -> list[Proof]:
     library, geometry = tile.library, tile.geometry
     depths = sorted({tile.tracked(unit) for unit in tile.circuits})
     # of queues in a memory the entries are not to be seen, so the induction would not close
-    seen = (depth for depth in depths if library.make(Queue, ISSUED.size, depth).registers)
+    seen = (depth for depth in depths if not in_memory(ISSUED.size, depth))
     return [
         _registers(library.make(Registers, geometry)),
         _fetch(library.make(Fetch, geometry), geometry),

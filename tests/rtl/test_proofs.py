@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 )
 KINDS = ["registers", "fetch", "load_offers", "load", "store", "store_beats", "ports", "completion"]
 SLOW = ("load", "load_offers")
-ALL = [pytest.param(kind, marks=[pytest.mark.slow] if kind in SLOW else []) for kind in KINDS]
+ALL = [pytest.param(kind, marks=[pytest.mark.slow(seconds=6)] if kind in SLOW else []) for kind in KINDS]
 
 
 def tile(chip, reset="sync"):
@@ -60,7 +60,7 @@ def test_a_module_keeps_what_it_promises_in_every_cycle(kind):
     assert outcome.induction == 1
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=6)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("chip", ["npu-edge-int8", "npu-balanced"])
 def test_modules_of_the_library_s_chips_keep_what_they_promise(chip, kind):
@@ -70,7 +70,7 @@ def test_modules_of_the_library_s_chips_keep_what_they_promise(chip, kind):
     assert outcome.proved, str(outcome)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_modules_that_are_reset_at_once_keep_what_they_promise(kind):
     top = tile(quick_chip(), "async_low")
@@ -263,7 +263,7 @@ def test_a_bug_of_the_day_is_found(number, seed, monkeypatch):
     check_bug(quick[(3 * seed + number) % len(quick)], monkeypatch)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=3)
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_bug_is_found(bug, monkeypatch):
     check_bug(bug, monkeypatch)
@@ -299,7 +299,7 @@ def test_a_design_without_proofs_says_so(tmp_path):
     assert "not supported: proofs of systolic_ws_8" in made.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=20)
 @pytest.mark.skipif(
     not shutil.which("make") or not (shutil.which("yosys") and shutil.which("yosys-smtbmc")),
     reason="no Yosys with smtbmc",
