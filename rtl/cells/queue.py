@@ -9,7 +9,7 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch.errors import LoomError
-from siliconloom.rtl.library import Circuit, Library, seen
+from siliconloom.rtl.library import Circuit, Library
 
 REGISTER_BITS = 1024
 """A queue of more than two entries and more bits than this keeps them in a memory with a combinational read port."""
@@ -50,15 +50,17 @@ class Queue(Circuit):
         ports = {"i": In(stream.Signature(width)), "o": Out(stream.Signature(width)), "level": Out(range(depth + 1))}
         super().__init__(library, library.name("queue", f"{width}x{depth}"), ports, reset=True)
         # Members of the object rather than of `elaborate`: the proofs state their invariants over them.
-        self.write_slot = seen(range(depth), name="write_slot")
-        self.read_slot = seen(range(depth), name="read_slot")
+        self.write_slot = Signal(range(depth))
+        self.read_slot = Signal(range(depth))
         self.memory: Memory | None = None
         self.registers: list[Signal] = []
         if in_memory(width, depth):
             self.memory = Memory(shape=width, depth=depth, init=[])
             self.writes, self.reads = self.memory.write_port(), self.memory.read_port(domain="comb")
+            self.write_slot, self.read_slot = self.writes.addr, self.reads.addr
+            self.write_slot.name, self.read_slot.name = "write_slot", "read_slot"
         else:
-            self.registers = [seen(width, name=f"entry_{i}", reset_less=True) for i in range(depth)]
+            self.registers = [Signal(width, name=f"entry_{i}", reset_less=True) for i in range(depth)]
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
@@ -97,13 +99,7 @@ class Queue(Circuit):
             m.d.comb += self.o.payload.eq(chosen(self.registers, self.read_slot))
             return
         m.submodules.memory = self.memory
-        m.d.comb += [
-            self.writes.en.eq(push),
-            self.writes.addr.eq(self.write_slot),
-            self.writes.data.eq(self.i.payload),
-            self.reads.addr.eq(self.read_slot),
-            self.o.payload.eq(self.reads.data),
-        ]
+        m.d.comb += [self.writes.en.eq(push), self.writes.data.eq(self.i.payload), self.o.payload.eq(self.reads.data)]
 
 
 def in_memory(width: int, depth: int) -> bool:

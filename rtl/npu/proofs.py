@@ -260,6 +260,8 @@ def _load(circuit: GatherEngine, geometry: Geometry) -> Proof:
 def _queue(name: str, depth: int) -> tuple[dict[str, tuple[int, str]], str]:
     """Registers of a queue inside, and that they make sense."""
     bits, slot = depth.bit_length(), max((depth - 1).bit_length(), 1)
+    if depth == 1:
+        return {f"{name}_level": (bits, f"{name}.level")}, "1"
     wires = {
         f"{name}_level": (bits, f"{name}.level"),
         f"{name}_read": (slot, f"{name}.read_slot"),
@@ -500,9 +502,12 @@ def _completion(circuit: Completion) -> Proof:
       marked_barrier <= issued_barrier; marked_mask <= issued_mask;
     end
   end"""
-    wires |= {f"entry_{slot}": (ISSUED.size, f"events.entry_{slot}") for slot in range(depth)}
+    names = {slot: f"entry_{slot}" if depth > 1 else "o_payload" for slot in range(depth)}
+    wires |= {f"entry_{slot}": (ISSUED.size, f"events.{name}") for slot, name in names.items()}
     entries = ", ".join(f"entry_{slot}" for slot in reversed(range(depth)))
-    slot = f"(events_read + ahead >= {depth} ? events_read + ahead - {depth} : events_read + ahead)"
+    slot = (
+        f"(events_read + ahead >= {depth} ? events_read + ahead - {depth} : events_read + ahead)" if depth > 1 else "0"
+    )
     state += f"""
   wire [{ISSUED.size * depth - 1}:0] entries = {{{entries}}};
   wire [{ISSUED.size - 1}:0] entry = entries[{slot} * {ISSUED.size} +: {ISSUED.size}];"""
