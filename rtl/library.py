@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib import metadata
 from itertools import count
@@ -29,6 +30,8 @@ ResetStyle = Literal["sync", "async_low"]
 
 RESET_PORTS: dict[ResetStyle, str] = {"sync": "rst", "async_low": "rst_n"}
 """Name of the reset port of every circuit that has one."""
+BATCH = 1_000_000
+"""Letters of RTLIL with which Yosys is started, while other circuits are converted: large tiles have six times that."""
 MANY_OBJECTS = 2_000_000
 """New objects that are kept before the garbage among them is looked for."""
 
@@ -194,6 +197,14 @@ class Circuit(wiring.Component):  # type: ignore[misc] # Amaranth has no type hi
             raise TypeError(f"{self.module_name}: nothing drives {', '.join(missing)}")
         return str(rtlil.convert(fragment, name=self.module_name, ports=ports, emit_src=False))
 
+    def outline(self) -> str:
+        """The module's ports as Yosys reads them, of a module whose inside it need not know."""
+        wires = [
+            f"  wire width {port.width} {'input' if port.is_input else 'output'} {number} \\{name}"
+            for number, (name, port) in enumerate(self.ports().items())
+        ]
+        return "\n".join(["attribute \\blackbox 1", f"module \\{self.module_name}", *wires, "end", ""])
+
     def written(self) -> str | None:
         """Verilog of the module, from ``module`` to ``endmodule``, when it is written and not elaborated."""
         return None
@@ -243,35 +254,65 @@ class Library:
             self.circuits[key] = kind(self, *parameters, **flags)
         return self.circuits[key]
 
-    def verilog(self, top: Circuit) -> dict[str, str]:
+    def verilog(self, top: Circuit, told: Callable[[int], None] = lambda _: None) -> dict[str, str]:
         """Verilog text of ``top`` and of every circuit of this library, by module name.
 
-        Every circuit is converted to RTLIL by itself and all of them to Verilog by one Yosys process: starting Yosys
-        takes longer than its work.
+        Every circuit is converted to RTLIL by itself. Yosys turns many of them into Verilog at a time, since starting
+        it takes longer than its work, while the next ones are converted.
+
+        Parameters
+        ----------
+        top
+            The circuit that holds all others.
+        told
+            Called with the number of circuits that are converted.
         """
-        texts: dict[str, str] = {}
+        batch: dict[str, str] = {}
         written: dict[str, str] = {}
-        with _few_collections() as tidy:
+        done: set[str] = set()
+        running: list[Future[dict[str, str]]] = []
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool, _few_collections() as tidy:
             pending = [top]
             while pending:
                 for circuit in pending:
                     text = circuit.written()
+                    done.add(circuit.module_name)
                     if text is None:
-                        texts[circuit.module_name] = circuit.rtlil()
+                        batch[circuit.module_name] = circuit.rtlil()
                     else:
                         written[circuit.module_name] = text
+                    told(len(done))
                     tidy()
-                done = {*texts, *written}
+                    if sum(map(len, batch.values())) > BATCH:
+                        running.append(pool.submit(_modules, batch, self._outlines(batch)))
+                        batch = {}
                 pending = [c for c in self.circuits.values() if c.module_name not in done]
-        text = _to_verilog("\n".join(texts.values()))
-        modules = {
-            found[1]: _split_aliases(_plain_choices(found[0]))
-            for found in re.finditer(r"^module \\?(\S+?)\s?\(.*?^endmodule\n", text, re.M | re.S)
-        }
-        if set(modules) != set(texts):
-            raise AssertionError(f"Yosys returned other modules than it was given: {sorted(set(modules) ^ set(texts))}")
-        modules |= written
+            if batch:
+                running.append(pool.submit(_modules, batch, self._outlines(batch)))
+            modules = {name: text for each in running for name, text in each.result().items()} | written
         return {name: modules[name] for name in sorted(modules)}
+
+    def _outlines(self, batch: Mapping[str, str]) -> list[str]:
+        """RTLIL of the ports of what circuits of a batch hold that is converted elsewhere."""
+        held = {name for text in batch.values() for name in _HELD.findall(text)} - batch.keys()
+        made = {circuit.module_name: circuit for circuit in self.circuits.values()}
+        return [made[name].outline() for name in sorted(held & made.keys()) if made[name].written() is None]
+
+
+def _modules(texts: Mapping[str, str], outlines: Sequence[str]) -> dict[str, str]:
+    """Verilog of modules in RTLIL by name; of others that they hold the outlines are enough."""
+    text = _to_verilog("\n".join([*texts.values(), *outlines]))
+    modules = {
+        found[1]: _split_aliases(_plain_choices(found[0]))
+        for found in re.finditer(r"^module \\?(\S+?)\s?\(.*?^endmodule\n", text, re.M | re.S)
+    }
+    if set(modules) != set(texts):
+        raise AssertionError(f"Yosys returned other modules than it was given: {sorted(set(modules) ^ set(texts))}")
+    return modules
+
+
+_HELD = re.compile(r"^  cell \\(\S+) ", re.M)
+"""The beginning of an instance in RTLIL."""
 
 
 @contextmanager

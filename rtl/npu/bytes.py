@@ -6,14 +6,13 @@ They are written in Verilog: a word of a datacentre tile has thousands of bits, 
 from __future__ import annotations
 
 from amaranth import Module
-from amaranth.hdl import Shape
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.rtl.library import Circuit, Library
 
 
 class Written(Circuit):
-    """A combinational circuit that is written in Verilog."""
+    """A circuit that is written in Verilog: a combinational one, or what joins others."""
 
     body = ""
     """What stands between the ports and ``endmodule``."""
@@ -23,13 +22,13 @@ class Written(Circuit):
 
     def written(self) -> str:
         """Verilog of the circuit."""
-        ports = [(name, member) for name, member in self.signature.members.items() if name != "clk"]
-        lines = [f"module {self.module_name}({', '.join(['clk', *(name for name, _ in ports)])});"]
-        lines += ["  input wire clk;", "  wire unused_clock = clk;"]
-        for name, member in ports:
-            size = Shape.cast(member.shape).width
-            width = f"[{size - 1}:0] " if size > 1 else ""
-            lines.append(f"  {'input' if member.flow == In else 'output'} wire {width}{name};")
+        ports = self.ports()
+        lines = [f"module {self.module_name}({', '.join(ports)});"]
+        for name, port in ports.items():
+            width = f"[{port.width - 1}:0] " if port.width > 1 else ""
+            lines.append(f"  {'input' if port.is_input else 'output'} wire {width}{name};")
+            if name == "clk" and "(clk)" not in self.body:
+                lines.append("  wire unused_clock = clk;")
         return "\n".join([*lines, *self.body.splitlines(), "endmodule", ""])
 
 

@@ -15,7 +15,7 @@ from siliconloom.rtl.cells.float_functions import lowered
 from siliconloom.rtl.cells.floating import float_sum
 from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit, Library
-from siliconloom.rtl.npu.bytes import PartSelect, WindowSelect
+from siliconloom.rtl.npu.bytes import PartSelect, WindowSelect, Written
 from siliconloom.rtl.npu.circuits import readers, rises_writers, sums_readers, sums_writers, unit_circuits, writers
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, SLOTS, Geometry, log2
 from siliconloom.rtl.npu.interfaces import local_read, local_write, rises_write, sums_read, sums_write
@@ -178,11 +178,11 @@ def bank_kind(geometry: Geometry) -> type[Circuit]:
     return Bank if all(is_power(size) for size in readers(geometry).values()) else HalvedBank
 
 
-class Group(Circuit):
+class Group(Written):
     """Some banks: a scratchpad in small, so that wide words meet in a tree.
 
-    Of more than `GROUP` banks it is `GROUP` smaller ones: whoever elaborates a circuit looks at each bit of every word
-    that leaves a part of it.
+    It is written in Verilog: whoever elaborates a circuit looks at each bit of every word that leaves a part of it.
+    Of more than `GROUP` banks it is `GROUP` smaller ones.
 
     Members
     -------
@@ -194,25 +194,30 @@ class Group(Circuit):
         self.geometry, self.count = geometry, count
         name = library.name("banks", count) if count > GROUP else library.name("banks")
         super().__init__(library, name, {"conflict": Out(1), **bank_ports(geometry, count)})
+        self.body = self._body()
 
-    def elaborate(self, platform: object) -> Module:
-        m = self.module()
+    def _body(self) -> str:
+        """The banks, or groups of them, each with its bits of what has one per bank, and all that they read joined."""
         size, what = (1, "bank") if self.count <= GROUP else (self.count // GROUP, "banks")
         make, geometry = self.library.make, self.geometry
         kind = make(bank_kind(geometry), geometry) if size == 1 else make(Group, geometry, size)
-        parts = {first: self.place(m, kind, f"{what}_{first}") for first in range(0, self.count, size)}
-        for first, part in parts.items():
-            for name in (*readers(geometry), *writers(geometry)):
-                ours, its = getattr(self, name), getattr(part, name)
-                m.d.comb += [its.here.eq(ours.here[first : first + size]), its.address.eq(ours.address)]
-                if "after" in its.signature.members:
-                    m.d.comb += its.after.eq(ours.after[first : first + size])
-                if name in writers(geometry):
-                    m.d.comb += [its.enable.eq(ours.enable), its.data.eq(ours.data)]
-        for name in readers(geometry):
-            m.d.comb += getattr(self, name).data.eq(any_of([getattr(part, name).data for part in parts.values()]))
-        m.d.comb += self.conflict.eq(any_of([part.conflict for part in parts.values()]))
-        return m
+        firsts, lines = range(0, self.count, size), list[str]()
+        per_bank = {f"{name}_{each}" for name in (*readers(geometry), *writers(geometry)) for each in ("here", "after")}
+        outputs = {name: port.width for name, port in kind.ports().items() if not port.is_input}
+        for first in firsts:
+            joined = []
+            for name, port in kind.ports().items():
+                to = name
+                if name in outputs:
+                    to = f"{what}_{first}_{name}"
+                    lines.append(f"  wire {f'[{port.width - 1}:0] ' if port.width > 1 else ''}{to};")
+                elif name in per_bank and self.count > 1:
+                    to = f"{name}[{first + size - 1}:{first}]" if size > 1 else f"{name}[{first}]"
+                joined.append(f".{name}({to})")
+            lines += [f"  {kind.module_name} {what}_{first} (", ",\n".join(f"    {each}" for each in joined), "  );"]
+        for name in outputs:
+            lines.append(f"  assign {name} = {' | '.join(f'{what}_{first}_{name}' for first in firsts)};")
+        return "\n".join(lines)
 
 
 def group_size(banks: int) -> int:

@@ -26,8 +26,6 @@ from siliconloom.arch.packing import (
 from siliconloom.arch.scaled import group_rows
 from siliconloom.arch.word import BY_ROWS, CODE_BITS, CODES, GROUP_BITS, UNGROUPED
 from siliconloom.rtl.array.weights import BeatKind, cache_kind, code_kind, header_kind, kind_bits, scaled_kinds
-from siliconloom.rtl.library import Circuit
-from siliconloom.rtl.npu.bytes import ByteShift
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, Geometry, log2
 from siliconloom.rtl.npu.narrow import begins_within, line_width, spread, widened_mask
 
@@ -229,18 +227,17 @@ class PackedReads:
         m.d.comb += [within.eq(reading.unit - 1), up.eq((behind + within) & ~within)]
         return Mux(ends, up, behind)
 
-    def part(self, unit: Circuit, m: Module, address: Value, line: Value, mask: Signal) -> Value:
+    def part(self, m: Module, address: Value, line: Value, mask: Signal) -> Value:
         """The line that was read, with what was asked for in its low bits, and narrow lines as whole ones."""
         slim = (*self.slim, *([self.own] if self.own is not None else []))
         sizes = (self._column(dtype) if dtype in slim else beat_bytes(self.array, dtype) for dtype in self.formats)
         heads = (header_bytes(self.array, dtype) // self.array.cols for dtype in self.slim)
-        size = min(*sizes, *heads, self.line)
+        unit = min(*sizes, *heads, self.line)
         part = line
         if self.powers:
-            place = Signal(range(self.line // size), name="load_place")
-            m.d.sync += place.eq(address[log2(size) : log2(self.line)])
-            shift = unit.library.make(ByteShift, self.line)
-            part = unit.place(m, shift, "load_part", word=line, first=Cat(Const(0, log2(size)), place)).o
+            place = Signal(range(self.line // unit), name="load_place")
+            m.d.sync += place.eq(address[log2(unit) : log2(self.line)])
+            part = line >> (place * (8 * unit))
         return self._spread(m, part, mask) if slim else part
 
     def _spread(self, m: Module, part: Value, mask: Signal) -> Value:

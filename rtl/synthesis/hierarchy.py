@@ -134,7 +134,7 @@ def _run(
         [
             *(f"read_verilog -lib {quoted(f'{name}.v')}" for name in boxes),
             *(f"read_verilog {quoted(f'{name}.v')}" for name in [*share, every]),
-            f"synth_ecp5 -noflatten -top {every}",
+            f"synth_ecp5 -noflatten -top {every} -run begin:check",  # `check_structure` has checked it
             "delete t:$scopeinfo",
             f"tee -q -o {found} stat -json",
         ],

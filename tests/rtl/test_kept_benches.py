@@ -135,7 +135,7 @@ def test_a_tile_with_a_unit_from_elsewhere_is_generated_each_time(monkeypatch):
 def test_modules_that_are_remembered_are_those_that_are_written(name, overrides, resets, monkeypatch):
     chip, made = load_chip(name, overrides), []
     inside = Library.verilog
-    monkeypatch.setattr(Library, "verilog", lambda library, top: made.append(top) or inside(library, top))
+    monkeypatch.setattr(Library, "verilog", lambda library, *asked: made.append(asked) or inside(library, *asked))
     plain = {reset: build_rtl(chip, reset=reset) for reset in resets}
     wrote = len(made)
     for reset in resets * 2:

@@ -102,6 +102,34 @@ def test_the_verilog_has_these_ports_and_the_parent_names_them():
     assert set(re.findall(r"\.(\w+)\(", placed)) == set(library.make(Queue, 5, 2).ports())
 
 
+class Deaf(Circuit):
+    """Two queues whose outputs nobody looks at, one of which is full: what is read of them is nothing."""
+
+    def __init__(self, library):
+        super().__init__(library, library.name("deaf"), {"go": In(1), "level": Out(2)}, reset=True)
+
+    def elaborate(self, platform):
+        m = self.module()
+        for name in ("heard", "unheard"):
+            queue = self.place(m, self.library.make(Queue, 4, 2), name)
+            m.d.comb += [queue.i.valid.eq(self.go), queue.i.payload.eq(5), queue.o.ready.eq(self.go)]
+            if name == "heard":
+                m.d.comb += self.level.eq(queue.level)
+        return m
+
+
+@pytest.mark.parametrize("kind", [Filter, Deaf])
+def test_circuits_that_are_written_apart_are_those_that_are_written_together(kind, monkeypatch):
+    def texts(letters):
+        monkeypatch.setattr("siliconloom.rtl.library.BATCH", letters)
+        library, told = Library("made"), []
+        made = library.verilog(library.make(kind), told.append)
+        assert told == [1, 2]
+        return made
+
+    assert texts(1) == texts(1_000_000)
+
+
 @pytest.mark.parametrize(
     ("given", "rule"),
     [

@@ -42,7 +42,7 @@ def load_folds(m: Module, unit: MatmulUnitCircuit, operands: MatmulOperands, loa
         plain = unit.packed.kind == 0
         following = Mux(plain, following, unit.packed.next(m, address, reading, ends))
         width = Mux(plain, step, reading.bytes)
-        part, is_packed = unit.packed.part(unit, m, address, unit.loaded.data, lies_in), Signal(name="load_packed")
+        part, is_packed = unit.packed.part(m, address, unit.loaded.data, lies_in), Signal(name="load_packed")
         m.d.sync += is_packed.eq(unit.packed.kind != 0)
         line = Mux(is_packed, part[: len(line)], line)
         kind = Signal(kind_bits(array), name="load_mark")

@@ -56,8 +56,11 @@ def command(
     assignments = parse_assignments(sets or [])
     described = read_hardware(chip, assignments)
     check_folder(folder, described.name)
-    with under_way(json_file != "-", f"generating the Verilog of {described.name} ..."):
-        bundle = complete_rtl(described, reset=style, flows=tools)
+    what = f"generating the Verilog of {described.name}"
+    with under_way(json_file != "-", f"{what} ...") as say:
+        bundle = complete_rtl(
+            described, reset=style, flows=tools, told=lambda circuits: say(f"{what}, {circuits} circuits converted ...")
+        )
     bundle.write(folder)
     if json_file is not None:
         write_json(json_file, bundle.sidecar)

@@ -100,7 +100,9 @@ def synth(
     array = None if isinstance(chip.tile, PimTile) else chip.tile.array
     notes: list[str] = []
     with watcher.stage(f"generating {chip.name} ...") as say, working_folder("synth") as folder:
-        bundle = build_rtl(chip)
+        bundle = build_rtl(
+            chip, told=lambda circuits: say(f"generating {chip.name}, {circuits} circuits converted ...")
+        )
         if module is not None:
             bundle = module_of(bundle, module)
         what = f"Yosys: {bundle.top} for {liberty.name if liberty else target}"

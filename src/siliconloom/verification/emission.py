@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import get_args
 
 from siliconloom.arch import Chip, LoomError, System
@@ -33,17 +33,24 @@ def check_reset(name: str) -> ResetStyle:
     raise LoomError(f"--reset: must be one of {', '.join(RESETS)} (got '{name}'){hint}")
 
 
-def complete_rtl(chip: Chip | System, *, reset: ResetStyle = "sync", flows: Sequence[str] = ()) -> Bundle:
+def complete_rtl(
+    chip: Chip | System,
+    *,
+    reset: ResetStyle = "sync",
+    flows: Sequence[str] = (),
+    told: Callable[[int], None] = lambda _: None,
+) -> Bundle:
     """All that ``loom rtl`` writes: as `build_rtl`, with runs of programs for the bench of a whole npu tile.
 
     ``flows`` names other people's tools for which files are written (`siliconloom.rtl.integration.flows`).
     Of a ring of chips it is one of them, with its engine and its ends of two links; ``ring_rank`` tells them apart.
+    ``told`` is called with the number of circuits that are converted, as it grows.
     """
     if isinstance(chip, System):
         inner, engine, protocol, chips = ring_parts(chip)
         inner = effective(inner)
         design = ring_design(Library(module_prefix(chip.name), reset), inner, engine, protocol, chips)
-        return package(inner.model_copy(update={"name": chip.name}), design, flows)
+        return package(inner.model_copy(update={"name": chip.name}), design, flows, told=told)
     chip = effective(chip)
     whole = isinstance(chip.tile, NpuTile) and has_npu_rtl(chip)
     return build_rtl(
@@ -53,6 +60,7 @@ def complete_rtl(chip: Chip | System, *, reset: ResetStyle = "sync", flows: Sequ
         flows=flows,
         predicted_cycles=example_cycles(chip) if whole and flows else None,
         remembered=True,
+        told=told,
     )
 
 
