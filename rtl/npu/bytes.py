@@ -128,9 +128,19 @@ class ByteShift(Written):
     """
 
     def __init__(self, library: Library, bus: int) -> None:
-        ports = {"word": In(8 * bus), "first": In(bits(bus)), "o": Out(8 * bus)}
+        width, choices = 8 * bus, bits(bus)
+        ports = {"word": In(width), "first": In(choices), "o": Out(width)}
         super().__init__(library, library.name("shift", bus), ports)
-        self.body = "  assign o = word >> {first, 3'd0};"
+        # stage by stage: a shift by any number of bytes is synthesised for every one of them
+        lines, word = [], "word"
+        for step in range(choices):
+            by = min(8 << step, width)
+            lines.append(f"  wire [{width - 1}:0] by_{1 << step};")
+            select = f"first[{step}]" if choices > 1 else "first"
+            parts = f"{{{by}'d0, {word}[{width - 1}:{by}]}}" if by < width else f"{width}'d0"
+            lines.append(f"  assign by_{1 << step} = {select} ? {parts} : {word};")
+            word = f"by_{1 << step}"
+        self.body = "\n".join([*lines, f"  assign o = {word};"])
 
 
 class ByteGate(Written):
