@@ -117,7 +117,7 @@ class Proof(Struct, frozen=True, kw_only=True):
         yield "    if (began) begin"
         for name in self.properties:
             kind = name.partition("_")[0]
-            yield f"      {'assert' if kind == 'invariant' else kind}({name});"
+            yield f"      check_{name}: {'assert' if kind == 'invariant' else kind}({name});"
         yield "    end"
         yield "  end"
         yield "`endif"
@@ -137,9 +137,10 @@ def passes(proof: Proof) -> list[str]:
         "proc",
         *(f"cutpoint {proof.circuit.module_name}/{name}" for name in proof.cut),
         "flatten",
-        *joined,
         "memory_collect",  # not `memory`, which would take the register of an address for the memory's own
-        *FLAT[1:],
+        "memory_map",
+        *joined,
+        *FLAT[2:],
         "opt_clean -purge",  # what no property depends on goes
     ]
 
@@ -219,7 +220,9 @@ def _makefile(top: str, proofs: Sequence[Proof], waivers: Sequence[str]) -> str:
         "",
         f"$(BUILD)/%.smt2: {FOLDER}/%.v {FOLDER}/%.ys {top}.f $(wildcard *.v) | tools",
         "\t@mkdir -p $(BUILD)",
-        f"\t@$(YOSYS) -q -D FORMAL -s {FOLDER}/$*.ys 2>&1 | grep -v 'Warning: Encountered' ; test -f $@",
+        "\t@rm -f $@ $(BUILD)/$*.proved",
+        f"\t@$(YOSYS) -q -D FORMAL -s {FOLDER}/$*.ys > $(BUILD)/$*.yosys.log 2>&1 "
+        "|| { grep -v 'Warning: Encountered' $(BUILD)/$*.yosys.log; exit 1; }",
         "",
         "$(BUILD)/%.proved: $(BUILD)/%.smt2",
         '\t@echo "$*: $(CLAIM_$*)"',

@@ -237,6 +237,11 @@ class StoreEngine(Circuit):
     DEPTH = 8
     """Beats, and addresses of bursts, that wait for the bus."""
 
+    @property
+    def responses(self) -> int:
+        """Bursts that wait for their answers."""
+        return self.geometry.memory_cycles + 16
+
     def elaborate(self, platform: object) -> Module:
         m = self.module()
         geometry, offset = self.geometry, log2(self.geometry.bus)
@@ -274,7 +279,7 @@ class StoreEngine(Circuit):
         beat, pushes = seen(self.memory.beat.payload.shape(), name="beat"), seen(2, name="pushes")
         begin, final, head = seen(name="begin"), Signal(), seen(BURST, name="head")
         beats = self.place(m, self.library.make(Queue, beat.shape().size, self.DEPTH), "data")
-        responses = self.place(m, self.library.make(Queue, 1, self.geometry.memory_cycles + 16), "responses")
+        responses = self.place(m, self.library.make(Queue, 1, self.responses), "responses")
         addresses = self.place(m, self.library.make(Queue, BURST.size, self.DEPTH), "addresses")
         m.d.comb += [
             beats.i.valid.eq(pushes[1]),
@@ -463,7 +468,7 @@ def is_misaligned(entry: Any, bus: int) -> Value:
     """A long row must begin at a window of the bus on both sides, a short one must not leave its window."""
     offset = log2(bus)
     if not offset:
-        return Const(0, 1)
+        return (entry.n == 0) | (entry.m == 0)
     many = entry.m > 1
     starts = entry.memory[:offset] | entry.local[:offset]
     steps = Mux(many, entry.pitch[:offset] | entry.local_pitch[:offset], 0)

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from siliconloom.arch import LoomError, load_chip
+from siliconloom.rtl.cells.queue import Queue
 from siliconloom.rtl.emit import build_rtl
 from siliconloom.rtl.flows.proofs import below
 from siliconloom.rtl.formal import check_proof
@@ -24,7 +26,7 @@ from tests.rtl.npu import npu, quick_chip
 pytestmark = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("pyosys", "z3")), reason="pyosys or z3 is not installed"
 )
-KINDS = ["registers", "fetch", "load_offers", "load", "store", "store_beats", "ports", "completion"]
+KINDS = ["registers", "fetch", "load_offers", "load", "store", "store_beats", "queue", "ports", "completion"]
 SLOW = ("load", "load_offers")
 ALL = [pytest.param(kind, marks=[pytest.mark.slow(seconds=6)] if kind in SLOW else []) for kind in KINDS]
 
@@ -34,14 +36,16 @@ def tile(chip, reset="sync"):
 
 
 def proof_of(top, kind):
-    return next(proof for proof in stated.npu_proofs(top) if proof.name.rstrip("0123456789").rstrip("_") == kind)
+    return next(proof for proof in stated.npu_proofs(top) if re.sub(r"_\d+(x\d+)?$", "", proof.name) == kind)
 
 
 def texts_of(proof):
     """The module under proof and what is below it, as they are written."""
-    library = proof.circuit.library
-    library.circuits = {key: each for key, each in library.circuits.items() if each is proof.circuit}
-    everything = library.verilog(proof.circuit)
+    library, circuit = proof.circuit.library, proof.circuit
+    if isinstance(circuit, stated.QueuePorts):
+        circuit = Queue(library, circuit.width, circuit.depth)
+    library.circuits = {"it": circuit}
+    everything = library.verilog(circuit)
     return {name: everything[name] for name in below(proof.circuit, everything)}
 
 
@@ -57,7 +61,7 @@ def test_a_module_keeps_what_it_promises_in_every_cycle(kind):
     top, written = texts()
     outcome = check_proof(proof_of(top, kind), written)
     assert outcome.proved, str(outcome)
-    assert outcome.induction == 1
+    assert outcome.induction == 1, "in every cycle; what is bounded says so"
 
 
 @pytest.mark.slow(seconds=6)
@@ -208,6 +212,30 @@ BUGS = {
         "registers",
         "write_answered",
     ),
+    "the last beat is not marked on its way to a port": (
+        "ports",
+        "Ports",
+        "port.wlast.eq(written.last)",
+        "port.wlast.eq(0)",
+        "ports",
+        "last",
+    ),
+    "a beat is there before all ports have it": (
+        "ports",
+        "Ports",
+        "beat.valid.eq(Cat(*(port.rvalid for port in ports)).all())",
+        "beat.valid.eq(Cat(*(port.rvalid for port in ports)).any())",
+        "ports",
+        "read_beat",
+    ),
+    "a burst is begun without room for its answer": (
+        "dma",
+        "StoreEngine",
+        "(addresses.i.ready & responses.i.ready)",
+        "addresses.i.ready",
+        "store_beats",
+        "room",
+    ),
     "an event that came early is forgotten": (
         "completion",
         "Completion",
@@ -267,6 +295,27 @@ def test_a_bug_of_the_day_is_found(number, seed, monkeypatch):
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_bug_is_found(bug, monkeypatch):
     check_bug(bug, monkeypatch)
+
+
+CHANGES = {
+    "store": [
+        ("memory_beat_last = ", "memory_beat_last = 1'h1 | "),
+        ("memory_burst_length = ", "memory_burst_length = 1 + "),
+    ],
+    "queue": [("level + 1'h1", "level + 1'h0"), ("? i_payload : entry_3;", "? i_payload : entry_2;")],
+    "registers": [("s_axi_bresp = 2'h0", "s_axi_bresp = 2'h1")],
+}
+"""What is changed in the Verilog itself, where a module is joined to what is around it."""
+
+
+@pytest.mark.parametrize(("kind", "old", "new"), [(kind, *each) for kind, some in CHANGES.items() for each in some])
+def test_a_change_of_the_verilog_is_found(kind, old, new):
+    top, written = texts()
+    proof = proof_of(top, kind)
+    name = proof.circuit.module_name
+    assert old in written[name], written[name]
+    outcome = check_proof(proof, {**written, name: written[name].replace(old, new)})
+    assert outcome.counterexample is not None
 
 
 def test_a_place_that_is_not_there_is_told():
