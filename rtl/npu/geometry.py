@@ -240,6 +240,8 @@ def geometry_of(chip: Chip) -> Geometry:
     if tile.sequencer.issue_cycles < 2:
         raise NotSupported("RTL of a sequencer with tile.sequencer.issue_cycles below 2")
     bus = tile.dma.bytes_per_cycle
+    if bus < 2:
+        raise NotSupported("RTL of a DMA with tile.dma.bytes_per_cycle below 2: no bench runs one")
     if memory.access_bytes < bus:
         raise NotSupported(
             f"RTL of an npu tile whose memory.access_bytes ({memory.access_bytes}) are fewer than "

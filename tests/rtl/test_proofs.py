@@ -371,3 +371,9 @@ def test_the_makefile_proves_and_a_changed_file_fails(tmp_path, monkeypatch):
     made = subprocess.run(["make", proofs[0]], cwd=folder, capture_output=True, text=True)
     assert made.returncode != 0
     assert "Assert failed" in made.stdout
+
+
+def test_a_bus_of_one_byte_is_refused():
+    narrow = [("tile.dma.bytes_per_cycle", "1"), ("tile.array.load_rows", "1")]
+    with pytest.raises(LoomError, match=r"not supported: RTL of a DMA with tile\.dma\.bytes_per_cycle below 2"):
+        geometry_of(load_chip("npu-edge-int8", narrow))
