@@ -177,9 +177,7 @@ def check(
     return _checked(system, began, depth=depth, induction=induction, distinct=distinct, only=only)
 
 
-def check_proof(
-    proof: Proof, texts: Mapping[str, str], *, induction: int | None = None, only: str | None = None
-) -> ProofOutcome:
+def check_proof(proof: Proof, texts: Mapping[str, str]) -> ProofOutcome:
     """Look for a run that breaks a proof that lies beside a design.
 
     Parameters
@@ -188,10 +186,6 @@ def check_proof(
         What a module promises.
     texts
         Verilog of the design's modules by name, as it was written, or as somebody has changed it.
-    induction
-        k, by default the proof's own.
-    only
-        As of `check`.
 
     Raises
     ------
@@ -202,8 +196,8 @@ def check_proof(
     whole = "\n".join([*(texts[name] for name in below(proof.circuit, texts)), proof.verilog()])
     text = _smt2(proof.module, "", whole, passes(proof))
     system = _System(proof.module, text, proof.circuit.library.reset_port)
-    k = proof.induction if induction is None else induction
-    return _checked(system, began, depth=proof.depth, induction=k, distinct=False, only=only, cycles=k)
+    k = proof.induction
+    return _checked(system, began, depth=proof.depth, induction=k, distinct=False, only=None, cycles=k)
 
 
 def _checked(
@@ -390,7 +384,7 @@ def _formulas(monitor: Circuit) -> str:
 
 def _monitored(top: str) -> list[str]:
     """Passes that make a monitor flat."""
-    return [f"hierarchy -check -top {top}", "proc", "flatten", *FLAT]
+    return [f"hierarchy -check -top {top}", "proc", "flatten", "memory -nomap", "memory_map", *FLAT]
 
 
 def _smt2(name: str, rtlil: str, verilog: str, passes: Sequence[str]) -> str:

