@@ -5,6 +5,7 @@ import struct
 from math import erf
 
 import numpy as np
+from hypothesis import strategies as st
 
 from siliconloom.arch import load_chip
 from siliconloom.execution.walk import At
@@ -39,6 +40,21 @@ DATAFLOWS = ("weight_stationary", "input_stationary", "output_stationary")
 
 SHARED = {"w4a4": "int4", "w8a8": "int8", "w16a16": "int16"}
 """Operands of arrays between elements in fp32, by what weights and activations are called."""
+
+
+def drawn_models(shortest):
+    """What examples of models on small tiles are drawn from, texts of at least so many tokens."""
+    return {
+        "family": st.sampled_from(["gpt2", "llama", "qwen2"]),
+        "shape": st.sampled_from(SHAPES),
+        "dataflow": st.sampled_from(DATAFLOWS),
+        "bus": st.sampled_from([8, 16, 32]),
+        "dim": st.sampled_from([8, 16, 10]),
+        "length": st.integers(shortest, 18),
+        "decode": st.booleans(),
+        "dtype": st.sampled_from(["int8", "bf16", "w8a8"]),
+        "seed": st.integers(0, 99),
+    }
 
 
 def chip_of(rows, cols, lanes, bus, load_rows=1, dataflow="weight_stationary", dtype="int8"):

@@ -2,7 +2,6 @@
 
 import numpy as np
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from siliconloom.execution.run import lengths, run_model
 from siliconloom.execution.weights import RandomWeights
@@ -11,21 +10,11 @@ from siliconloom.mapper.chip.local_search import improved
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.mapper.chip.objective import Objective
 from siliconloom.sim.chip.engine import Stopwatch
-from tests.execution.models import DATAFLOWS, SHAPES, VOCABULARY, chip_of, config_of, graph_of
+from tests.execution.models import VOCABULARY, chip_of, config_of, drawn_models, graph_of
 
 
 @settings(max_examples=4, deadline=None)
-@given(
-    family=st.sampled_from(["gpt2", "llama", "qwen2"]),
-    shape=st.sampled_from(SHAPES),
-    dataflow=st.sampled_from(DATAFLOWS),
-    bus=st.sampled_from([8, 16, 32]),
-    dim=st.sampled_from([8, 16, 10]),
-    length=st.integers(2, 18),
-    decode=st.booleans(),
-    dtype=st.sampled_from(["int8", "bf16", "w8a8"]),
-    seed=st.integers(0, 99),
-)
+@given(**drawn_models(shortest=2))
 def test_a_mapping_that_was_found_computes_the_model(
     tmp_path_factory, family, shape, dataflow, bus, dim, length, decode, dtype, seed
 ):

@@ -6,7 +6,6 @@ from functools import cache
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from msgspec.structs import asdict, replace
 
 from siliconloom.arch import LoomError, load_chip
@@ -22,7 +21,7 @@ from siliconloom.mapper.chip.program import Mapping, lower
 from siliconloom.sim.chip.engine import Stopwatch
 from siliconloom.sim.dram.memory import effective
 from siliconloom.workloads import load_workload
-from tests.execution.models import DATAFLOWS, SHAPES, chip_of, config_of, graph_of
+from tests.execution.models import chip_of, config_of, drawn_models, graph_of
 from tests.in_turn import examples, in_turn
 from tests.mapper.chip.improvements import made_chip, random_chip, random_workload, workload
 
@@ -65,17 +64,7 @@ def test_a_mapping_that_is_found_is_what_its_description_says_and_costs_no_more(
 @examples(4, 16, seconds=16)
 def test_what_is_found_is_legal_on_any_array(examples, tmp_path_factory):
     @settings(max_examples=examples, deadline=None)
-    @given(
-        family=st.sampled_from(["gpt2", "llama", "qwen2"]),
-        shape=st.sampled_from(SHAPES),
-        dataflow=st.sampled_from(DATAFLOWS),
-        bus=st.sampled_from([8, 16, 32]),
-        dim=st.sampled_from([8, 16, 10]),
-        length=st.integers(1, 18),
-        decode=st.booleans(),
-        dtype=st.sampled_from(["int8", "bf16", "w8a8"]),
-        seed=st.integers(0, 99),
-    )
+    @given(**drawn_models(shortest=1))
     def holds(family, shape, dataflow, bus, dim, length, decode, dtype, seed):
         sets = [("phase", "decode"), ("context", str(length + 1))] if decode else [("sequence", str(length))]
         graph = graph_of(
