@@ -149,6 +149,7 @@ def test_every_kernel_is_made_in_one_place():
 SMALL = "from siliconloom.mapper.experts.assignment import best_assignment as f; import numpy as np; f(np.eye(3))"
 
 
+@pytest.mark.slow(seconds=5)
 def test_compiling_announces_itself_and_leaves_others_files_alone(tmp_path):
     others = [tmp_path / "other" / name for name in ("kernel.mine-3.py311.nbi", "streams.x-9.py311.1.nbc")]
     others[0].parent.mkdir()

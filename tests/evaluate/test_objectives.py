@@ -185,6 +185,7 @@ def test_an_interrupt_ends_every_search_of_an_objective(objective, monkeypatch):
     assert plan.objective == objective
 
 
+@pytest.mark.slow(seconds=7)
 def test_a_search_is_no_slower_than_what_moves_the_fewest_bytes():
     """Where estimates of the fastest tiles err by a factor of two: 1,109,727 cycles, and 1,028,337 with few bytes."""
     sets = {"rows": 9, "cols": 15, "dataflow": "output_stationary", "load_rows": 1}

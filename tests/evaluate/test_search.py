@@ -47,7 +47,8 @@ def test_a_search_is_no_worse_than_without_it_and_than_without_changes(objective
     assert found.objective == objective
 
 
-@pytest.mark.parametrize("case", in_turn(range(4), 4))
+@pytest.mark.slow(seconds=9)
+@pytest.mark.parametrize("case", range(4))
 def test_no_other_objectives_mapping_is_faster_than_a_search(case):
     r = random.Random(case)
     chip, graph = made_chip(random_chip(r)), workload(random_workload(r))
@@ -58,6 +59,7 @@ def test_no_other_objectives_mapping_is_faster_than_a_search(case):
     assert simulate(chip, graph, search=True).run.cycles <= min(others)
 
 
+@pytest.mark.slow
 def test_the_note_and_json_say_what_was_tried(tmp_path, capsys):
     file, sets = str(tmp_path / "m.json"), [f"--set={path}={value}" for path, value in SMALL]
     assert main(["map", "npu-edge-int8", "bert-base", *sets, "--search", "--seed", "7", "--json", file]) == 0
@@ -73,6 +75,7 @@ def test_the_note_and_json_say_what_was_tried(tmp_path, capsys):
     assert plan_summary(plan)["local_search"] is None
 
 
+@pytest.mark.slow(seconds=6)
 def test_the_same_seed_is_the_same_mapping_and_another_one_may_not_be():
     chip, graph = load_chip("npu-edge-int8"), load_workload("smollm2-135m", [("layers", "1"), ("sequence", "32")])
     texts = [mapping_text(map_for("time", chip, graph, search=Budget(trials=30, seed=seed))) for seed in (0, 0, 1)]
@@ -98,6 +101,7 @@ def test_ctrl_c_in_the_local_search_keeps_the_best_and_says_so(monkeypatch):
     assert done.run.cycles <= simulate(chip, graph).run.cycles
 
 
+@pytest.mark.slow(seconds=10)
 def test_ctrl_c_ends_both_ways_of_tiles_that_join():
     chip = load_chip("neupims-device")
     graph = load_workload("gpt2", [("layers", "1"), ("sequence", "8"), ("precision", "fp16")])
@@ -116,6 +120,7 @@ def test_ctrl_c_ends_both_ways_of_tiles_that_join():
     assert any(share > 0.5 for share in told)
 
 
+@pytest.mark.slow
 def test_a_product_of_energy_and_time_that_grew_is_left(monkeypatch):
     """The search minimises a sum that stands for the product; what comes of it counts by the product."""
     chip, graph = load_chip("npu-edge-int8"), small()
@@ -135,6 +140,7 @@ def test_a_product_of_energy_and_time_that_grew_is_left(monkeypatch):
     assert kept.searched.local.first == kept.searched.local.last
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sequence", ["64"])
 def test_a_chip_with_several_memory_levels_is_searched(sequence, tmp_path):
     graph = load_workload("gpt2", [("layers", "2"), ("sequence", sequence)])
@@ -168,6 +174,7 @@ def test_lengths_that_are_none_are_refused(command, options, message, capsys):
     assert error.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_time_implies_a_search(capsys):
     assert budget_of(False) is False
     assert budget_of(True) == Budget()

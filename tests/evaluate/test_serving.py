@@ -202,6 +202,7 @@ def test_machines_and_models_that_do_not_serve_are_told_in_a_line(machine, model
     assert len(error.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_the_highest_rate_is_one_above_which_limits_are_broken():
     sets = [("serve.requests", "60"), ("serve.arrivals", "poisson"), ("serve.rate", "2")]
     served = prepare_named("h100", "llama3-8b", "512x64", sets)
@@ -268,6 +269,7 @@ def test_a_draft_model_takes_time_and_memory_and_saves_steps():
         prepare_named("dgx-h100", "llama3-70b", "256x64", [*sets, *guess, ("serve.draft", "llama3-9000b")])
 
 
+@pytest.mark.slow(seconds=6)
 def test_our_own_chips_serve_too():
     served = prepare_named(
         CHIP, "gpt2", "64x16", [("serve.requests", "6"), ("serve.arrivals", "poisson"), ("serve.rate", "50"), *SMALL]
@@ -291,6 +293,7 @@ def test_prompts_behind_a_prefix_that_is_kept_in_fewer_bits_are_as_in_full(kept,
     assert result["costs"]["audit_max"] < 0.01
 
 
+@pytest.mark.slow
 def test_what_was_found_is_what_its_settings_say():
     """The rate of a process is what it draws with: the same keys without a search serve the same requests."""
     sets = [("serve.requests", "80"), ("serve.arrivals", "poisson"), ("serve.rate", "2")]
@@ -327,6 +330,7 @@ def test_a_search_that_is_interrupted_keeps_the_best_and_says_so(monkeypatch):
     assert "found" not in find_capacity(served, "replicas", level, 0.9)
 
 
+@pytest.mark.slow
 def test_requests_of_different_lengths_on_our_own_chips_are_attentions_of_their_own():
     costs = costs_of("npu-datacenter", "smollm2-135m", sets=SMALL, longest=2048)[0]
     contexts = list(range(2, 1500, 50))

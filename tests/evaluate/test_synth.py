@@ -295,6 +295,7 @@ def test_a_netlist_has_the_clock_that_static_timing_finds(period, tmp_path):
     assert steps[1] == pytest.approx(steps[2], rel=0.05), "a pair more is as slow as the pair before"
 
 
+@pytest.mark.slow
 def test_without_opensta_an_area_has_a_note(capsys, monkeypatch):
     pytest.importorskip("pyosys")
     monkeypatch.setattr("siliconloom.evaluate.synth.sta_command", lambda: None)

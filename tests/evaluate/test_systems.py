@@ -68,6 +68,7 @@ def test_auto_takes_the_faster_place(batch):
     assert offloaded(auto) == (apart[1].cycles <= apart[0].cycles) or apart[0].cycles == apart[1].cycles
 
 
+@pytest.mark.slow
 def test_weights_go_to_memory_for_few_sequences_only():
     assert products(on(decode(batch=1)))
     assert not products(on(decode(batch=256), ("policy.interleave", "never")))
@@ -109,6 +110,7 @@ def test_uneven_sequences_are_balanced():
     assert greedy.units["pim"].channel_imbalance >= 1
 
 
+@pytest.mark.slow(seconds=6)
 def test_stages_are_added_until_weights_and_cache_fit():
     small = on(decode("gpt3-13b", batch=32, context=300), ("policy.tensor", "4"))
     large = on(decode("gpt3-13b", batch=256, context=2048), ("policy.tensor", "4"))
@@ -119,6 +121,7 @@ def test_stages_are_added_until_weights_and_cache_fit():
         on(decode("gpt3-13b", batch=2560, context=2048), ("policy.tensor", "4"))
 
 
+@pytest.mark.slow
 def test_arrays_are_simulated_once_whatever_their_memory_computes(monkeypatch):
     """Channels that are dealt otherwise, or other contexts, change nothing of the products; twice the sequences do."""
     made = []
@@ -135,12 +138,14 @@ def test_arrays_are_simulated_once_whatever_their_memory_computes(monkeypatch):
     assert len(made) > once
 
 
+@pytest.mark.slow
 def test_exchange_costs_time():
     graph = decode("gpt3-7b", batch=16, layers=2)
     quiet = on(graph, ("policy.tensor", "4"), ("policy.communicate", "false"))
     assert on(graph, ("policy.tensor", "4")).cycles > quiet.cycles
 
 
+@pytest.mark.slow
 def test_chips_that_share_keys_have_a_part_of_every_context():
     """Contexts of their own were not divided: each chip attended to all keys."""
     graph, lengths = decode(batch=8, layers=2, context=600), [180, 600, 1020, 300, 900, 720, 480, 600]
@@ -204,6 +209,7 @@ def test_products_in_memory_and_interleaving_exclude_each_other():
         on(decode(batch=64), ("policy.weights", "pim"), ("policy.interleave", "always"))
 
 
+@pytest.mark.slow(seconds=5)
 def test_exact_runs_give_the_same_cycles():
     graph = decode("gpt3-7b", batch=24, layers=4)
     sets = [("policy.tensor", "4")]
@@ -278,6 +284,7 @@ def loom(*arguments):
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow(seconds=7)
 def test_the_command_answers_for_systems_chips_and_bare_tiles():
     sets = ["--set", "workload.phase=decode", "--set", "workload.batch=256", "--json", "-"]
     result = json.loads(loom("sim", "neupims", "gpt3-13b", *sets).stdout)

@@ -1,6 +1,7 @@
 """Rows in blocks of fewer rows than an array has that keeps its sums: values of whole models."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from tests.execution.models import VOCABULARY, chip_of, config_of, graph_of
 from tests.mapper.chip.tiled import in_blocks
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(
     family=st.sampled_from(["gpt2", "llama", "mixtral"]),

@@ -1,6 +1,7 @@
 """Values of several tokens behind earlier ones: chunks of prompts, and decode of several tokens."""
 
 import numpy as np
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -53,6 +54,7 @@ def test_a_golden_run_of_a_chunk_is_the_exact_reading(
     assert made.real_tokens == made.tensors["float64/head/0"].argmax(1).tolist()
 
 
+@pytest.mark.slow
 @settings(max_examples=5, deadline=None)
 @given(
     sides=st.sampled_from(SIDES),
@@ -75,6 +77,7 @@ def test_a_chunk_reads_keys_and_values_as_they_are_kept(
     assert {row.name: row.differing for row in made.rows if row.differing} == {}
 
 
+@pytest.mark.slow
 @settings(max_examples=2, deadline=None)
 @given(
     family=st.sampled_from(["gpt2", "llama"]),

@@ -1,6 +1,7 @@
 """Weights in groups on arrays wider than their products: last panels in narrow lines, and halves that are gated."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ from siliconloom.sim.chip.engine import duration
 from tests.execution.models import VOCABULARY, config_of, graph_of
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(
     family=st.sampled_from(["gpt2", "llama", "mixtral"]),

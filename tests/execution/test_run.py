@@ -99,6 +99,7 @@ def test_a_golden_run_is_the_exact_reading(
     assert greedy == (made.rows[-1].name == "head.sample")
 
 
+@pytest.mark.slow(seconds=6)
 @settings(max_examples=12, deadline=None)
 @given(
     side=st.sampled_from([4, 8, 16]),
@@ -123,6 +124,7 @@ def test_halves_that_end_with_narrow_panels_begin_where_the_array_reads_whole_li
     assert {row.name: row.differing for row in made.rows if row.differing} == {}
 
 
+@pytest.mark.slow(seconds=5)
 @settings(max_examples=12, deadline=None)
 @given(
     lanes=st.sampled_from([8, 16, 32, 64]),
@@ -290,6 +292,7 @@ def test_attention_in_tiles_of_any_sizes_is_the_exact_reading(
     assert run_model(mapped, RandomWeights(mapped.graph, seed), tokens).differing == 0
 
 
+@pytest.mark.slow(seconds=5)
 @settings(max_examples=12, deadline=None)
 @given(
     family=st.sampled_from(["gpt2", "llama", "bert"]),

@@ -1,6 +1,7 @@
 """Mappings that a local search found: every value of their golden runs is the exact reading's."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 
 from siliconloom.execution.run import lengths, run_model
@@ -13,6 +14,7 @@ from siliconloom.sim.chip.engine import Stopwatch
 from tests.execution.models import VOCABULARY, chip_of, config_of, drawn_models, graph_of
 
 
+@pytest.mark.slow(seconds=5)
 @settings(max_examples=4, deadline=None)
 @given(**drawn_models(shortest=2))
 def test_a_mapping_that_was_found_computes_the_model(

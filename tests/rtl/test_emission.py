@@ -274,6 +274,7 @@ def test_a_fallback_to_the_array_is_told_on_standard_error_and_in_the_sidecar(se
         assert reason in told
 
 
+@pytest.mark.slow(seconds=8)
 def test_a_tile_of_few_banks_is_written_without_a_bench(tmp_path, capsys):
     sets = {**npu.SMALL, "tile.scratchpad.banks": "4"}
     few = ["npu-edge-int8", *(word for key, value in sets.items() for word in ("--set", f"{key}={value}"))]

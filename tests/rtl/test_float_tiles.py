@@ -187,6 +187,7 @@ def product(folder, dtype, sets, **sizes):
     return map_workload(chip, load_workload(str(file)))
 
 
+@pytest.mark.slow(seconds=8)
 def test_what_fills_up_the_last_line_of_a_fold_does_not_count(tmp_path):
     """Zero times infinity is no number: rows behind the end of a fold are cleared, whatever memory has there."""
     needs("icarus")

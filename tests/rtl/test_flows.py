@@ -242,6 +242,7 @@ def test_a_bench_needs_beats_for_every_channel():
         bench_files(top, {"stationary": [], "moving": [1 << 33], "output": []})
 
 
+@pytest.mark.slow
 def test_a_large_array_has_a_small_bench():
     made = build_rtl(load_chip("systolic-os-128", [("tile.array.cols", "64")]))
     assert sum(len(text) for name, text in made.files.items() if name.startswith("bench/")) < 1_000_000

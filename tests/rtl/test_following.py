@@ -101,6 +101,7 @@ def test_a_bench_of_an_array_reports_while_it_runs():
     assert all(f" of {spent.predicted:,} cycles, " in line for line in lines)
 
 
+@pytest.mark.slow(seconds=7)
 @pytest.mark.rtl
 def test_the_command_shows_the_bar_on_a_terminal_and_nothing_elsewhere(tmp_path):
     if simulator_path("icarus") is None:

@@ -11,6 +11,7 @@ from siliconloom.rtl.synthesis import hierarchy
 from siliconloom.rtl.synthesis.yosys import quoted, run_yosys
 
 
+@pytest.mark.slow(seconds=7)
 def test_modules_by_themselves_are_those_of_one_run(tmp_path, monkeypatch):
     pytest.importorskip("pyosys")
     bundle = build_rtl(load_chip("systolic-ws-8", [("tile.array.rows", "2"), ("tile.array.cols", "2")]))

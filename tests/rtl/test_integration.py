@@ -101,6 +101,7 @@ def test_designs_that_no_cpu_starts_are_refused(name, reason, flow):
         complete_rtl(read_hardware(name, []), flows=(flow,))
 
 
+@pytest.mark.slow(seconds=10)
 def test_memory_over_several_ports_has_no_place_in_a_soc_of_litex():
     chip = load_chip("npu-edge-int8", list((SMALL | {"tile.dma.port_bytes": "8"}).items()))
     with pytest.raises(NotSupported, match="interleaved over 2 ports"):
@@ -429,6 +430,7 @@ def test_the_component_has_the_ports_of_the_wrapper(reset, tmp_path):
     assert f".{inside}" in tools(reset).files[f"vivado/{TOP}_axi.v"]
 
 
+@pytest.mark.slow(seconds=6)
 def test_the_wrapper_has_no_warnings(tmp_path):
     verilator = simulator_path("verilator")
     if verilator is None:

@@ -23,7 +23,6 @@ from siliconloom.verification.npu import check_programs
 from siliconloom.verification.programs import random_program
 from siliconloom.verification.workload import filled, refuse
 from siliconloom.workloads import Attention, Gemm, load_workload
-from tests.in_turn import in_turn
 from tests.mapper.chip.tiled import in_blocks, tiled
 
 GPT2 = {"model_type": "gpt2", "n_embd": 32, "n_head": 2, "n_layer": 1, "n_positions": 64, "vocab_size": 40}
@@ -152,7 +151,8 @@ def test_transfers_that_are_cut_agree_in_every_cycle_and_byte(kind, tmp_path):
     assert record.totals.bytes_compared > 500
 
 
-@pytest.mark.parametrize("cut", in_turn([True, False], 2, seconds=30))
+@pytest.mark.slow(seconds=35)
+@pytest.mark.parametrize("cut", [True, False])
 def test_rows_in_blocks_of_fewer_than_the_array_has_agree_in_every_cycle_and_byte(cut, tmp_path):
     """Blocks of one and two rows of an array of four, which keeps its sums.
 

@@ -195,6 +195,7 @@ def test_the_bench_passes_on_verilator(folder):
     assert (done.returncode, done.stdout[:5]) == (0, "PASS:"), done.stdout
 
 
+@pytest.mark.slow
 def test_the_bench_uses_every_opcode_function_and_flag():
     for chip in (small_chip(), load_chip("npu-edge-int8"), random_npu(4)):
         runs = bench_vectors(chip)

@@ -65,6 +65,7 @@ def agree(chip, made, **surroundings):
         assert parity.passed, "\n".join([chip.name, parity.name, *parity.errors])
 
 
+@pytest.mark.slow(seconds=25)
 def test_a_small_tile_with_every_cache_agrees():
     """What is kept with scales and what is kept without, on one tile: compiling it takes most of the time."""
     needs("icarus")

@@ -119,6 +119,7 @@ def test_a_log_has_every_command():
     assert known.cycles == logged.cycles
 
 
+@pytest.mark.slow(seconds=5)
 @settings(max_examples=5, deadline=None)
 @given(memories(), st.integers(0, 2**32 - 1), STRETCH)
 def test_the_replay_means_the_same_uncompiled(dram, seed, stretch):

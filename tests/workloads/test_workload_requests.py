@@ -71,6 +71,7 @@ def test_equal_requests_are_an_ordinary_batch(model, new, past, counts) -> None:
     assert made.requests == ()
 
 
+@pytest.mark.slow
 @settings(max_examples=4, deadline=None)
 @given(
     chip=st.sampled_from(["npu-edge-int8", "npu-edge"]),

@@ -136,7 +136,8 @@ def test_chips_that_cut_blocks_of_keys_otherwise_have_other_keys():
     assert len(set.union(*cuts.values())) == len(cuts) > 1
 
 
-@pytest.mark.parametrize("seed", in_turn(range(3), 3))
+@pytest.mark.slow(seconds=8)
+@pytest.mark.parametrize("seed", range(3))
 def test_what_others_left_behind_changes_nothing(seed):
     """Chips one after the other, as points of a sweep are, beside each of them with nothing known."""
     r, base = random.Random(seed), random_chip(random.Random(seed)) | {"tile.scratchpad.capacity": 1024 * KIB}
@@ -160,7 +161,8 @@ def _figures(chip, graph):
     return done.plan.program, tilings, done.plan.bound, done.plan.memory.items, result
 
 
-@pytest.mark.parametrize("seed", in_turn(range(3), 3))
+@pytest.mark.slow(seconds=4)
+@pytest.mark.parametrize("seed", range(3))
 def test_a_chip_takes_as_long_as_the_same_of_its_pace(seed):
     """No memory that is faster than the buses changes a mapping or a cycle, and no energy does."""
     r, faster = random.Random(seed), 0

@@ -190,6 +190,7 @@ def test_the_faster_program_is_taken_and_both_are_told(near):
     assert alone["tried"]["heuristic"]["cycles"] is None
 
 
+@pytest.mark.slow
 def test_a_search_compares_both_and_the_default_asks_the_heuristic(monkeypatch):
     tiered, graph = chip(hbm={**NEAR, "capacity": "12 MiB"}, ddr=FAR), gpt2(("layers", "1"))
     default = simulate(tiered, graph).result()

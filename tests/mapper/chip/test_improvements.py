@@ -443,6 +443,7 @@ def test_a_token_on_a_chip_with_a_faster_memory_is_not_slower():
     assert after <= TOLERANCE * before
 
 
+@pytest.mark.slow
 def test_search_keeps_transfers_within_their_field():
     """A resident weight tile of 19,922,944 bytes was one row of a transfer, whose width has 24 bits."""
     chip = load_chip("npu-edge-int8", [("tile.scratchpad.capacity", "64 MiB"), ("tile.accumulator.capacity", "1 MiB")])

@@ -39,6 +39,7 @@ def sparse(*more):
 HALF = ("workload.weight_sparsity", '"2of4"')
 
 
+@pytest.mark.slow(seconds=5)
 def test_an_array_that_skips_zeros_takes_half_the_cycles_and_another_all():
     dense, skips = sparse(), sparse(HALF)
     expands = sparse(HALF, ("tile.array.sparsity.skips", "false"))
@@ -99,6 +100,7 @@ def test_folds_paces_and_loads_agree(sparsity, k, n, m, skips):
     assert panel_bytes(array, packing, k) >= sparsity.rows(k) * array.cols
 
 
+@pytest.mark.slow(seconds=6)
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32), st.booleans(), st.booleans(), st.integers(1, SEARCHED))
 def test_no_mapping_of_sparse_weights_is_below_its_bound(seed, skips, blocks, one):

@@ -86,6 +86,7 @@ def by_hand(graph, machine, objective):
     return best
 
 
+@pytest.mark.slow(seconds=5)
 @given(graph=chains(), machine=MACHINES, objective=st.sampled_from(["time", "traffic"]))
 @settings(max_examples=60, deadline=None)
 def test_the_schedule_is_the_best_of_all(graph, machine, objective):
