@@ -16,6 +16,7 @@ from siliconloom.arch.listing import disassemble
 from siliconloom.arch.machine_code import FixedArgument
 from siliconloom.arch.opcodes import memory_units
 from siliconloom.arch.tile import NpuTile
+from siliconloom.sim.chip.channel import ChannelRun, drives_channel
 from siliconloom.sim.chip.levels import level_traffic
 from siliconloom.sim.chip.state import (
     CYCLES,
@@ -120,6 +121,7 @@ def run(
     trace_limit: int = 0,
     window: tuple[int, int] | None = None,
     progress: Progress | None = None,
+    commands: list[tuple[int, ...]] | None = None,
 ) -> Run:
     """Simulate ``program`` on one tile of ``chip``.
 
@@ -136,6 +138,8 @@ def run(
         jumps folded, when not given.
     progress
         Called with the share of the program's events that lies behind, every `SLICE` events that were run.
+    commands
+        Is given every command of the tile's channel that computes: cycle, command, place, row, column.
 
     Raises
     ------
@@ -156,10 +160,17 @@ def run(
     def go_on(budget: int) -> int:
         return int(kernel.run(machine, wishes, snapshots, state, budget))
 
+    channel = ChannelRun(program, chip, log=commands is not None) if drives_channel(program) else None
+    if channel is not None:
+        wishes = wishes._replace(jumps=False)
     go_on(0)  # loads the machine code, or compiles it; that is not the simulation's time
     began = time.perf_counter()
     while True:
         status = go_on(SLICE)
+        if status == kernel.ASKING:
+            assert channel is not None
+            channel.answer(state)
+            continue
         if status != kernel.RUNNING:
             break
         if progress:
@@ -167,7 +178,9 @@ def run(
     wall = time.perf_counter() - began
     if status != kernel.DONE:
         raise _failure(program, tables, int(status), state)
-    return _outcome(program, chip, tables, state, wall)
+    if commands is not None and channel is not None:
+        commands += channel.channel.commands
+    return _outcome(program, chip, tables, state, wall, channel)
 
 
 class Stopwatch:
@@ -183,6 +196,7 @@ class Stopwatch:
         self.chip, self._timer, self._key = chip, Timer(chip), timing_key(chip)
         self._snapshots = FixedArgument(recurrence.empty_snapshots())
         self._wishes = FixedArgument(Wishes(True, NOTHING, NOTHING))
+        self._in_full = FixedArgument(Wishes(False, NOTHING, NOTHING))
         self._states: dict[tuple[int, int], FixedArgument] = {}
 
     def __call__(self, program: Program) -> int:
@@ -211,8 +225,13 @@ class Stopwatch:
         machine = TileMachine(tables.instructions, tables.causes, tables.constants, loops)
         fast.empty(self._snapshots.value)
         status = kernel.RUNNING
-        while status == kernel.RUNNING:
-            status = int(kernel.run(machine, self._wishes, self._snapshots, tile, SLICE))  # type: ignore[arg-type]
+        channel = ChannelRun(program, self.chip) if drives_channel(program) else None
+        wishes = self._wishes if channel is None else self._in_full
+        while status in (kernel.RUNNING, kernel.ASKING):
+            if status == kernel.ASKING:
+                assert channel is not None
+                channel.answer(state)
+            status = int(kernel.run(machine, wishes, self._snapshots, tile, SLICE))  # type: ignore[arg-type]
         if status != kernel.DONE:
             raise _failure(program, tables, status, state)
         return int(state.clock[CYCLES])
@@ -247,7 +266,9 @@ def program_events(tables: Tables) -> int:
     return total
 
 
-def _outcome(program: Program, chip: Chip, tables: Tables, state: State, wall: float) -> Run:
+def _outcome(
+    program: Program, chip: Chip, tables: Tables, state: State, wall: float, channel: ChannelRun | None = None
+) -> Run:
     rows, clock, executions = tables.instructions, state.clock, state.executions
     cycles, operators = int(clock[CYCLES]), len(program.operators)
     opcode, unit, operator = (rows[:, COLUMNS[name]] for name in ("opcode", "unit", "operator"))
@@ -256,6 +277,8 @@ def _outcome(program: Program, chip: Chip, tables: Tables, state: State, wall: f
     )
     operator_busy = np.zeros((operators, UNITS), np.int64)
     np.add.at(operator_busy, (operator, unit), work)
+    if channel is not None:
+        operator_busy[:, Unit.PIM] += channel.busy
     busy = operator_busy.sum(axis=0)
     looping = (opcode == Opcode.LOOP) | (opcode == Opcode.NEXT)
     constants = tables.constants
@@ -286,7 +309,7 @@ def _outcome(program: Program, chip: Chip, tables: Tables, state: State, wall: f
         start=np.minimum(state.operator[OP_START], state.operator[OP_END]),
         end=state.operator[OP_END],
         exclusive=exclusive,
-        own=np.maximum(exclusive, held),
+        own=np.maximum(np.maximum(exclusive, held), 0 if channel is None else channel.busy),
         operator_busy=operator_busy,
         counters=counters,
         traffic=level_traffic(program, chip, executions),

@@ -422,7 +422,7 @@ def _units(simulation: Simulation) -> dict[str, Any]:
     outcome = simulation.run
     bare = not simulation.chip.memory
     units: dict[str, Any] = {}
-    for unit, name in shown_units().items():
+    for unit, name in shown_units(simulation.chip.tile).items():
         if bare and unit != Unit.MATMUL:
             continue
         stalls = {
@@ -459,7 +459,7 @@ def _operators(simulation: Simulation) -> list[dict[str, Any]]:
         bound = placed_bound(chip, operator, simulation.plan.placement, mapped.task.fused)
         busy = {
             name: int(outcome.operator_busy[index, unit])
-            for unit, name in shown_units().items()
+            for unit, name in shown_units(chip.tile).items()
             if outcome.operator_busy[index, unit]
         }
         rows.append(

@@ -302,11 +302,12 @@ def _words(faults: _Faults) -> None:
     if most <= PROGRAM_WORDS:
         faults.raw("as many words as there may be", [end] * most, Cause.NONE)
     sized = (Opcode.LOAD, "m"), (Opcode.GATHER, "k"), (Opcode.STORE, "n"), (Opcode.MATMUL, "k"), (Opcode.VECTOR, "m")
+    built = built_units(faults.tile)
     for opcode in Opcode:
-        if not opcode.unit.spec.circuit and opcode.unit != Unit.SEQUENCER:
+        if opcode.unit not in built and opcode.unit != Unit.SEQUENCER:
             word = encode(Instruction(opcode=opcode, m=1, n=1, k=1))
             faults.raw(f"{opcode.name.lower()}, of a unit that is not there", [word, end], illegal, 0)
-    for code in sorted(set(range(1 << UNIT_BITS)) - {int(unit) for unit in built_units()}):
+    for code in sorted(set(range(1 << UNIT_BITS)) - {int(unit) for unit in built}):
         word = (int(Opcode.BARRIER) | code << OPCODE_BITS).to_bytes(WORD_BYTES, "little")
         faults.raw(f"a barrier for unit {code}, which is not there", [word, end], illegal, 0)
     for opcode, name in sized:
