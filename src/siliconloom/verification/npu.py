@@ -30,6 +30,7 @@ from siliconloom.rtl.npu.registers import Cause, unit_names
 from siliconloom.sim.chip.engine import Run, duration, run
 from siliconloom.sim.golden.npu import GoldenMachine, LoadedProgram
 from siliconloom.verification.chain import BANKS, why_no_programs
+from siliconloom.verification.channel_programs import channel_program
 from siliconloom.verification.directed import directed_programs
 from siliconloom.verification.layers import LAYERS, layer_runs
 from siliconloom.verification.parity import Findings, Parity, ParityStream, span, verilog
@@ -288,13 +289,16 @@ def verify_programs(
 
     Then those that reach what random ones seldom do (`verification.directed`), and transformer layers.
     """
-    if isinstance(chip.tile, NpuTile) and (reason := why_no_programs(chip.tile)):
+    assert isinstance(chip.tile, NpuTile)
+    if reason := why_no_programs(chip.tile):
         raise NotSupported(f"programs on {chip.name}: {reason}; --set tile.scratchpad.banks={BANKS}")
     around = [surrounded(random_program(chip, seed + n), n, seed=seed) for n in range(programs)]
     made = [(f"random {seed + number}", each) for number, (each, _) in enumerate(around)]
     options = [more for _, more in around]
     made += directed_programs(chip)
     notes = []
+    if chip.tile.pim is not None:
+        made += [(f"channel {seed + number}", channel_program(chip, seed + number)) for number in range(programs)]
     if layers:
         try:
             made += [(r.name, r.made) for spec in LAYERS for r in layer_runs(chip, spec, seed=seed)]
