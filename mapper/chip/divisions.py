@@ -12,6 +12,7 @@ from siliconloom.arch.description import Chip
 from siliconloom.arch.layout import sums_room
 from siliconloom.arch.tile import NpuTile
 from siliconloom.mapper.chip.attention_cost import attention_needs, fewest_keys
+from siliconloom.mapper.chip.banked import append_needs, channel_tiling
 from siliconloom.mapper.chip.bounds import Bound
 from siliconloom.mapper.chip.gemm_layout import GemmLayout
 from siliconloom.mapper.chip.layout import (
@@ -24,6 +25,7 @@ from siliconloom.mapper.chip.layout import (
     layouts,
     room_for_rows,
 )
+from siliconloom.mapper.chip.operands import Cached
 from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.rings import SLOTS
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
@@ -68,6 +70,7 @@ def divisions_of(
     constants, found = set[int](), dict[Layout, None]()
     paced, attended = _shares_of_work(chip, tasks, bounds)
     has_ring = simulated and (paced >= PACED or attended >= ALONE)
+    has_ring = has_ring and not any(channel_tiling(chip, task) for task in tasks)
     has_ring = has_ring and oriented(tile).array.dataflow != "output_stationary"
     values = {"values": tile.scratchpad.capacity // VALUES_SHARE // grain_of(tile) * grain_of(tile)}
     shares = (*SHARES, *FRUGAL_SHARES) if frugal else SHARES
@@ -152,6 +155,9 @@ def _least(tasks: Sequence[Task], chip: Chip, tile: NpuTile) -> list[tuple[int, 
             shape = gemm_shape(operator, task)
             whole = [int(sizes[0]) for sizes in candidates(tile, shape, parts=False)]
             products.append((GemmLayout(tile, shape), whole, candidates(tile, shape)))
+        elif channel_tiling(chip, task) is not None:
+            if isinstance(task.cached, Cached):
+                _raise_to(others, append_needs(tile, task.cached))
         elif isinstance(operator, Attention):
             attended.append(operator)
         else:

@@ -19,6 +19,7 @@ from msgspec import Struct
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.attention_cost import AttentionTiling
+from siliconloom.mapper.chip.banked import ChannelTiling
 from siliconloom.mapper.chip.builder import Stretch
 from siliconloom.mapper.chip.chosen import Chosen
 from siliconloom.mapper.chip.gemm_layout import GemmLayout
@@ -34,6 +35,7 @@ _FORMS = {
     GemmTiling: attrgetter("m", "n", "k", "order", "resident", "sequence"),
     AttentionTiling: attrgetter("queries", "keys", "heads", "whole", "resident"),
     VectorTiling: attrgetter("rows", "cols"),
+    ChannelTiling: lambda tiling: (),
 }
 """Of tilings what is lowered: all but what they cost."""
 

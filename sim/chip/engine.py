@@ -242,7 +242,7 @@ def timing_key(chip: Chip) -> Hashable:
     if not isinstance(chip.tile, NpuTile) or len(chip.memory) != 1:
         return "whole", chip.digest
     tile, memory = chip.tile, chip.nearest
-    parts = ",".join(part.model_dump_json() for part in (tile.array, tile.vector, tile.dma, tile.sequencer))
+    parts = ",".join(p.model_dump_json() for p in (tile.array, tile.vector, tile.dma, tile.sequencer, tile.pim) if p)
     moved = (memory.bandwidth, memory.latency, memory.access_bytes, memory.ports, memory.devices, memory.interleave)
     stated = memory.dram and memory.dram.model_dump_json()
     return f"{parts} {chip.clock} {chip.tile_count} {memory.kind} {moved} {stated}"

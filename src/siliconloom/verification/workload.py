@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from siliconloom.arch import Chip, System
 from siliconloom.arch.assembler import violations
 from siliconloom.arch.budget import require_memory
-from siliconloom.arch.datatype import CACHE_SCALED
+from siliconloom.arch.datatype import CACHE_SCALED, DataType
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.floats import patterns_of
 from siliconloom.arch.layout import INDEX_BYTES, line_values, padded
@@ -20,6 +20,7 @@ from siliconloom.arch.verified import VerifiedNpu
 from siliconloom.execution.image import fill_cache, room_of
 from siliconloom.execution.walk import Past
 from siliconloom.mapper.chip.attention_layout import AttentionLayout
+from siliconloom.mapper.chip.banked import first_rows, is_banked, layout_of
 from siliconloom.mapper.chip.gather import table_rows
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, padded_lines
 from siliconloom.mapper.chip.lowering import segments
@@ -157,7 +158,22 @@ def filled(mapped: MappedWorkload, seed: int) -> LoadedProgram:
                 for part in _parameters(tasks[item.operator], item.role, tile, chance):
                     memory[place : place + len(part)] = part
                     place += len(part)
-    return LoadedProgram(mapped.program, memory, base)
+    channel = np.zeros(0, np.uint8)
+    if tile.pim is not None and is_banked(mapped.graph):
+        rows = max(first + layout_of(tile, each).rows * each.repeat for first, each in _banked(mapped))
+        size = rows * tile.pim.banks * tile.pim.dram.organization.row_bytes
+        channel = random_image(np.random.default_rng([seed, size]), DataType.BF16, size, odd)
+    return LoadedProgram(mapped.program, memory, base, channel)
+
+
+def _banked(mapped: MappedWorkload) -> Iterator[tuple[int, Attention]]:
+    """Attention that a tile's channel computes, and the first rows of it."""
+    tile = mapped.chip.tile
+    assert isinstance(tile, NpuTile)
+    for name, first in first_rows(tile, mapped.graph).items():
+        operator = mapped.graph.dataflow[name]
+        assert isinstance(operator, Attention)
+        yield first, operator
 
 
 def _fill_scaled(
@@ -239,7 +255,8 @@ def _float_parameters(mapped: MappedTask, role: str, tile: NpuTile, chance: np.r
 
         if isinstance(operator, Attention):
             yield scalars()
-            yield planes(operator.v_head_dim)
+            if not operator.banked:
+                yield planes(operator.v_head_dim)
         elif isinstance(operator, Vector):
             yield planes(operator.cols)
         elif isinstance(operator, Gemm):
