@@ -19,9 +19,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from siliconloom.arch.description import Chip
+from siliconloom.arch.errors import NotSupported
+from siliconloom.arch.layout import parameter_bytes
 from siliconloom.arch.pim import CHANNEL_BYTES, RESULT_BYTES, PimTile
 from siliconloom.arch.tile import NpuTile
-from siliconloom.arch.vector import COLUMN_LIMIT
+from siliconloom.arch.vector import COLUMN_LIMIT, VectorFunction
 from siliconloom.mapper.chip.operands import Cached, has_biases
 from siliconloom.mapper.chip.rings import SLOTS
 from siliconloom.mapper.chip.tasks import Task
@@ -206,6 +208,15 @@ def in_banks(chip: Chip, graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     return graph.with_operators({each.name: replace(each, banked=True) for each in attentions}), ()
 
 
+def refuse_banked(chip: Chip, graph: Graph, what: str) -> None:
+    """Raise `NotSupported` for something that is not built for attention in a channel, where a graph has it there."""
+    if is_banked(graph) or is_banked(in_banks(chip, graph)[0]):
+        raise NotSupported(
+            f"{what} where the channel computes attention (tile.pim of {chip.name}); with --set tile.pim=null it is "
+            "the array that does"
+        )
+
+
 def is_banked(graph: Graph) -> bool:
     """Whether attention of a graph is computed in a channel."""
     return any(isinstance(operator, Attention) and operator.banked for operator in graph.operators())
@@ -245,8 +256,11 @@ def channel_tiling(chip: Chip, task: Task) -> ChannelTiling | None:
     return None
 
 
-def append_needs(tile: NpuTile, cached: Cached) -> dict[str, int]:
-    """Bytes of a slot of rings, by name, that what appends values to a channel takes for one head."""
+def channel_needs(tile: NpuTile, task: Task) -> dict[str, int]:
+    """Bytes of a slot of rings, by name, that a task takes which a channel does: of what appends values, for a head."""
+    cached = task.cached
+    if not isinstance(cached, Cached):
+        return {"constants": parameter_bytes(tile, VectorFunction.SOFTMAX_ROWS, 1, narrow=1)}
     if cached.keys:
         return {}
     width = cached.width * tile.element_bytes
@@ -288,13 +302,14 @@ __all__ = [
     "CHANNEL_BANKS",
     "ChannelTiling",
     "append_cost",
-    "append_needs",
+    "channel_needs",
     "attention_cost",
     "channel_tiling",
     "first_rows",
     "in_banks",
     "is_banked",
     "layout_of",
+    "refuse_banked",
     "room_beside",
     "why_not",
 ]

@@ -12,7 +12,7 @@ from siliconloom.arch.description import Chip
 from siliconloom.arch.layout import sums_room
 from siliconloom.arch.tile import NpuTile
 from siliconloom.mapper.chip.attention_cost import attention_needs, fewest_keys
-from siliconloom.mapper.chip.banked import append_needs, channel_tiling
+from siliconloom.mapper.chip.banked import channel_needs, channel_tiling
 from siliconloom.mapper.chip.bounds import Bound
 from siliconloom.mapper.chip.gemm_layout import GemmLayout
 from siliconloom.mapper.chip.layout import (
@@ -25,7 +25,6 @@ from siliconloom.mapper.chip.layout import (
     layouts,
     room_for_rows,
 )
-from siliconloom.mapper.chip.operands import Cached
 from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.rings import SLOTS
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
@@ -156,8 +155,7 @@ def _least(tasks: Sequence[Task], chip: Chip, tile: NpuTile) -> list[tuple[int, 
             whole = [int(sizes[0]) for sizes in candidates(tile, shape, parts=False)]
             products.append((GemmLayout(tile, shape), whole, candidates(tile, shape)))
         elif channel_tiling(chip, task) is not None:
-            if isinstance(task.cached, Cached):
-                _raise_to(others, append_needs(tile, task.cached))
+            _raise_to(others, channel_needs(tile, task))
         elif isinstance(operator, Attention):
             attended.append(operator)
         else:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from itertools import count
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -31,7 +31,7 @@ from siliconloom.mapper.chip.tiling import GemmTiling
 from siliconloom.mapper.chip.vector_cost import VectorTiling
 from siliconloom.workloads import Vector
 
-_FORMS = {
+_FORMS: dict[type, Callable[[Any], Hashable]] = {
     GemmTiling: attrgetter("m", "n", "k", "order", "resident", "sequence"),
     AttentionTiling: attrgetter("queries", "keys", "heads", "whole", "resident"),
     VectorTiling: attrgetter("rows", "cols"),

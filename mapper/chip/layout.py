@@ -325,14 +325,14 @@ def declare_rings(builder: ProgramBuilder, tile: NpuTile, layout: Layout, *, ban
     }
     if banked:
         made |= {"probabilities": made["moving"], "context": made["partial"]}
-        made["channel"] = _declare_channel(builder, tile)
     for name, stands in TURNED.items():
         made[name] = made[stands]
     if layout.powers:
         made["queries"] = builder.ring("queries", places["queries"], layout.queries)
         made["powers"] = builder.slots("powers", places["powers"], layout.powers)
     made["values"] = builder.ring("values", places["values"], layout.values) if layout.values else made["weights"]
-    return Rings(**made)  # type: ignore[arg-type]
+    channel = _declare_channel(builder, tile) if banked else None
+    return Rings(**made, channel=channel)  # type: ignore[arg-type]
 
 
 def _declare_channel(builder: ProgramBuilder, tile: NpuTile) -> ChannelRings:

@@ -76,6 +76,7 @@ def map_workload(
     kept: Kept | None = None,
     objective: Objective | None = None,
     stay: bool = True,
+    channel: bool = True,
 ) -> MappedWorkload:
     """Tile and lower ``graph`` for ``chip``.
 
@@ -97,6 +98,8 @@ def map_workload(
     stay
         Rows of products may stay in both slots, which takes more instructions: where the program is longer than its
         memory with them it is looked for without.
+    channel
+        Attention may be computed in a channel beside the tile (`banked.in_banks`).
 
     Raises
     ------
@@ -115,7 +118,7 @@ def map_workload(
         return _map_bare(chip, graph, notes)
     if not isinstance(chip.tile, NpuTile):
         raise NotSupported("mapping a workload to a pim tile")
-    graph, rests = in_banks(chip, graph)
+    graph, rests = in_banks(chip, graph) if channel else (graph, ())
     notes = (*notes, *rests)
 
     def mapped(blocks: Blocks) -> MappedWorkload:

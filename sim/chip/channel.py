@@ -100,6 +100,8 @@ class ChannelRun:
         self.channel = TileChannel(chip.tile.pim, log=log)
         self.busy = np.zeros(len(program.operators), np.int64)
         """Cycles for which the channel was at work, per operator."""
+        self.commands = np.zeros((len(program.operators), len(Command)), np.int64)
+        """Commands by `Command`, per operator; refreshes are those of the operator behind them."""
         self._left = (
             (i, list(indices))
             for _, i, indices, _ in program.executions()
@@ -109,9 +111,11 @@ class ChannelRun:
     def answer(self, state: State) -> None:
         """Tell the kernel how long the instruction takes that it has asked for."""
         instruction, indices = next(self._left)
+        before = self.channel.counts.copy()
         taken = self.channel.duration(instruction, indices, int(state.clock[ASKED]))
         state.clock[ANSWER] = taken
         self.busy[instruction.operator] += taken
+        self.commands[instruction.operator] += self.channel.counts - before
 
 
 def drives_channel(program: Program) -> bool:

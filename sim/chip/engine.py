@@ -86,6 +86,8 @@ class Run(Struct, frozen=True):
         what it repeats is later each time, the rows of the trace and the jumps that it repeats, first and
         last-but-one of each, rows of the trace before it); ``jumps`` is how many there were. Of the whole run, trace
         and jumps together are every execution.
+    commands
+        Per operator and `arch.pim.Command`: those of a channel that the program drives; ``None`` where it drives none.
     waiting
         Per `Unit`: cycles in which an instruction stood at the head of its queue and could not start.
     """
@@ -111,6 +113,7 @@ class Run(Struct, frozen=True):
     executions: Int
     waiting: Int
     wall_s: float
+    commands: Int | None = None
 
 
 def run(
@@ -320,6 +323,7 @@ def _outcome(
         executions=executions,
         waiting=state.unit[WAITING],
         wall_s=wall,
+        commands=None if channel is None else channel.commands,
     )
 
 

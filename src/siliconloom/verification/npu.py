@@ -32,7 +32,7 @@ from siliconloom.sim.golden.npu import GoldenMachine, LoadedProgram
 from siliconloom.verification.chain import BANKS, why_no_programs
 from siliconloom.verification.channel_programs import channel_program
 from siliconloom.verification.directed import directed_programs
-from siliconloom.verification.layers import LAYERS, layer_runs
+from siliconloom.verification.layers import LAYERS, channel_runs, layer_runs
 from siliconloom.verification.parity import Findings, Parity, ParityStream, span, verilog
 from siliconloom.verification.programs import random_program
 from siliconloom.verification.races import races
@@ -304,5 +304,10 @@ def verify_programs(
             made += [(r.name, r.made) for spec in LAYERS for r in layer_runs(chip, spec, seed=seed)]
         except LoomError as error:
             notes.append(f"no transformer layers: {error}")
+    if layers and chip.tile.pim is not None:
+        try:
+            made += [channel_runs(chip, spec, seed=seed) for spec in LAYERS]
+        except LoomError as error:
+            notes.append(f"no attention in the channel: {error}")
     found = check_programs(chip, made, simulator=simulator, options=options, spent=spent)
     return Findings(VerifiedNpu, "the whole tile, by programs", [parity.case() for parity in found], notes=notes)
