@@ -28,7 +28,6 @@ from siliconloom.mapper.chip.operands import Cached, has_biases
 from siliconloom.mapper.chip.rings import SLOTS
 from siliconloom.mapper.chip.tasks import Task
 from siliconloom.workloads import Attention, Graph
-from siliconloom.workloads.graph import Phase
 
 CHANNEL_BANKS = 4
 """Banks of the scratchpad that the channel's operands and results have to themselves."""
@@ -162,7 +161,7 @@ def why_not(tile: NpuTile, graph: Graph, shape: Attention) -> str | None:
     assert tile.pim is not None
     made, bank = BankedLayout(tile.pim, shape), tile.scratchpad.capacity // tile.scratchpad.banks
     slot = bank // SLOTS
-    if graph.phase is not Phase.DECODE or shape.q_len != 1 or not shape.causal:
+    if shape.q_len != 1 or not shape.causal:
         return "keys and values of one new token of each sequence are read there, and no others"
     if shape.values_in_keys or shape.sinks or shape.cached is not None or shape.remade:
         return "keys and values lie there each by themselves, in bf16"
