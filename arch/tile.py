@@ -236,6 +236,10 @@ class NpuTile(Description):
             raise rule_at("pim.operands", rule, f"{self.circuit_format.value}, {pim.operands[0].value}")
         if pim.channels != 1:
             raise rule_at("pim.channels", "a tile drives one channel", pim.channels)
+        apart = {"dual_row_buffer": pim.dual_row_buffer, "activations": pim.activations == "separate"}
+        if key := next((name for name, asked in apart.items() if asked), None):
+            rule = "a tile has its channel transfer or compute, one after the other: nothing is to be kept apart"
+            raise rule_at(f"pim.{key}", rule, str(getattr(pim, key)).lower())
         for key, value in powers.items():
             if value & (value - 1):
                 raise rule_at(key, "banks, bursts of a row and bytes of the buffer are powers of two", value)

@@ -118,6 +118,7 @@ class ChannelUnit(Circuit):
         self._operands(m, taken, left["reads"], channel)
         closed = channel.command_valid & (channel.command_code == Command.PRE)
         finished = Signal()
+        timing.confirm("PIM_END", counted=1, complete=1)
         m.d.comb += [
             finished.eq(busy & ~Cat(*(each.any() for each in (*left.values(), arrived))).any()),
             self.done.eq(finished),

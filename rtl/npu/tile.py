@@ -248,6 +248,7 @@ class NpuTileCircuit(Circuit):
 
     def _hold_start(self, m: Module, control: Placed, asked: Signal, begin: Signal, units: list[Placed]) -> None:
         """Let a run that was asked for begin when the units that it has to wait for rest, and keep them at rest."""
+        timing.confirm("PIM_REFRESH", counters_that_begin_anew=1)
         m.d.comb += begin.eq(asked & Cat(*(unit.rests for unit in units)).all())
         with m.If(control.start):
             m.d.sync += asked.eq(1)

@@ -28,7 +28,6 @@ from tests.rtl.test_float_tiles import needs
 
 VARIANTS = {
     "fp32": {"tile__vector__format": "fp32"},
-    "dual row buffers": {"tile__pim__dual_row_buffer": "true"},
     "per bank": {"tile__pim__commands": "per_bank"},
     "ranks in turn": {"tile__pim__dram__organization__ranks": 2, "tile__pim__refresh_ranks": "in_turn"},
     "one machine": {"tile__pim__bank_machines": 1, "tile__pim__activate_group": 1},
@@ -174,6 +173,7 @@ def test_a_tile_without_a_channel_has_no_unit_for_it():
         ("tile.pim.global_buffer", "96 KiB", "powers of two"),
         ("tile.pim.operands", "[int8]", "elements in bf16 or fp32, and multiplies in bf16"),
         ("clock", "1.1 GHz", "clock must be that of the pim channels' DRAM"),
+        ("tile.pim.dual_row_buffer", "true", "transfer or compute, one after the other"),
         ("tile_count", "2", "a tile that drives a channel is alone"),
     ],
 )
