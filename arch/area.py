@@ -61,7 +61,7 @@ def logic_transistors(tile: object) -> Logic:
     elements, operand = tile.array.rows * tile.array.cols, max(tile.array.operands, key=mac_transistors)  # type: ignore[attr-defined]
     vector = 0.0
     if isinstance(tile, NpuTile):
-        vector = tile.vector.lanes * mac_transistors((tile.vector.format or operand).accumulator)
+        vector = tile.vector.slot * mac_transistors((tile.vector.format or operand).accumulator)
     return Logic(elements * element_transistors(operand), vector)
 
 

@@ -144,6 +144,11 @@ class SystolicArray(Description):
         description="rows of the stationary operand that enter per cycle (weight and input stationary); in an npu tile "
         "`dma`: as few as take what the DMA brings in the narrowest format",
     )
+    load_port: Literal["own", "shared"] = Field(
+        default="own",
+        description="shared: the stationary operand enters where the moving one does, so that no tile of it loads "
+        "behind another one's beats (weight and input stationary); no RTL",
+    )
     weights: WeightFormats | None = Field(
         default=None, description="packed formats of the stationary operand (weight stationary, int8, bf16 or fp16)"
     )
@@ -172,6 +177,8 @@ class SystolicArray(Description):
             raise rule_at("load_rows", rule, str(self.load_rows))
         if self.load_rows > 1 and self.dataflow == "output_stationary":
             raise rule_at("load_rows", "is meant for weight and input stationary arrays, 1 here", str(self.load_rows))
+        if self.load_port == "shared" and self.dataflow == "output_stationary":
+            raise rule_at("load_port", "is meant for weight and input stationary arrays, own here", self.load_port)
         if self.add_stages and self.dataflow == "output_stationary":
             raise ValueError("add_stages is meant for weight and input stationary arrays, it must be 0 here")
         if self.sparsity is not None:

@@ -51,6 +51,11 @@ class Chip(Description):
         default=False,
         description="the tiles can also work side by side as one, with arrays and buffers of all, where that is faster",
     )
+    attention: Literal["fused", "separate"] = Field(
+        default="fused",
+        description="scores stay on the tile; or scores, softmax and the product with values are operators of their "
+        "own, with all pairs of a query and a key, whose results lie in memory",
+    )
     memory: dict[Name, Memory] = Field(default={}, description="levels from nearest to farthest")
     pim: PimTile | None = Field(default=None, description="banks of the nearest memory that compute")
 
@@ -65,6 +70,8 @@ class Chip(Description):
             )
         if self.tiles_join and (self.tile_count == 1 or not isinstance(self.tile, NpuTile)):
             raise rule_at("tiles_join", "joins several npu tiles (tile_count, tile.kind)", "true")
+        if self.attention == "separate" and (not isinstance(self.tile, NpuTile) or self.pim is not None):
+            raise rule_at("attention", "not supported: operators of their own but on npu tiles alone", self.attention)
         if isinstance(self.tile, PimTile):
             self._check_pim(self.tile)
             if self.pim is not None or self.tile_count != 1:
@@ -107,16 +114,20 @@ class Chip(Description):
             )
 
     def joined(self) -> Chip:
-        """The chip with its npu tiles as one: arrays side by side, buffers, lanes and data buses put together."""
+        """The chip with its npu tiles as one: arrays side by side, buffers, lanes and data buses put together.
+
+        Slots of several rows have the rows of all tiles: their columns are as many as before.
+        """
         tile, count = self.tile, self.tile_count
         if count == 1 or not isinstance(tile, NpuTile):
             return self
+        grown = "sublanes" if tile.vector.sublanes > 1 else "lanes"
         wide = tile.model_copy(
             update={
                 "array": tile.array.model_copy(update={"cols": tile.array.cols * count}),
                 "scratchpad": tile.scratchpad.model_copy(update={"capacity": tile.scratchpad.capacity * count}),
                 "accumulator": tile.accumulator.model_copy(update={"capacity": tile.accumulator.capacity * count}),
-                "vector": tile.vector.model_copy(update={"lanes": tile.vector.lanes * count}),
+                "vector": tile.vector.model_copy(update={grown: getattr(tile.vector, grown) * count}),
                 "dma": tile.dma.model_copy(update={"bytes_per_cycle": tile.dma.bytes_per_cycle * count}),
             }
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import gcd
 from typing import Annotated, Any, Literal
 
+from msgspec.structs import replace
 from pydantic import Field, ValidationError, model_validator
 
 from siliconloom.arch.array import (
@@ -17,9 +18,11 @@ from siliconloom.arch.array import (
     WeightFormats,
 )
 from siliconloom.arch.datatype import CACHE_SCALED, DataType
-from siliconloom.arch.document import Description, rule_at
+from siliconloom.arch.document import Description, Name, rule_at
+from siliconloom.arch.errors import nearest_name
 from siliconloom.arch.pim import RESULT_BYTES, PimTile
 from siliconloom.arch.quantity import Bytes
+from siliconloom.arch.vector import VectorCost, VectorFunction, vector_cost
 
 
 class Scratchpad(Description):
@@ -41,10 +44,29 @@ class Accumulator(Description):
     capacity: Bytes = Field(description="of the sums that it holds at once")
 
 
-class VectorUnit(Description):
-    """SIMD unit for everything that is not a matrix product."""
+class FunctionCost(Description):
+    """What one function of a vector unit takes, where that is not what our circuit takes.
 
-    lanes: int = Field(ge=1, le=65536, description="elements processed per cycle and pass")
+    A slot is a block of ``lanes`` columns of ``sublanes`` rows. What is not said is as in the circuit.
+    """
+
+    passes: int | None = Field(default=None, ge=1, le=4096, description="cycles on each slot, of all passes together")
+    row_cycles: int = Field(
+        default=0, ge=0, le=65536, description="cycles on each group of sublanes rows beside those on its slots"
+    )
+    kernels: int = Field(default=1, ge=1, le=64, description="programs that compute it, launched one after the other")
+
+
+class VectorUnit(Description):
+    """SIMD unit for everything that is not a matrix product.
+
+    It takes a slot a cycle and pass: ``lanes`` columns of ``sublanes`` rows, so that fewer columns, or rows that are
+    left over, take as long as a whole slot. ``costs`` says what functions take where that is not what our circuit
+    takes; a unit with either has no RTL.
+    """
+
+    lanes: int = Field(ge=1, le=65536, description="columns of a slot, one of which is processed per cycle and pass")
+    sublanes: int = Field(default=1, ge=1, le=256, description="rows of a slot; no RTL of more than one")
     latency: int = Field(
         default=16, ge=1, le=1000, description="cycles from the last operand in to the last result out"
     )
@@ -60,14 +82,41 @@ class VectorUnit(Description):
         description="rows that are transposed together: held, then a column of them written a cycle; a power of two, "
         "of which as many count as divide lanes",
     )
+    costs: dict[Name, FunctionCost] = Field(
+        default={}, description="what functions take, by their names, where it is not what the circuit takes; no RTL"
+    )
 
     @model_validator(mode="after")
     def _check(self) -> VectorUnit:
+        for name, cost in self.costs.items():
+            if name not in VectorFunction:
+                near = nearest_name(name, [function.value for function in VectorFunction])
+                raise rule_at(f"costs.{name}", "no vector function" + (f"; did you mean {near}?" if near else ""), name)
+            spec = VectorFunction(name).spec
+            if spec.transposes or spec.weighs:
+                what = "transpose_rows says what a transpose takes" if spec.transposes else "a cycle for each weight"
+                raise rule_at(f"costs.{name}", f"not supported: a cost of {name}; {what}", cost)
         if self.transpose_rows & (self.transpose_rows - 1):
             raise rule_at("transpose_rows", "must be a power of two", self.transpose_rows)
         if self.format not in (None, DataType.FP32):
             raise rule_at("format", "must be fp32, or null", self.format.value)
         return self
+
+    def cost_of(self, function: VectorFunction, dtype: DataType = DataType.INT8) -> VectorCost:
+        """What ``function`` takes of this unit in a format: what the circuit takes, or what ``costs`` says."""
+        circuit, stated = vector_cost(function, dtype), self.costs.get(function.value)
+        if stated is None:
+            return circuit
+        passes = circuit.passes if stated.passes is None else stated.passes
+        return replace(circuit, passes=passes, row_cycles=stated.row_cycles, kernels=stated.kernels)
+
+    def __hash__(self) -> int:
+        return hash((self.lanes, self.sublanes, self.latency, self.format, self.transpose_rows, (*self.costs.items(),)))
+
+    @property
+    def slot(self) -> int:
+        """Elements of a slot."""
+        return self.lanes * self.sublanes
 
     @property
     def together(self) -> int:
@@ -96,6 +145,13 @@ class Sequencer(Description):
     issue_cycles: int = Field(default=4, ge=1, le=1000, description="cycles to dispatch one macro-instruction")
     loop_cycles: int = Field(default=1, ge=1, le=1000, description="cycles of a loop start or back-edge")
     queue_depth: int = Field(default=8, ge=1, le=1024, description="instructions waiting in front of each unit")
+    launch_cycles: int = Field(
+        default=0,
+        ge=0,
+        le=1_000_000,
+        description="cycles of launching an operator's program, when all results before it are in memory; 0: operators "
+        "overlap, as they do on the RTL",
+    )
     program_words: int = Field(default=1024, ge=2, le=2**20, description="instructions that the program memory holds")
 
 

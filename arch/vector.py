@@ -122,6 +122,10 @@ class VectorCost(Struct, frozen=True):
         See `FunctionSpec`.
     element
         Bytes of an element.
+    row_cycles
+        Cycles on each group of rows beside those on its slots, whatever its columns: a reduction over lanes.
+    kernels
+        Programs that compute it one after the other, each of which is launched.
     """
 
     passes: int = 1
@@ -136,6 +140,8 @@ class VectorCost(Struct, frozen=True):
     each: int = 0
     recurs: bool = False
     element: int = 1
+    row_cycles: int = 0
+    kernels: int = 1
 
     @property
     def by_row(self) -> bool:

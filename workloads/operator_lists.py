@@ -17,7 +17,7 @@ from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.fields import DEFAULT_PRECISION, Count, OperandFormat, Title
 from siliconloom.workloads.graph import Graph, Phase
 from siliconloom.workloads.lists import ConvolutionEntry, Name, Pair, Repeat, Size, refuse_twins, window_places
-from siliconloom.workloads.operators import Gemm, Operator, Vector
+from siliconloom.workloads.operators import Attention, Gemm, Operator, Vector
 
 FUNCTIONS = {
     "softmax": VectorFunction.TOP_K,
@@ -141,13 +141,39 @@ class ProductEntry(ListedOperator):
     bias: bool = False
 
 
+class AttentionEntry(ListedOperator):
+    """softmax(Q K^T) V of ``heads`` heads, of which some share keys and values where there are fewer ``kv_heads``."""
+
+    kind: Literal["attention"]
+    heads: Size
+    kv_heads: Size | None = None
+    queries: Size
+    keys: Size | None = None
+    head_dim: Size
+    causal: bool = False
+
+    @property
+    def shared(self) -> tuple[int, int]:
+        """Key-value heads, and keys of each: as many as heads and queries where nothing is said."""
+        return self.kv_heads or self.heads, self.keys or self.queries
+
+    @model_validator(mode="after")
+    def _check(self) -> AttentionEntry:
+        kv_heads, keys = self.shared
+        if self.heads % kv_heads:
+            raise ValueError(f"{self.heads} heads cannot share {kv_heads} key-value heads evenly")
+        if self.causal and keys < self.queries:
+            raise ValueError(f"keys of causal attention are as many as its {self.queries} queries (got {keys})")
+        return self
+
+
 class ImageEntry(ConvolutionEntry, ListedOperator):
     """A convolution, as in a list of them; lowered to a product by im2col."""
 
     kind: Literal["convolution"]
 
 
-Item = Annotated[VectorEntry | PoolEntry | ProductEntry | ImageEntry, Field(discriminator="kind")]
+Item = Annotated[VectorEntry | PoolEntry | ProductEntry | AttentionEntry | ImageEntry, Field(discriminator="kind")]
 
 
 class OperatorList(Description):
@@ -227,6 +253,10 @@ def _taken(item: Item, batch: int) -> list[int]:
         return [batch * item.rows * item.cols] * (2 if item.kind in PAIRS else 1)
     if isinstance(item, ProductEntry):
         return [batch * item.m * item.k]
+    if isinstance(item, AttentionEntry):
+        kv_heads, keys = item.shared
+        cached = batch * kv_heads * keys * item.head_dim
+        return [batch * item.heads * item.queries * item.head_dim, cached, cached]
     channels = item.channels if isinstance(item, PoolEntry) else item.in_channels
     return [batch * channels * item.height * item.width]
 
@@ -250,6 +280,19 @@ def _made(item: Item, batch: int, **common: Any) -> Operator:
         )
     if isinstance(item, ProductEntry):
         return Gemm(m=batch * item.m, n=item.n, k=item.k, bias=item.bias, **common)
+    if isinstance(item, AttentionEntry):
+        kv_heads, keys = item.shared
+        return Attention(
+            batch=batch,
+            heads=item.heads,
+            kv_heads=kv_heads,
+            q_len=item.queries,
+            kv_len=keys,
+            head_dim=item.head_dim,
+            v_head_dim=item.head_dim,
+            causal=item.causal,
+            **common,
+        )
     if isinstance(item, PoolEntry):
         function = VectorFunction.MAXIMUM if item.kind == "max_pool" else VectorFunction.COMBINE
         rows = batch * prod(item.output_size)

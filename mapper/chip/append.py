@@ -29,7 +29,7 @@ class AppendLowering:
     def __init__(self, context: Context, task: Task, shape: VectorShape, tiling: VectorTiling) -> None:
         assert shape.cached is not None
         self.context, self.shape, self.tiling = context, shape, tiling
-        self.cached, self.nest = shape.cached, Nest(context, task.depends)
+        self.cached, self.nest = shape.cached, Nest(context, task)
         self.layout = CacheLayout(context.tile, context.chip.nearest, shape.cached)
         cached, operator = self.cached, task.operator
         assert isinstance(operator, Vector)

@@ -29,7 +29,7 @@ class AttentionSteps:
 
     def __init__(self, context: Context, task: Task, shape: Attention, tiling: AttentionTiling) -> None:
         self.context, self.shape, self.tiling = context, shape, tiling
-        self.nest = Nest(context, task.depends)
+        self.nest = Nest(context, task)
         self.final = False
         """Whether a store is of the last part of the task, which may end it."""
         self.values = context.rings.weights if shape.values_in_keys else context.rings.values

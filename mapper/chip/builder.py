@@ -129,11 +129,22 @@ class ProgramBuilder:
         self._add(opcode=Opcode.NEXT)
 
     def barrier(
-        self, unit: Unit, *, wait: int = 0, release: int = 0, post: int = 0, first_wait: int = 0, first: int = 0
+        self,
+        unit: Unit,
+        *,
+        wait: int = 0,
+        release: int = 0,
+        post: int = 0,
+        first_wait: int = 0,
+        first: int = 0,
+        launches: int = 0,
     ) -> None:
-        """Make ``unit`` wait; or release and post once everything before it has read its operands, is complete."""
+        """Make ``unit`` wait; or release and post once everything before it has read its operands, is complete.
+
+        That of what loads may launch an operator's programs, so many of them (``tile.sequencer.launch_cycles``).
+        """
         waits = {"wait": wait, "first_wait": first_wait, "first": first}
-        self._add(opcode=Opcode.BARRIER, unit=unit, release=release, post=post, **waits)
+        self._add(opcode=Opcode.BARRIER, unit=unit, release=release, post=post, m=launches, **waits)
 
     def load(
         self,

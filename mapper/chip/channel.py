@@ -40,7 +40,7 @@ class ChannelAttention:
 
     def __init__(self, context: Context, task: Task, shape: Attention) -> None:
         self.context, self.shape, self.dtype = context, shape, shape.precision
-        self.nest, self.rings = Nest(context, task.depends), rings_of(context)
+        self.nest, self.rings = Nest(context, task), rings_of(context)
         self.layout = layout_of(context.tile, shape)
         self.group, size, name = shape.heads // shape.kv_heads, shape.precision.size, task.operator.name
         rows = AttentionLayout(context.tile, context.chip.nearest, shape, task.held_by(shape))
@@ -159,7 +159,7 @@ class ChannelAppend:
         assert isinstance(cached, Cached)
         assert isinstance(operator, Vector)
         self.context, self.cached, self.dtype = context, cached, operator.precision
-        self.nest, self.rings = Nest(context, task.depends), rings_of(context)
+        self.nest, self.rings = Nest(context, task), rings_of(context)
         self.layout, self.size = layout_of(context.tile, cached.attention), operator.precision.size
         self.row = VectorLayout(context.tile, vector_shape(context.tile, operator, task)).source_row
         found = cached.found(context.graph)

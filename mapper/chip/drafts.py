@@ -39,7 +39,7 @@ def lowering_key(chip: Chip, graph: Graph) -> Hashable:
     attentions = {o.head_dim: o for o in graph.operators() if isinstance(o, Attention)}
     return (
         (tile.array, tile.vector, tile.dma, tile.pim and tile.pim.model_dump_json()),
-        chip.tile_count,
+        (chip.tile_count, tile.sequencer.launch_cycles > 0),
         chip.nearest.access_bytes,
         tuple(_rests(chip, attention) for attention in dict.fromkeys(attentions.values())),
     )

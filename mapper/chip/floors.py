@@ -12,9 +12,11 @@ import numpy as np
 from siliconloom.arch.array import SystolicArray
 from siliconloom.arch.packing import header_lines, worked_rows
 from siliconloom.arch.tile import NpuTile
-from siliconloom.arch.vector import ROW_LIMIT, VectorFunction, vector_cost
+from siliconloom.arch.vector import ROW_LIMIT, VectorFunction
 from siliconloom.workloads import Attention, Gemm, Operator, Vector
 
+SOFTMAXES = (VectorFunction.SOFTMAX, VectorFunction.SOFTMAX_ONLINE, VectorFunction.SOFTMAX_MERGED)
+"""Functions of which attention makes one on every score."""
 GRID = 1.02
 """Panel sizes that are looked at lie this far apart at most; between two of them the better end of each term counts."""
 
@@ -51,7 +53,8 @@ def _product_floor(array: SystolicArray, operator: Gemm) -> int:
     loads = -(-k // array.load_rows)
     if operator.packing is not None and operator.packing.group:
         loads += -(-k // operator.packing.group) * header_lines(array, operator.packing.dtype)
-    return -(-outer // cols) * max(-(-k // rows) * beats, loads)
+    beats *= -(-k // rows)
+    return -(-outer // cols) * (beats + loads if array.load_port == "shared" else max(beats, loads))
 
 
 def vector_floor(tile: NpuTile, operator: Operator, fused: Sequence[Vector] = ()) -> int:
@@ -59,33 +62,35 @@ def vector_floor(tile: NpuTile, operator: Operator, fused: Sequence[Vector] = ()
 
     Sums reach the scratchpad through the vector unit only, so every product makes one pass over its results at least.
     """
-    lanes = tile.vector.lanes
+    slot = tile.vector.slot
     if isinstance(operator, Vector):
         return _function_floor(tile, operator)
     if isinstance(operator, Attention):
         results = 0 if operator.banked else operator.batch * operator.heads * operator.q_len * operator.v_head_dim
-        slots = vector_cost(VectorFunction.SOFTMAX).passes * operator.vector_elements + results
-        return -(-slots // lanes)
+        passes = min(tile.vector.cost_of(function).passes for function in SOFTMAXES)
+        return -(-(passes * operator.vector_elements + results) // slot)
     if not isinstance(operator, Gemm):
         return 0
-    own = 0 if fused else -(-operator.batch * operator.m * operator.n // lanes)
+    own = 0 if fused else -(-operator.batch * operator.m * operator.n // slot)
     return own + sum(_function_floor(tile, v) for v in fused)
 
 
 def _function_floor(tile: NpuTile, operator: Vector) -> int:
-    cost, lanes = vector_cost(operator.function, tile.parameter_format), tile.vector.lanes
+    cost, lanes = tile.vector.cost_of(operator.function, tile.parameter_format), tile.vector.lanes
     if not cost.by_row:
         each = cost.slot_cycles(lanes, operator.counted)
         if cost.serial and tile.vector.together > 1:  # as few as where no rows are left over
             slots = -(-operator.rows * operator.cols * (tile.vector.together + lanes) // tile.vector.together)
             return -(-operator.passes * slots // lanes)
         slots = operator.passes * each * operator.rows * operator.cols
-        return -(-slots // lanes)
+        return -(-slots // (lanes if cost.recurs else tile.vector.slot))
     row = operator.precision.size(operator.cols)
     held = min(ROW_LIMIT, max(tile.scratchpad.capacity // (row * (operator.inputs + operator.outputs)), 1))
     passes = cost.passes + cost.rounds(operator.cols, operator.counted)
-    lines = passes * operator.rows + cost.setup * -(-operator.rows // held)
-    return operator.passes * -(-operator.cols // lanes) * lines
+    groups, blocks = -(-operator.rows // tile.vector.sublanes), -(-operator.cols // lanes)
+    return operator.passes * (
+        blocks * (passes * groups + cost.setup * -(-operator.rows // held)) + cost.row_cycles * groups
+    )
 
 
 def read_floor(tile: NpuTile, operator: Gemm) -> int:

@@ -54,7 +54,7 @@ class GemmLowering:
 
     def __init__(self, context: Context, task: Task, shape: GemmShape, tiling: GemmTiling) -> None:
         self.context, self.task, self.shape, self.tiling = context, task, shape, tiling
-        self.nest = Nest(context, task.depends)
+        self.nest = Nest(context, task)
         self.n_outer, self.pairs = tiling.order == "n_outer", tiling.order == "m_pairs"
         self.turns = takes_turns(context.layout.values, GemmLayout(context.tile, shape), tiling)
         self.scales = "outer" if self.n_outer else "batch" if tiling.n >= shape.n else "tile"

@@ -8,7 +8,7 @@ from functools import lru_cache
 from msgspec import Struct, field
 
 from siliconloom.arch.description import Chip
-from siliconloom.arch.isa import Address
+from siliconloom.arch.isa import Address, Unit
 from siliconloom.arch.tile import NpuTile
 from siliconloom.mapper.chip.builder import ProgramBuilder
 from siliconloom.mapper.chip.layout import Layout, Rings
@@ -16,7 +16,7 @@ from siliconloom.mapper.chip.memory import MemoryMap
 from siliconloom.mapper.chip.operands import Found
 from siliconloom.mapper.chip.rings import NOWHERE, Loop, Ring
 from siliconloom.mapper.chip.tasks import Task
-from siliconloom.workloads import Graph, Operator
+from siliconloom.workloads import Graph, Operator, Vector
 
 
 class Stored(Struct, frozen=True):
@@ -197,12 +197,18 @@ class Nest:
     """The loops that one task has open, and its two meetings with its neighbours.
 
     The first load that reads an earlier task's results waits, once, until those are in memory; the last store of the
-    task posts, once, that its own are.
+    task posts, once, that its own are. Where programs of operators are launched, that of a task waits in place of
+    the first load, and all loads wait for it.
     """
 
-    def __init__(self, context: Context, depends: bool) -> None:
+    def __init__(self, context: Context, task: Task) -> None:
         self.context, self.walks = context, list[Walk]()
-        self.waits, self.posts = depends, depends
+        launched = context.tile.sequencer.launch_cycles > 0
+        self.waits, self.posts = task.depends and not launched, task.depends or launched
+        if launched:
+            functions = [each.function for each in (task.operator, *task.fused) if isinstance(each, Vector)]
+            kernels = max([1, *(context.tile.vector.cost_of(each).kernels for each in functions)])
+            context.builder.barrier(Unit.LOAD, wait=1 << context.stored, launches=kernels)
 
     def walk(self, total: int, size: int, lead: int = 0, sequence: tuple[int, ...] = ()) -> Iterator[Walk]:
         """Open a loop over each segment of a dimension in turn; ``sequence`` are its tiles in another order."""

@@ -17,7 +17,7 @@ class VectorLowering:
 
     def __init__(self, context: Context, task: Task, shape: VectorShape, tiling: VectorTiling) -> None:
         self.context, self.task, self.shape, self.tiling = context, task, shape, tiling
-        self.nest = Nest(context, task.depends)
+        self.nest = Nest(context, task)
         self.layout = VectorLayout(context.tile, shape)
         name, whole, memory = task.operator.name, task.operator, context.memory
         assert isinstance(whole, Vector)

@@ -14,6 +14,7 @@ from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.layout import MOST_SPLIT, bank_line, is_power, row_unit, sums_lines, sums_pitch
 from siliconloom.arch.pim import PimTile
 from siliconloom.arch.tile import NpuTile, SystolicTile
+from siliconloom.arch.vector import VectorFunction, vector_cost
 
 LOCAL_BITS = word.LOCAL_BITS
 """Bits of a local byte address."""
@@ -202,6 +203,17 @@ def without_circuit(chip: Chip) -> str | None:
         return "a decompressor of weights (tile.dma.decompression)"
     if isinstance(chip.tile, NpuTile | SystolicTile) and chip.tile.array.sparsity is not None:
         return "sparse weights (tile.array.sparsity)"
+    if isinstance(chip.tile, NpuTile | SystolicTile) and chip.tile.array.load_port == "shared":
+        return "one port for both operands of the array (tile.array.load_port)"
+    if isinstance(chip.tile, NpuTile):
+        vector, dtype = chip.tile.vector, chip.tile.parameter_format
+        if vector.sublanes > 1:
+            return f"{vector.sublanes} rows to a slot of the vector unit (tile.vector.sublanes)"
+        other = next((each for each in VectorFunction if vector.cost_of(each, dtype) != vector_cost(each, dtype)), None)
+        if other is not None:
+            return f"a cost of {other} that is not its circuit's (tile.vector.costs.{other})"
+        if chip.tile.sequencer.launch_cycles:
+            return "operators that are launched one after the other (tile.sequencer.launch_cycles)"
     return None
 
 

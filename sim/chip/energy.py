@@ -54,7 +54,7 @@ def standing_power(chip: Chip) -> dict[str, float]:
         wide = (tile.vector.format or operand).accumulator
         transistors += logic.vector
         transistors += (tile.scratchpad.capacity + tile.accumulator.capacity) * SRAM_BYTE_TRANSISTORS
-        work += tile.vector.lanes * technology.mac(wide)
+        work += tile.vector.slot * technology.mac(wide)
     watts["static"] = chip.tile_count * transistors * technology.transistor
     watts["clock"] = chip.tile_count * work * chip.clock * CLOCK_SHARE / (1 - CLOCK_SHARE)
     for memory in chip.memory.values():

@@ -275,8 +275,9 @@ def _outcome(
     rows, clock, executions = tables.instructions, state.clock, state.executions
     cycles, operators = int(clock[CYCLES]), len(program.operators)
     opcode, unit, operator = (rows[:, COLUMNS[name]] for name in ("opcode", "unit", "operator"))
+    product, barrier = opcode == Opcode.MATMUL, opcode == Opcode.BARRIER  # launching a program is no unit's work
     work = executions * np.where(
-        opcode == Opcode.MATMUL, rows[:, COLUMNS["stream"]] * rows[:, COLUMNS["folds"]], rows[:, COLUMNS["duration"]]
+        product, rows[:, COLUMNS["stream"]] * rows[:, COLUMNS["folds"]], rows[:, COLUMNS["duration"]] * ~barrier
     )
     operator_busy = np.zeros((operators, UNITS), np.int64)
     np.add.at(operator_busy, (operator, unit), work)
@@ -341,7 +342,7 @@ def _held(tables: Tables, executions: Int, operators: int, output_stationary: bo
     if output_stationary:
         last = np.maximum(last, tables.constants.array_rows)
     cycles = (
-        np.where(tables.constants.engines >> unit & 1, column["duration"], 0),
+        np.where(tables.constants.engines >> unit & (column["opcode"] != Opcode.BARRIER), column["duration"], 0),
         *(np.where(unit == each, column["duration"], 0) for each in Unit if each not in overlapped),
         np.where(product, column["advance"] + last, 0),
         np.where(product, column["stationary"], 0),

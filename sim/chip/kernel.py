@@ -287,9 +287,10 @@ def _execute(machine: TileMachine, wishes: Wishes, state: State, unit: Any, star
     latest, cause = _take_tokens(machine, state, table[i, _WAIT] | (table[i, _FIRST_WAIT] if first else 0))
     if barrier:
         begin = start
-        done = max(start + BARRIER, state.unit[DONE_AT, unit] + 1)
-        consumed = max(start + BARRIER, state.unit[CONSUMED, unit] + 1)
-        state.unit[ACCOUNTED, unit] = max(before, start)
+        launched = start + table[i, _DURATION]
+        done = max(start + BARRIER, launched, state.unit[DONE_AT, unit] + 1)
+        consumed = max(start + BARRIER, launched, state.unit[CONSUMED, unit] + 1)
+        state.unit[ACCOUNTED, unit] = max(before, launched)
     elif unit == _MATMUL:
         begin, consumed, done = _multiply(machine, state, i, start)
     else:
@@ -314,6 +315,11 @@ def _execute(machine: TileMachine, wishes: Wishes, state: State, unit: Any, star
     state.unit[DONE_AT, unit] = max(state.unit[DONE_AT, unit], done)
     state.unit[CONSUMED, unit] = max(state.unit[CONSUMED, unit], consumed)
     state.unit[READY, unit] = start + constants.pop
+    if barrier and table[i, _DURATION]:  # the next load waits until the operator's program has been launched
+        launched = start + table[i, _DURATION]
+        state.unit[FREE, unit] = launched
+        state.stalls[unit, _S_INSTRUCTION] += launched - start
+        _credit(state, table[i, _OPERATOR], start, launched, 0)
     fits = _give_tokens(state, table[i, _RELEASE], consumed)
     fits = _give_tokens(state, table[i, _POST] | (table[i, _LAST_POST] if last else 0), done) and fits
     _leave_queue(constants.queue_depth, state, unit, start)
@@ -399,8 +405,10 @@ def _multiply(machine: TileMachine, state: State, i: Any, start: Any) -> Any:
         swap = max(loaded, clock[STREAM_FREE] - 1)
         begin = swap + 1
         load_free = swap + table[i, _ADVANCE]
-        clock[LOAD_FREE] = load_free
         consumed = load_free + stream + 1
+        if constants.shared_port:
+            load_free = consumed
+        clock[LOAD_FREE] = load_free
         done = consumed + constants.output_latency + table[i, _COMPLETION]
         state.stalls[_MATMUL, _S_LOAD] += consumed - begin - work
         state.unit[FREE, _MATMUL] = load_free + constants.loader_gap

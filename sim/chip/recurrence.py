@@ -101,7 +101,7 @@ ROWS_AFTER, FOLDS_AFTER = MORE + 4, MORE + 5
 _COLUMNS = MORE + 6
 
 IDLE = frozenset((Opcode.LOOP, Opcode.NEXT, Opcode.BARRIER, Opcode.END))
-"""Instructions that give an operator no work."""
+"""Instructions that give an operator no work, but for barriers that launch its program."""
 
 END, OPERATOR_LOW, OPERATOR_HIGH, FIRST_LEVELS, LAST_LEVELS = range(5)
 """Rows of `find_loops`."""
@@ -144,16 +144,16 @@ def find_loops(tables: Tables) -> Any:
     Rows: its last instruction; lowest and highest operator that does work inside; loop levels that instructions inside
     have a ``first`` and a ``last`` predicate on.
     """
-    columns = [COLUMNS[name] for name in ("opcode", "operator", "first", "last")]
+    columns = [COLUMNS[name] for name in ("opcode", "operator", "first", "last", "duration")]
     rows = tables.instructions[:, columns].tolist()
     found = np.full((5, max(len(rows), 1)), -1, np.int64)
     # of each open loop: where it begins, operators inside that do work, operators inside, both predicates
     opened: list[list[Any]] = [[0, [], [], 0, 0]]
-    for pc, (opcode, operator, first, last) in enumerate(rows):
+    for pc, (opcode, operator, first, last, duration) in enumerate(rows):
         if opcode == Opcode.LOOP:
             opened.append([pc, [], [], 0, 0])
         inner = opened[-1]
-        if opcode not in IDLE:
+        if opcode not in IDLE or duration:
             inner[1].append(operator)
         inner[2].append(operator)
         inner[3] |= first

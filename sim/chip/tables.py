@@ -20,7 +20,7 @@ from siliconloom.arch.timing import INPUT_SLICE, LOADER_GAP, OPERAND_LATENCY, QU
 from siliconloom.arch.word import LEVELS, SEMAPHORES
 from siliconloom.sim.chip.levels import instruction_levels
 from siliconloom.sim.chip.opcodes import TIMINGS, Counter, Int, Timing, Work
-from siliconloom.sim.timing.units import fetch_cycles
+from siliconloom.sim.timing.units import fetch_cycles, launch_cycles
 
 
 class Stall(IntEnum):
@@ -64,6 +64,11 @@ UNTIMED = frozenset((Opcode.END, Opcode.LOOP, Opcode.NEXT, Opcode.BARRIER))
 """Instructions that no unit works on."""
 
 
+def launches(instruction: Instruction) -> bool:
+    """Whether an instruction launches an operator's programs, ``m`` of them: a barrier of what loads its operands."""
+    return instruction.opcode is Opcode.BARRIER and instruction.unit is Unit.LOAD and instruction.m > 0
+
+
 class UnitConstants(NamedTuple):
     """Timing constants of a tile, which the kernel reads by name."""
 
@@ -75,6 +80,8 @@ class UnitConstants(NamedTuple):
     operand_latency: int
     output_stationary: int
     """1 or 0."""
+    shared_port: int
+    """1 or 0: both operands enter the array at one port."""
     pop: int
     refill: int
     loader_gap: int
@@ -159,7 +166,9 @@ class Timer:
         timed = list[tuple[Instruction, int, int]]()
         for instruction, working in zip(program.instructions, workings, strict=True):
             plain.append(PLAIN(instruction))
-            key = None if instruction.opcode in UNTIMED else (*ASKED(instruction), working)
+            key = (
+                None if instruction.opcode in UNTIMED and not launches(instruction) else (*ASKED(instruction), working)
+            )
             number = numbers.setdefault(key, len(timed))
             if number == len(timed):
                 timed.append((instruction, working, 0))
@@ -188,6 +197,9 @@ class Timer:
         return known[1]
 
     def _timed(self, instruction: Instruction, working: int, level: int) -> tuple[int, ...]:
+        if launches(instruction) and isinstance(self.tile, NpuTile):
+            held = launch_cycles(self.chip, instruction.m)
+            return tuple(held if name == "duration" else 0 for name in TIMED_COLUMNS)
         if instruction.opcode in UNTIMED:
             return NO_TIME
         key = (*ASKED(instruction), working, level)
@@ -235,6 +247,7 @@ def constants_of(chip: Chip, tile: SystolicTile | NpuTile) -> UnitConstants:
             output_latency=array.output_latency,
             operand_latency=INPUT_SLICE,
             output_stationary=stationary,
+            shared_port=int(array.load_port == "shared"),
             pop=0,
             refill=0,
             loader_gap=-(2**40),
@@ -252,6 +265,7 @@ def constants_of(chip: Chip, tile: SystolicTile | NpuTile) -> UnitConstants:
         output_latency=array.output_latency,
         operand_latency=OPERAND_LATENCY,
         output_stationary=stationary,
+        shared_port=int(array.load_port == "shared"),
         pop=QUEUE_POP,
         refill=QUEUE_REFILL,
         loader_gap=0 if stationary else LOADER_GAP,

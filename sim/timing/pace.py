@@ -30,6 +30,10 @@ def matmul_pace(array: SystolicArray, m: Int, n: Int, k: Int, packing: Packing |
         return apart
     outer, beats = (n, m) if array.dataflow == "weight_stationary" else (m, n)
     load, k = loads(array, k, packing), np.asarray(worked_rows(array, k, packing))
+    if array.load_port == "shared":
+        folds = -(-outer // cols) * -(-k // rows)
+        alone: Int = folds * (beats + 1) + -(-outer // cols) * load.beats + LOADER_GAP + OPERAND_LATENCY
+        return alone
     paced: Int = -(-outer // cols) * (
         load.few * np.maximum(load.short, beats)
         + load.many * np.maximum(load.long, beats)
@@ -45,6 +49,8 @@ def product_pace(array: SystolicArray, m: int, n: int, k: int, packing: Packing 
     run = gemm_run(array, m, n, k, packing)
     if array.dataflow == "output_stationary":
         return run.advance + max(k + OPERAND_LATENCY, array.rows)
+    if array.load_port == "shared":
+        return run.advance + run.stream_beats + 1 + run.first_load + LOADER_GAP + OPERAND_LATENCY
     return run.advance + max(run.stream_beats, run.first_load + LOADER_GAP + OPERAND_LATENCY)
 
 

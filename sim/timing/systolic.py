@@ -11,10 +11,12 @@ row to row (one, and those of the adder's registers):
   them active, at the earliest the cycle after the last load beat and in the cycle in which the previous fold's last
   moving beat fires; moving beats fire from the cycle after the swap; the next fold's load may fire from the swap on.
   A beat that fires in cycle f leaves the array in cycle f + R h + C - 1 + s.
+  Where both operands enter at one port (``load_port: shared``) the next fold's load fires behind the last moving beat.
 - Output stationary: both operands' beats fire together; last beats of successive folds are at least R cycles apart
   (the drain chain moves one row per cycle); the first output row leaves R + C - 1 + s cycles after the last beat.
 
-So a run of full folds advances by max(T, R/p), or max(T, R), per fold and fills once.
+So a run of full folds advances by max(T, R/p), by T + 1 + R/p at a shared port, or by max(T, R), per fold and fills
+once.
 """
 
 from __future__ import annotations
@@ -78,8 +80,8 @@ class ArrayTimeline:
             return FoldTimes(first, last, first_output, last + self.output_latency + run.output_beats - 1)
         swap = max(max(ready, self.load_free) + run.first_load, self.stream_free - 1)
         first, last = swap + 1, swap + run.advance + run.stream_beats
-        self.load_free = swap + run.advance
         self.stream_free = last + 1
+        self.load_free = self.stream_free if self.array.load_port == "shared" else swap + run.advance
         return FoldTimes(first, last, first + self.output_latency, last + self.output_latency)
 
     def fold(self, fold: Fold, ready: int) -> FoldTimes:
@@ -93,9 +95,9 @@ class ArrayTimeline:
             return FoldTimes(first, last, output, output + fold.output_beats - 1)
         load_start = max(ready, self.load_free)
         swap = max(load_start + fold.load_beats, self.stream_free - 1)
-        self.load_free = swap
         first, last = swap + 1, swap + fold.stream_beats
         self.stream_free = last + 1
+        self.load_free = self.stream_free if self.array.load_port == "shared" else swap
         return FoldTimes(first, last, first + self.output_latency, last + self.output_latency)
 
 
@@ -138,11 +140,14 @@ def gemm_run(array: SystolicArray, m: int, n: int, k: int, packing: Packing | No
     panels, rest = -(-outer // cols), k % rows
     paced = load.few * max(load.short, beats) + load.many * max(load.long, beats)
     paced = panels * (paced + (max(load.rest, beats) if rest else 0))
+    folds, advance = panels * (k // rows + (rest > 0)), paced - max(load.first, beats)
+    if array.load_port == "shared":
+        advance = (folds - 1) * (beats + 1) + panels * load.beats - load.first
     return FoldRun(
         first_load=load.first,
         stream_beats=beats,
-        folds=panels * (k // rows + (rest > 0)),
-        advance=paced - max(load.first, beats),
+        folds=folds,
+        advance=advance,
         output_beats=beats,
         stationary_beats=panels * load.beats,
     )

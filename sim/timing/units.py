@@ -12,7 +12,7 @@ from siliconloom.arch.description import INTERVAL_ONE, Chip
 from siliconloom.arch.memory import Memory
 from siliconloom.arch.tile import NpuTile, VectorUnit
 from siliconloom.arch.timing import FETCH_START, VECTOR_START
-from siliconloom.arch.vector import Count, VectorFunction, vector_cost
+from siliconloom.arch.vector import Count, VectorFunction
 from siliconloom.arch.word import WORD_BYTES
 
 
@@ -28,11 +28,13 @@ def vector_cycles(
 
     A row function makes each pass over all rows before the next, so it waits for the pipeline once per reduction and
     once at the end. One that recurs makes all slots of a row before those of the next, which wait for their results.
+    A slot has several rows (`VectorUnit.sublanes`) but where one goes on from the row before it.
     """
-    cost = vector_cost(function, dtype)
+    cost = unit.cost_of(function, dtype)
     blocks, rounds = -(-cols // unit.lanes), cost.rounds(cols, inputs)
-    row = blocks * (cost.slot_cycles(unit.lanes, inputs) + rounds)
-    slots = (_largest(row, unit.latency) if cost.recurs else row) * rows + blocks * cost.setup
+    row = blocks * (cost.slot_cycles(unit.lanes, inputs) + rounds) + cost.row_cycles
+    groups = rows if cost.recurs else -(-rows // unit.sublanes)
+    slots = (_largest(row, unit.latency) if cost.recurs else row) * groups + blocks * cost.setup
     if cost.serial:
         slots = blocks * cost.serial_slots(rows, unit.lanes, unit.together)
     lines = cost.once_lines(unit.lanes) + cost.index_lines(unit.lanes) * rows
@@ -123,6 +125,17 @@ def _largest(a: Count, b: int) -> Count:
     return np.maximum(a, b)
 
 
+def launch_cycles(chip: Chip, kernels: int) -> int:
+    """Cycles from all results before an operator being in memory to its first load, where it has so many programs.
+
+    Each of them is launched, and begins when what the one before it has left is in memory and read from there: twice
+    the memory's latency. What it moves is counted as the operator's, and no more.
+    """
+    assert isinstance(chip.tile, NpuTile)
+    launch = chip.tile.sequencer.launch_cycles
+    return kernels * launch + 2 * (kernels - 1) * chip.cycles(chip.nearest.latency) if launch else 0
+
+
 def fetch_cycles(chip: Chip) -> tuple[int, int]:
     """Cycle in which the first instruction can be dispatched, and cycles between instructions, while fetching.
 
@@ -131,4 +144,6 @@ def fetch_cycles(chip: Chip) -> tuple[int, int]:
     """
     assert isinstance(chip.tile, NpuTile)
     beats = -(-WORD_BYTES // min(chip.tile.dma.bytes_per_cycle, chip.tile.dma.port_bytes))
+    if chip.tile.sequencer.launch_cycles:  # launching an operator's program has fetched it
+        return FETCH_START, beats
     return FETCH_START + chip.cycles(chip.nearest.latency), beats

@@ -108,6 +108,13 @@ operators:
   - {name: joined, kind: add, rows: 16, cols: 24}
   - {name: chances, kind: softmax, rows: 16, cols: 24, reads: [joined]}
 """,
+    "attention.yaml": """
+kind: operators
+name: attention
+precision: int8
+operators:
+  - {name: attention, kind: attention, heads: 4, kv_heads: 2, queries: 16, keys: 16, head_dim: 8}
+""",
     "exported.yaml": """
 kind: onnx
 name: exported
@@ -341,6 +348,7 @@ BASES: dict[str, Callable[[Sets], Any]] = {
     "gemms": command("workload gemms.yaml"),
     "images": command("workload images.yaml"),
     "operators": command("workload operators.yaml"),
+    "attention": command("workload attention.yaml"),
     "operators run": command("sim npu-edge-int8 operators.yaml"),
     "prefill": command("workload model.yaml"),
     "mixture": command("workload mixtral-8x7b --set workload.layers=1"),

@@ -19,16 +19,29 @@ ROWS = (
         "links.out.count!2 tiles_join!true clock!20GHz",
     ),
     ("Chip", "joined", "", "tiles_join=false"),
+    ("Chip", "edge", "", "attention=separate"),
     (
         "SystolicArray",
         "edge",
         "tile.array.",
         "rows=8 cols=8 load_rows=1&tile.array.dataflow=output_stationary operands=[int8,bf16] multiply_stages=3 "
-        "add_stages=2 load_rows=1 load_rows!3",
+        "add_stages=2 load_rows=1 load_rows!3 load_port=shared",
     ),
     ("Scratchpad", "edge", "tile.scratchpad.", "capacity=64KiB banks=4"),
     ("Accumulator", "edge", "tile.accumulator.", "capacity=16KiB"),
-    ("VectorUnit", "edge", "tile.vector.", "lanes=8 latency=40 transpose_rows=16 transpose_rows!3"),
+    (
+        "VectorUnit",
+        "edge",
+        "tile.vector.",
+        "lanes=8 latency=40 transpose_rows=16 transpose_rows!3 sublanes=2 costs={softmax:{passes:9}} "
+        "costs!{hardmax:{passes:9}} costs!{transpose:{passes:9}}",
+    ),
+    (
+        "FunctionCost",
+        "edge",
+        "tile.vector.costs.softmax.",
+        "passes=9 row_cycles=99 passes=2&tile.sequencer.launch_cycles=99&tile.vector.costs.softmax.kernels=3",
+    ),
     ("VectorUnit", "packed elements", "tile.vector.", "format=null"),
     ("SystolicArray", "packed", "tile.array.", "weights!null"),
     ("SystolicArray", "kept", "tile.array.", "cache!bf16 cache!int8"),
@@ -40,7 +53,12 @@ ROWS = (
     ("SystolicArray", "npu rtl", "tile.array.", "dataflow=input_stationary"),
     ("Dma", "compressed", "tile.dma.", "decompression=1"),
     ("Dma", "npu rtl", "tile.dma.", "port_bytes=32 id_bits=8"),
-    ("Sequencer", "edge", "tile.sequencer.", "issue_cycles=60 loop_cycles=60 queue_depth=1 program_words!8"),
+    (
+        "Sequencer",
+        "edge",
+        "tile.sequencer.",
+        "issue_cycles=60 loop_cycles=60 queue_depth=1 program_words!8 launch_cycles=99",
+    ),
     ("Sequencer", "npu rtl", "tile.sequencer.", "program_words=512"),
     (
         "Memory",
@@ -264,6 +282,13 @@ ROWS = (
         "operators",
         "operators.2.",
         "name=other m=8 n=8 k=8 bias=true repeat=4 precision=bf16 block=some reads!pixels",
+    ),
+    (
+        "AttentionEntry",
+        "attention",
+        "operators.0.",
+        "name=other heads=8 kv_heads=4 kv_heads!3 queries=8 keys=24 head_dim=16 causal=true repeat=2 precision=bf16 "
+        "block=some reads!none",
     ),
     (
         "VectorEntry",

@@ -47,15 +47,24 @@ def chips(draw):
                     "multiply_stages": draw(st.integers(0, 2)),
                     "add_stages": draw(st.integers(0, 2)) if dataflow != "output_stationary" else 0,
                     "load_rows": load_rows,
+                    "load_port": "own" if dataflow == "output_stationary" else draw(st.sampled_from(["own", "shared"])),
                 },
                 "scratchpad": {"capacity": "16 KiB"},
                 "accumulator": {"capacity": "4 KiB"},
-                "vector": {"lanes": draw(st.integers(1, 8)), "latency": draw(st.integers(1, 5))},
+                "vector": {
+                    "lanes": draw(st.integers(1, 8)),
+                    "sublanes": draw(st.sampled_from([1, 1, 2, 4])),
+                    "latency": draw(st.integers(1, 5)),
+                    "costs": draw(
+                        st.sampled_from([{}, {"softmax": {"passes": 7, "row_cycles": 3}, "add": {"passes": 2}}])
+                    ),
+                },
                 "dma": {"bytes_per_cycle": draw(st.sampled_from([8, 64])), "outstanding": draw(st.integers(1, 6))},
                 "sequencer": {
                     "issue_cycles": draw(st.integers(1, 4)),
                     "loop_cycles": draw(st.integers(1, 2)),
                     "queue_depth": draw(st.integers(1, 4)),
+                    "launch_cycles": draw(st.sampled_from([0, 0, 5, 40])),
                 },
             },
             "memory": {name: draw(memories(capacity)) for name, capacity in levels},

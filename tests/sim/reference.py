@@ -127,7 +127,8 @@ class Reference:
         self.port_free = self.cycles = self.now = 0
         self.log: list[tuple[int, int, int]] = []
         dma, nearest = chip.tile.dma, next(iter(chip.memory.values()))
-        fetch_first = FETCHED + self.clocks(nearest.latency)
+        self.launch, self.trip = chip.tile.sequencer.launch_cycles, self.clocks(nearest.latency)
+        fetch_first = FETCHED + (0 if self.launch else self.trip)
         fetch_interval = math.ceil(Fraction(WORD_BYTES, min(dma.bytes_per_cycle, dma.port_bytes)))
         todo = steps(program)
 
@@ -207,7 +208,11 @@ class Reference:
         entry = worker.queue.popleft()
         i, now = entry.instruction, self.now
         if entry.is_barrier:
-            consumed, done = now + BARRIER, now + BARRIER
+            # program after program: each is launched, and between two of them a result goes to memory and back
+            between = 2 * self.trip * (i.m - 1)
+            launch = i.m * self.launch + between if self.launch and unit == Unit.LOAD and i.m else 0
+            consumed = done = now + max(BARRIER, launch)
+            worker.free = max(worker.free, now + launch)
         elif unit == Unit.MATMUL:
             consumed, left, loader_free = self.array.multiply(i.m, i.n, i.k, now + OPERANDS_ENTER)
             done = left + SUMS_WRITTEN
@@ -250,12 +255,18 @@ class Reference:
         return math.ceil(Fraction(picoseconds * self.chip.clock, 10**12))
 
     def vector_cycles(self, i):
-        """One to begin, parameters read once, then block by block of columns; a wait for each reduction and the end."""
+        """One to begin, parameters read once, then block by block of columns; a wait for each reduction and the end.
+
+        Rows come in groups of ``sublanes``; functions take what a description says of them, where it does.
+        """
         lanes, latency = self.tile.vector.lanes, self.tile.vector.latency
         blocks = math.ceil(i.n / lanes)
         if i.function == "transpose":  # one element a cycle
             return 1 + blocks * i.m * lanes + latency
         passes, reductions, lines, once = VECTOR_FUNCTIONS[i.function]
+        stated, groups = self.tile.vector.costs.get(i.function), math.ceil(i.m / self.tile.vector.sublanes)
+        if stated is not None and stated.passes is not None:
+            passes = stated.passes
         if i.function == "top_k" and i.k < i.n:  # a pass for each that is found
             passes, reductions = passes + i.k, reductions + i.k
         if i.function == "combine":  # a row of each operand
@@ -263,8 +274,8 @@ class Reference:
         index = math.ceil(4 / lanes) * i.m if i.function == "argmax" else 0
         cycles = 1 + sum(math.ceil(size / lanes) for size in once) + (reductions + 1) * latency + index
         for _ in range(blocks):
-            cycles += lines + passes * i.m
-        return cycles
+            cycles += lines + passes * groups
+        return cycles + (stated.row_cycles * groups if stated is not None else 0)
 
     def port_cycles(self, memory, i):
         """Rows one after the other, in whole accesses; time follows bytes, at the tile's share of the memory.
@@ -300,6 +311,7 @@ class Array:
             array.load_rows,
             array.rows * (1 + array.add_stages) + array.cols - 1 + array.multiply_stages,
         )
+        self.shared = array.load_port == "shared"
         self.loader_free = 0
         """First cycle in which the shadow takes a beat."""
         self.moved = -1
@@ -321,8 +333,8 @@ class Array:
                     waiting -= self.load_rows
                     cycle += 1
                 swap = max(cycle, self.moved)
-                self.loader_free = swap
                 entered = self.moved = swap + beats
+                self.loader_free = entered + 1 if self.shared else swap
                 left -= self.rows
         return entered + 1, entered + self.through, self.loader_free
 

@@ -3,7 +3,6 @@
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.opcodes import Opcode
 from siliconloom.arch.scaled import keeps_scales
-from siliconloom.arch.vector import vector_cost
 from siliconloom.sim.chip.opcodes import TIMINGS, Counter, Timing, Work
 from siliconloom.sim.timing.units import vector_cycles
 
@@ -15,7 +14,7 @@ def _times(work: Work) -> dict[str, int]:
 
 def _counts(work: Work) -> dict[Counter, int]:
     i = work.instruction
-    cost, elements, spec = vector_cost(i.function, work.npu.parameter_format), i.m * i.n, i.function.spec
+    cost, elements, spec = work.npu.vector.cost_of(i.function, work.npu.parameter_format), i.m * i.n, i.function.spec
     # elsewhere k is no number of operands
     inputs = 1 if cost.chooses or (spec.epsilon and not i.dtype.is_integer) else i.k
     passes = (i.k if cost.weighs else cost.passes) + cost.rounds(i.n, i.k)

@@ -22,7 +22,7 @@ from siliconloom.arch import Chip
 from siliconloom.arch.pim import Command, MacroKind, check_macro
 from siliconloom.arch.system import Policy
 from siliconloom.arch.tile import NpuTile
-from siliconloom.arch.vector import VectorFunction, vector_cost
+from siliconloom.arch.vector import VectorFunction
 from siliconloom.evaluate.channels import channel_run, products, row_stream
 from siliconloom.evaluate.chip import Simulation
 from siliconloom.evaluate.chip_machine import ChipMachine
@@ -146,7 +146,7 @@ class PimLayers:
         """One layer's attention of some sequences in all channels, beside reads of so many bytes over some cycles."""
         pim, tile = self.pim, self.tile
         head, dealt = self._dealt(contexts)
-        share = max(tile.vector.lanes * self.chip.tile_count // pim.channels, 1)
+        share = max(tile.vector.slot * self.chip.tile_count // pim.channels, 1)
         rows = -(-read_bytes // (pim.channels * pim.dram.organization.row_bytes))
         found = Channels(0, 0, np.zeros(len(Command), np.int64))
         for part in dealt:
@@ -169,7 +169,7 @@ class PimLayers:
     def _macros(self, contexts: tuple[int, ...], head: Head, lanes: int) -> Int:
         """Macros of one channel, its softmax on ``lanes`` lanes of the vector unit."""
         if (contexts, head) not in self._tables:
-            passes, latency = vector_cost(VectorFunction.SOFTMAX).passes, self.tile.vector.latency
+            passes, latency = self.tile.vector.cost_of(VectorFunction.SOFTMAX).passes, self.tile.vector.latency
             waits = [passes * -(-head.heads * c // lanes) + latency for c in contexts]
             macros = attention_macros(self.pim, head, contexts, waits)
             for macro in macros:

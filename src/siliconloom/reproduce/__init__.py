@@ -16,6 +16,7 @@ CARDS = {
     "splitwise": "siliconloom.reproduce.splitwise",
     "hydragen": "siliconloom.reproduce.hydragen",
     "dfloat11": "siliconloom.reproduce.dfloat11",
+    "tpuv3": "siliconloom.reproduce.tpuv3",
     "exflow": "siliconloom.reproduce.exflow",
     "flux-comet": "siliconloom.reproduce.flux_comet",
     "fusemax": "siliconloom.reproduce.fusemax",
