@@ -6,7 +6,7 @@ after it was taken on, and it is complete two cycles after its last command went
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from amaranth import Array, Cat, Const, Module, Mux, Signal
 from amaranth.hdl import Value
@@ -44,14 +44,6 @@ def channel_pins(geometry: Geometry) -> dict[str, Any]:
     """What leaves the tile for the channel's DRAM array, and comes from it, as `PimCircuit` has it."""
     g = channel_geometry(geometry)
     return PimCircuit.array_ports(g)
-
-
-class Walk(NamedTuple):
-    """Rows of bursts in the scratchpad: those that are left, bursts of a row, the address of the next one."""
-
-    rows: Signal
-    address: Signal
-    step: Value
 
 
 class ChannelUnit(Circuit):

@@ -80,7 +80,7 @@ class TileChannel:
         return int(max(times[LAST].max(), times[DONE].max())) + PIM_END - start
 
 
-class ChannelRun:
+class ChannelDriver:
     """A program's work for the channel beside its tile, in order, as the event kernel asks for it.
 
     Parameters

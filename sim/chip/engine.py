@@ -16,7 +16,7 @@ from siliconloom.arch.listing import disassemble
 from siliconloom.arch.machine_code import FixedArgument
 from siliconloom.arch.opcodes import memory_units
 from siliconloom.arch.tile import NpuTile
-from siliconloom.sim.chip.channel import ChannelRun, drives_channel
+from siliconloom.sim.chip.channel import ChannelDriver, drives_channel
 from siliconloom.sim.chip.levels import level_traffic
 from siliconloom.sim.chip.state import (
     CYCLES,
@@ -163,7 +163,7 @@ def run(
     def go_on(budget: int) -> int:
         return int(kernel.run(machine, wishes, snapshots, state, budget))
 
-    channel = ChannelRun(program, chip, log=commands is not None) if drives_channel(program) else None
+    channel = ChannelDriver(program, chip, log=commands is not None) if drives_channel(program) else None
     if channel is not None:
         wishes = wishes._replace(jumps=False)
     go_on(0)  # loads the machine code, or compiles it; that is not the simulation's time
@@ -228,7 +228,7 @@ class Stopwatch:
         machine = TileMachine(tables.instructions, tables.causes, tables.constants, loops)
         fast.empty(self._snapshots.value)
         status = kernel.RUNNING
-        channel = ChannelRun(program, self.chip) if drives_channel(program) else None
+        channel = ChannelDriver(program, self.chip) if drives_channel(program) else None
         wishes = self._wishes if channel is None else self._in_full
         while status in (kernel.RUNNING, kernel.ASKING):
             if status == kernel.ASKING:
@@ -270,7 +270,7 @@ def program_events(tables: Tables) -> int:
 
 
 def _outcome(
-    program: Program, chip: Chip, tables: Tables, state: State, wall: float, channel: ChannelRun | None = None
+    program: Program, chip: Chip, tables: Tables, state: State, wall: float, channel: ChannelDriver | None = None
 ) -> Run:
     rows, clock, executions = tables.instructions, state.clock, state.executions
     cycles, operators = int(clock[CYCLES]), len(program.operators)
