@@ -251,9 +251,7 @@ def _outcome(program: Program, chip: Chip, tables: Tables, state: State, wall: f
     rows, clock, executions = tables.instructions, state.clock, state.executions
     cycles, operators = int(clock[CYCLES]), len(program.operators)
     opcode, unit, operator = (rows[:, COLUMNS[name]] for name in ("opcode", "unit", "operator"))
-    work = executions * np.where(
-        opcode == Opcode.MATMUL, rows[:, COLUMNS["stream"]] * rows[:, COLUMNS["folds"]], rows[:, COLUMNS["duration"]]
-    )
+    work = executions * np.where(opcode == Opcode.MATMUL, rows[:, COLUMNS["work"]], rows[:, COLUMNS["duration"]])
     operator_busy = np.zeros((operators, UNITS), np.int64)
     np.add.at(operator_busy, (operator, unit), work)
     busy = operator_busy.sum(axis=0)
