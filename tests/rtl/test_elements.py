@@ -5,11 +5,16 @@ import re
 
 import numpy as np
 import pytest
+from amaranth import Cat, Const, Mux, Signal
+from amaranth.lib.wiring import In, Out
 from msgspec.structs import replace
 
-from siliconloom.arch import load_chip
+from siliconloom.arch import SystolicArray, load_chip
 from siliconloom.arch.digits import beat_steps
+from siliconloom.rtl.array.elements import arithmetic_of
 from siliconloom.rtl.array.folds import ArrayProduct, FoldCase, operands
+from siliconloom.rtl.formal import Monitor, check, prove
+from siliconloom.rtl.library import Library
 from siliconloom.verification.array import random_cases, scheduled
 from tests.arch.test_digits import PUBLISHED
 from tests.rtl.test_parity import failures, need, run
@@ -89,3 +94,80 @@ def test_the_slowest_operand_of_a_beat_decides():
     array = load_chip("systolic-os-8", [("tile.array.element", "digit_serial"), ("tile.array.depth", "2")]).tile.array
     a = np.array([[0, 0, 4, 1, 7], [0, 0, 1, 2, 127]])
     assert beat_steps(array, a).tolist() == [1, 1, 2]
+
+
+class SumContract(Monitor):
+    """Any state, resolved, and the products of any operands: the next state is resolved to their sum."""
+
+    def __init__(self, array):
+        self.array, self.arithmetic = array, arithmetic_of(array)
+        ports = {"state": In(self.arithmetic.state_bits), "a": In(self.arithmetic.a_bits)}
+        ports |= {"b": In(self.arithmetic.b_bits), "assert_sum": Out(1), "assume_code": Out(1), "cover_less": Out(1)}
+        super().__init__(Library("proof"), f"proof_{array.element}", ports, reset=True)
+
+    def elaborate(self, platform):
+        m = self.module()
+        own, en = self.arithmetic, Const(1, 1)
+        following = Signal(own.state_bits)
+        m.d.comb += following.eq(self.next(own.added(m, en, self.state, own.product(m, en, self.a, self.b))))
+        before, after = (self.resolved(own, each) for each in (self.state, following))
+        wanted = (before + self.products(m, own))[: own.sum_bits]
+        m.d.comb += [self.assert_sum.eq(after == wanted), self.cover_less.eq(wanted[-1])]
+        return m
+
+    def next(self, state):
+        return state
+
+    def resolved(self, own, state):
+        """The sum that a state is, by definition."""
+        weights = range(own.digits) if self.array.element == "compressor" else range(1)
+        total, at = Const(0, own.sum_bits), 0
+        for weight in weights:
+            width = own.sum_bits - 2 * weight
+            first, second = state[at : at + width], state[at + width : at + 2 * width - 1]
+            total = total + (first << 2 * weight) + (second << 2 * weight + 1)
+            at += 2 * width - 1
+        return total[: own.sum_bits]
+
+    def products(self, m, own):
+        m.d.comb += self.assume_code.eq(1)
+        if self.array.element != "digit_serial":
+            return sum(a.as_signed() * b.as_signed() for a, b in own.operands(self.a, self.b))
+        codes = [self.a[at : at + own.code_bits] for at in range(0, own.a_bits, own.code_bits)]
+        m.d.comb += self.assume_code.eq(Cat(*(~(code[0] & code[1]) for code in codes)).all())
+        made = 0
+        for lane, code in enumerate(codes):
+            once = self.b[lane * own.bits : (lane + 1) * own.bits].as_signed() << 2 * code[3:]
+            many = Mux(code[1], once << 1, Mux(code[0], once, 0))
+            made = made + Mux(code[2], -many, many)
+        return made
+
+
+class SumContractOfAWrongState(SumContract):
+    def next(self, state):
+        return state ^ (state[5] & ~state[6] & state[9])
+
+
+FORMAL = [
+    ("carry_save", "int4", 1),
+    ("digit_serial", "int4", 1),
+    ("digit_serial", "int8", 1),
+]
+
+
+def kept(element, operands, depth):
+    fields = {"dataflow": "output_stationary", "operands": (operands,), "multiply_stages": 0}
+    return SystolicArray(rows=1, cols=1, element=element, depth=depth, **fields)
+
+
+@pytest.mark.parametrize(("element", "operands", "depth"), FORMAL)
+def test_the_next_sum_is_proved_of_all_sums_and_operands(element, operands, depth):
+    pytest.importorskip("pyosys")
+    pytest.importorskip("z3")
+    assert prove(SumContract(kept(element, operands, depth)), depth=2, induction=1).induction == 1
+
+
+def test_a_proof_finds_a_wrong_bit():
+    pytest.importorskip("pyosys")
+    pytest.importorskip("z3")
+    assert check(SumContractOfAWrongState(kept("carry_save", "int4", 1)), depth=2).counterexample is not None
