@@ -73,12 +73,13 @@ def element_transistors(operand: DataType, element: Element = "multiply_add", de
     Each product more has a multiplier and an adder. What sums without an adder has as many full adders, and a second
     register for a sum, or two for each weight of digits; what takes one digit a cycle has no multipliers.
     """
-    adder = adder_transistors(operand)
-    products = depth * (mac_transistors(operand) - REGISTER_TRANSISTORS * operand.accumulator.bits)
+    register = REGISTER_TRANSISTORS * operand.accumulator.bits
+    whole = mac_transistors(operand)
     if element == "digit_serial":
-        products = depth * adder
+        whole = adder_transistors(operand) + register
     sums = {"multiply_add": 1, "compressor": operand.bits}.get(element, 2)
-    return products + REGISTER_TRANSISTORS * (sums * operand.accumulator.bits + 3 * operand.bits * depth)
+    more = (depth - 1) * (whole - register) + (sums - 1) * register
+    return whole + more + 3 * depth * operand.bits * REGISTER_TRANSISTORS
 
 
 def logic_area(transistors: float, node: float) -> float:

@@ -148,11 +148,7 @@ class SumContractOfAWrongState(SumContract):
         return state ^ (state[5] & ~state[6] & state[9])
 
 
-FORMAL = [
-    ("carry_save", "int4", 1),
-    ("digit_serial", "int4", 1),
-    ("digit_serial", "int8", 1),
-]
+FORMAL = [("carry_save", "int4", 1), ("digit_serial", "int4", 1), ("digit_serial", "int8", 1)]
 
 
 def kept(element, operands, depth):
