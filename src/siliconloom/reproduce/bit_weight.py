@@ -2,8 +2,8 @@
 
 Digits are enumerated (`arch.digits`). Clocks and areas are ratios: each published pair of designs in its own
 technology, the fastest run of each that met its clock, beside our pair in ours. Ours were synthesized by ``python -m
-benchmarks.elements`` and kept; nothing here synthesizes. Published arrays have 16 x 16
-elements; our output stationary one has 8 x 8, and of the weight stationary one an element stands for all.
+benchmarks.elements`` and kept; nothing here synthesizes. Published arrays have 16 x 16 elements, ours
+8 x 8.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ DRAINED = (
     "published array grow 1.25 times, and its logic shrinks by a fifth"
 )
 REGISTERS = "our element has a drain register, which doubles, too; the published one ends at its accumulator"
-EDGES = "ours is an element alone: what an array has around its elements for two numbers a sum is left out"
 PAIRS = {
     "element": ("element", "OPT1/systolic_array_os/mac_pe", "OPT1/systolic_array_os/opt1_pe"),
     "output stationary": (
@@ -40,13 +39,13 @@ PAIRS = {
         "OPT1/systolic_array_os/array_opt1_based",
     ),
     "weight stationary": (
-        "weight stationary element",
+        "array ws",
         "OPT1/systolic_array_ws/array_mac_based",
         "OPT1/systolic_array_ws/array_opt1_based",
     ),
 }
 """Our designs but for the kind of element, and the published ones with a multiply-accumulate and with OPT1."""
-CAUSES = {"element": (ADDERS, REGISTERS), "output stationary": ("", DRAINED), "weight stationary": (ADDERS, EDGES)}
+CAUSES = {"element": (ADDERS, REGISTERS), "output stationary": ("", DRAINED), "weight stationary": (ADDERS, "")}
 """Why clock and area of a pair lie elsewhere."""
 
 
