@@ -252,9 +252,7 @@ def _outcome(program: Program, chip: Chip, tables: Tables, state: State, wall: f
     cycles, operators = int(clock[CYCLES]), len(program.operators)
     opcode, unit, operator = (rows[:, COLUMNS[name]] for name in ("opcode", "unit", "operator"))
     product, barrier = opcode == Opcode.MATMUL, opcode == Opcode.BARRIER  # launching a program is no unit's work
-    work = executions * np.where(
-        product, rows[:, COLUMNS["stream"]] * rows[:, COLUMNS["folds"]], rows[:, COLUMNS["duration"]] * ~barrier
-    )
+    work = executions * np.where(product, rows[:, COLUMNS["work"]], rows[:, COLUMNS["duration"]] * ~barrier)
     operator_busy = np.zeros((operators, UNITS), np.int64)
     np.add.at(operator_busy, (operator, unit), work)
     busy = operator_busy.sum(axis=0)
