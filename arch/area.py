@@ -25,10 +25,11 @@ import math
 
 from msgspec import Struct
 
+from siliconloom.arch.array import Element, SystolicArray
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import Chip
 from siliconloom.arch.pim import PimTile
-from siliconloom.arch.technology import NAND2_AREA, REGISTER_TRANSISTORS, mac_transistors
+from siliconloom.arch.technology import NAND2_AREA, REGISTER_TRANSISTORS, adder_transistors, mac_transistors
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.word import stored_bits
 
@@ -58,16 +59,27 @@ def logic_transistors(tile: object) -> Logic:
     """Transistors of one tile; of the arithmetic's formats the largest counts: an element holds one of that size."""
     if isinstance(tile, PimTile):
         raise AssertionError("the circuits of a memory that computes are not counted")
-    elements, operand = tile.array.rows * tile.array.cols, max(tile.array.operands, key=mac_transistors)  # type: ignore[attr-defined]
+    array: SystolicArray = tile.array  # type: ignore[attr-defined]
+    elements, operand = array.rows * array.cols, max(array.operands, key=mac_transistors)
     vector = 0.0
     if isinstance(tile, NpuTile):
         vector = tile.vector.slot * mac_transistors((tile.vector.format or operand).accumulator)
-    return Logic(elements * element_transistors(operand), vector)
+    return Logic(elements * element_transistors(operand, array.element, array.depth), vector)
 
 
-def element_transistors(operand: DataType) -> float:
-    """An element of an array: its arithmetic, two operands, the moving and the stationary one with its successor."""
-    return mac_transistors(operand) + 3 * operand.bits * REGISTER_TRANSISTORS
+def element_transistors(operand: DataType, element: Element = "multiply_add", depth: int = 1) -> float:
+    """An element of an array: its arithmetic, two operands, the moving and the stationary one with its successor.
+
+    Each product more has a multiplier and an adder. What sums without an adder has as many full adders, and a second
+    register for a sum, or two for each weight of digits; what takes one digit a cycle has no multipliers.
+    """
+    register = REGISTER_TRANSISTORS * operand.accumulator.bits
+    whole = mac_transistors(operand)
+    if element == "digit_serial":
+        whole = adder_transistors(operand) + register
+    sums = {"multiply_add": 1, "compressor": operand.bits}.get(element, 2)
+    more = (depth - 1) * (whole - register) + (sums - 1) * register
+    return whole + more + 3 * depth * operand.bits * REGISTER_TRANSISTORS
 
 
 def logic_area(transistors: float, node: float) -> float:

@@ -21,6 +21,12 @@ from siliconloom.arch.document import Description, rule_at
 
 Pattern = Literal["2of4", "block"]
 Dataflow = Literal["weight_stationary", "output_stationary", "input_stationary"]
+Element = Literal["multiply_add", "carry_save", "compressor", "digit_serial"]
+RESOLVED_BITS = 8
+"""Bits of a sum that an array of carry-save elements resolves in a cycle, where results leave it."""
+SUM_BITS, LONG_SUM_BITS = 32, 48
+"""Of a sum in whole numbers; of one of products of 32 bits, of which 2^16 are summed without a wrap: an accumulator of
+a DSP is as wide (UG579)."""
 AS_THE_DMA = "dma"
 """What ``load_rows`` may be instead of a number: see `NpuTile`."""
 LoadRows = Annotated[int, WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": AS_THE_DMA}]})]
@@ -161,6 +167,26 @@ class SystolicArray(Description):
     sparsity: SparseWeights | None = Field(
         default=None, description="zeros that the stationary operand need not store (weight stationary); specified"
     )
+    element: Element = Field(
+        default="multiply_add",
+        description="how an element sums products of whole numbers: multiply_add: a multiplier and an adder; "
+        "carry_save: the sum kept as two numbers, resolved where it leaves; compressor: two for every weight of digits "
+        "(output stationary); digit_serial: a digit of A that is not zero a cycle (output stationary)",
+    )
+    depth: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="products that an element sums per cycle (output stationary): a cube has several, a tree of "
+        "multipliers has one row, a column of elements one column",
+    )
+    operand_sigma: float | None = Field(
+        default=None,
+        gt=0,
+        le=1e6,
+        description="standard deviation of the operands A, of a rounded normal distribution, by which cycles of "
+        "digit_serial elements are expected; null: all values alike. For timing only",
+    )
 
     @field_validator("operands", "cache", mode="before")
     @classmethod
@@ -202,7 +228,26 @@ class SystolicArray(Description):
                     "weights", "a beat of weights has an even number of values", str(self.load_rows * self.cols)
                 )
         self._check_cache()
+        self._check_element()
         return self
+
+    def _check_element(self) -> None:
+        """Elements other than one multiplier and its adder are of whole numbers, and most keep their sums."""
+        stays = self.dataflow == "output_stationary"
+        if self.depth > 1 and not stays:
+            raise rule_at("depth", "several products a cycle are for output stationary arrays, 1 here", str(self.depth))
+        if self.operand_sigma is not None and self.element != "digit_serial":
+            raise rule_at("operand_sigma", "is of the operands of digit_serial elements", str(self.operand_sigma))
+        if (self.element, self.depth) == ("multiply_add", 1):
+            return
+        if self.circuit_format is None or not self.circuit_format.is_integer:
+            key = "depth" if self.element == "multiply_add" else "element"
+            rule = "elements of several products, or without a multiplier and an adder, are of whole numbers"
+            raise rule_at(key, rule, self.operands[0].value)
+        if self.element in ("compressor", "digit_serial") and not stays:
+            raise rule_at("element", f"{self.element} is for output stationary arrays", self.dataflow)
+        if self.element != "multiply_add" and self.add_stages:
+            raise rule_at("add_stages", f"a {self.element} element has no adder, 0 here", str(self.add_stages))
 
     def _check_cache(self) -> None:
         """What is kept narrower than elements is made to operands at the edge where weights enter."""
@@ -248,7 +293,33 @@ class SystolicArray(Description):
     @property
     def output_latency(self) -> int:
         """Cycles from a beat entering the array to its sums leaving it."""
-        return self.rows * self.row_hop + self.cols - 1 + self.multiply_stages
+        between = self.multiply_stages + self.recode_stages + self.resolve_stages
+        return self.rows * self.row_hop + self.cols - 1 + between
+
+    @property
+    def recode_stages(self) -> int:
+        """Cycles in which operands are made to digits, at the edge where they enter."""
+        return int(self.element == "digit_serial")
+
+    @property
+    def resolve_stages(self) -> int:
+        """Cycles in which sums of two or more numbers each become one, where they leave.
+
+        Those of several weights are first compressed to two numbers; a carry then takes `RESOLVED_BITS` a cycle.
+        """
+        if self.element == "multiply_add":
+            return 0
+        return int(self.element == "compressor") + -(-self.sum_bits // RESOLVED_BITS)
+
+    @property
+    def sum_bits(self) -> int:
+        """Width of a sum as it leaves the array's circuit."""
+        return LONG_SUM_BITS if self.circuit_format is DataType.INT16 else SUM_BITS
+
+    @property
+    def products(self) -> int:
+        """Products that all elements sum per cycle, of operands that they take whole."""
+        return self.rows * self.cols * self.depth
 
     @property
     def circuit_format(self) -> DataType | None:

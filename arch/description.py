@@ -144,7 +144,7 @@ class Chip(Description):
         """Multiply-accumulates per cycle of the whole chip (0 for a tile without an array)."""
         if isinstance(self.tile, PimTile):
             return self.tile.peak_macs
-        return self.tile.array.rows * self.tile.array.cols * self.tile_count
+        return self.tile.array.products * self.tile_count
 
     @property
     def nearest(self) -> Memory:

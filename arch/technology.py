@@ -177,6 +177,11 @@ def mac_transistors(dtype: DataType) -> float:
     return _MULTIPLIERS[dtype] + _ADDERS[wide] + REGISTER_TRANSISTORS * wide.bits
 
 
+def adder_transistors(dtype: DataType) -> float:
+    """Transistors of an adder at the accumulator's width."""
+    return _ADDERS[dtype.accumulator]
+
+
 class BankEnergy(Struct, frozen=True):
     """Joules per byte inside a DRAM.
 

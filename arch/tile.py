@@ -256,6 +256,12 @@ class NpuTile(Description):
 
     @model_validator(mode="after")
     def _check(self) -> NpuTile:
+        if self.array.element == "digit_serial":
+            rule = "digit_serial elements are for a systolic tile: no program knows how long their operands take"
+            raise rule_at("array.element", rule, self.kind)
+        if self.array.depth > 1:
+            rule = "several products a cycle in an element are for a systolic tile, 1 here"
+            raise rule_at("array.depth", rule, str(self.array.depth))
         if self.vector.format is not None:
             if self.array.dataflow != "weight_stationary":
                 rule = "elements wider than operands are for weight stationary arrays"

@@ -33,7 +33,7 @@ def array_floor(array: SystolicArray, operator: Operator) -> int:
     if isinstance(operator, Attention) and operator.banked:
         return 0
     if type(operator) is not Attention:
-        return -(-operator.macs // (rows * cols))
+        return -(-operator.macs // array.products)
     # Under a mask queries see different numbers of keys, so only the sum over all (query, key) pairs is rounded.
     pairs, deep, wide = operator.batch * operator.heads * operator.pairs, operator.head_dim, operator.v_head_dim
     if array.dataflow == "weight_stationary":
@@ -47,7 +47,7 @@ def array_floor(array: SystolicArray, operator: Operator) -> int:
 def _product_floor(array: SystolicArray, operator: Gemm) -> int:
     m, n, k, rows, cols = operator.m, operator.n, operator.k, array.rows, array.cols
     if array.dataflow == "output_stationary":
-        return -(-m // rows) * -(-n // cols) * max(k, rows)
+        return -(-m // rows) * -(-n // cols) * max(-(-k // array.depth), rows)
     outer, beats = (n, m) if array.dataflow == "weight_stationary" else (m, n)
     k = int(worked_rows(array, k, operator.stored_as))
     loads = -(-k // array.load_rows)

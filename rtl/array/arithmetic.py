@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from amaranth import Cat, Const, Module, Signal
-from amaranth.hdl import Value
+from amaranth.hdl import Value, signed
 from amaranth.lib.wiring import In, Out
 
-from siliconloom.arch.array import ARRAY_FORMATS, SystolicArray
+from siliconloom.arch.array import ARRAY_FORMATS, LONG_SUM_BITS, SUM_BITS, SystolicArray
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.errors import NotSupported
-from siliconloom.rtl.cells.arithmetic import SUM_BITS, Integers
+from siliconloom.rtl.cells.arithmetic import Integers
 from siliconloom.rtl.cells.floating import (
     ADDED,
     ALIGNED,
@@ -26,9 +26,6 @@ from siliconloom.rtl.cells.floating import (
     widened,
 )
 from siliconloom.rtl.library import Circuit, Library
-
-LONG_SUM_BITS = 48
-"""Of products of 32 bits: 2^16 of them are summed without a wrap, and an accumulator of a DSP is as wide (UG579)."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +40,14 @@ class Arithmetic(ABC):
         Registers from an element's operands to its adder.
     add_stages
         Registers inside its adder, beside the one that holds the sum.
+    depth
+        Products that an element sums per cycle; its operands then lie side by side.
     """
 
     dtype: DataType
     multiply_stages: int
     add_stages: int
+    depth: int = 1
 
     @property
     @abstractmethod
@@ -65,9 +65,28 @@ class Arithmetic(ABC):
         return SUM_BITS
 
     @property
+    def a_bits(self) -> int:
+        """Width of what an element that keeps its sum takes from the left, of all its products."""
+        return self.depth * self.bits
+
+    @property
+    def b_bits(self) -> int:
+        """Width of what an element that keeps its sum takes from above, of all its products."""
+        return self.depth * self.bits
+
+    @property
+    def state_bits(self) -> int:
+        """Width of a sum inside the array, where it may be several numbers that are not added up yet."""
+        return self.sum_bits
+
+    @property
     def zero(self) -> Const:
-        """The sum of no products."""
-        return Const(0, self.sum_bits)
+        """The sum of no products, inside the array."""
+        return Const(0, self.state_bits)
+
+    def resolved(self, parent: Circuit, m: Module, en: Signal, states: Value, lanes: int) -> Value:
+        """Sums as they leave, of those of so many lanes inside the array; `SystolicArray.resolve_stages` later."""
+        return states
 
     @abstractmethod
     def entering(self, parent: Circuit, m: Module, name: str, beat: Value) -> Value:
@@ -75,7 +94,7 @@ class Arithmetic(ABC):
 
     @abstractmethod
     def product(self, m: Module, en: Signal, a: Signal, b: Signal) -> Signal:
-        """A * b as wide as a sum, ``multiply_stages`` enabled cycles later."""
+        """A * b, or the sum of as many products as there are, as `added` takes it, ``multiply_stages`` cycles later."""
 
     @abstractmethod
     def added(self, m: Module, en: Signal, total: Value, product: Value) -> Value:
@@ -108,6 +127,13 @@ class IntegerArithmetic(Arithmetic):
         """How operands are multiplied and summed."""
         return Integers(self.bits, self.sum_bits)
 
+    def operands(self, a: Signal, b: Signal) -> list[tuple[Value, Value]]:
+        """Those of each product, of an element's side by side."""
+        if self.depth == 1:
+            return [(a, b)]
+        lanes = (slice(at, at + self.bits) for at in range(0, self.depth * self.bits, self.bits))
+        return [(a[lane], b[lane]) for lane in lanes]
+
     @property
     def sum_bits(self) -> int:
         return LONG_SUM_BITS if self.dtype is DataType.INT16 else SUM_BITS
@@ -116,10 +142,12 @@ class IntegerArithmetic(Arithmetic):
         return beat
 
     def product(self, m: Module, en: Signal, a: Signal, b: Signal) -> Signal:
-        value = Signal(self.numbers.product, name="product")
-        m.d.comb += value.eq(self.numbers.mul(a, b))
+        more = (self.depth - 1).bit_length()
+        shape = signed(2 * self.bits + more)
+        value = Signal(shape, name="product")
+        m.d.comb += value.eq(tree_sum([self.numbers.mul(*each) for each in self.operands(a, b)]))
         for stage in range(self.multiply_stages):
-            register = Signal(self.numbers.product, name=f"product_{stage + 1}", reset_less=True)
+            register = Signal(shape, name=f"product_{stage + 1}", reset_less=True)
             with m.If(en):
                 m.d.sync += register.eq(value)
             value = register
@@ -226,6 +254,14 @@ class Narrowing(Circuit):
         return m
 
 
+def tree_sum(values: Sequence[Value]) -> Value:
+    """The sum of values, added up in pairs."""
+    if len(values) == 1:
+        return values[0]
+    half = -(-len(values) // 2)
+    return tree_sum(values[:half]) + tree_sum(values[half:])
+
+
 def _registered(m: Module, en: Signal, name: str, values: Sequence[Value]) -> list[Value]:
     """Values one enabled cycle later, without a reset."""
     made: list[Value] = []
@@ -246,11 +282,4 @@ def operand_type(array: SystolicArray) -> DataType:
     return array.circuit_format
 
 
-def arithmetic_of(array: SystolicArray) -> Arithmetic:
-    """The numbers of the circuit of ``array``; raises `NotSupported` as `operand_type` does."""
-    dtype = operand_type(array)
-    kind = IntegerArithmetic if dtype.is_integer else FloatArithmetic
-    return kind(dtype, array.multiply_stages, array.add_stages)
-
-
-__all__ = ["Arithmetic", "FloatArithmetic", "IntegerArithmetic", "arithmetic_of", "operand_type"]
+__all__ = ["Arithmetic", "FloatArithmetic", "IntegerArithmetic", "Narrowing", "Widening", "operand_type"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from siliconloom.arch.array import SystolicArray
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.timing import INPUT_SLICE
-from siliconloom.rtl.array.arithmetic import arithmetic_of
+from siliconloom.rtl.array.elements import arithmetic_of
 from siliconloom.rtl.array.folds import ArrayProduct, FoldBeats, FoldCase, Matrix, folds_of, operands, pack
 from siliconloom.rtl.array.tile import systolic_tile
 from siliconloom.rtl.flows.channels import Channel, interface_of
@@ -36,6 +36,12 @@ WAIVERS = {
 }
 """Rules of ``verilator --lint-only -Wall`` that an array of floating-point elements is not held to, and why."""
 
+SUMS_WAIVERS = {
+    "WIDTHEXPAND": "columns of a sum begin and end at different bits: what is not there is zero, as Verilog extends it",
+    "UNUSEDSIGNAL": "bits that are zero whatever the operands, and carries out of the highest bit",
+}
+"""The same of an array whose elements have no adder."""
+
 LARGE = 4096
 """Elements from which on the bench runs one fold: wide beats make large files."""
 
@@ -52,6 +58,7 @@ def systolic_design(library: Library, array: SystolicArray, contains: str) -> De
     for name, beat in ordered:
         beats[name].append(beat)
     beats["output"] = [beat for fold in folds for beat in _results(fold, channels["output"], arithmetic.sum_bits)]
+    waivers = (SUMS_WAIVERS if array.resolve_stages else {}) if operand.is_integer else WAIVERS
     return Design(
         top=top,
         contains=contains,
@@ -72,7 +79,7 @@ def systolic_design(library: Library, array: SystolicArray, contains: str) -> De
         meanings=MEANINGS,
         beats=beats,
         ordered=ordered,
-        files={} if operand.is_integer else {f"{top.module_name}.vlt": waiver_file(top.module_name, WAIVERS)},
+        files={f"{top.module_name}.vlt": waiver_file(top.module_name, waivers)} if waivers else {},
     )
 
 

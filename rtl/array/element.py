@@ -46,8 +46,8 @@ class StationaryElement(Circuit):
             "en": In(1),
             "moving": In(bits),
             "load": In(bits),
-            "sum": In(arithmetic.sum_bits),
-            "sum_out": Out(arithmetic.sum_bits),
+            "sum": In(arithmetic.state_bits),
+            "sum_out": Out(arithmetic.state_bits),
         }
         self.controls = stationary_controls(arithmetic)
         ports |= {name: In(1) for name in self.controls}
@@ -63,7 +63,7 @@ class StationaryElement(Circuit):
         bits = self.arithmetic.bits
         # reset, so that rows which no tile has used yet multiply zero by zero and not by an unknown
         shadow, active = Signal(bits, name="shadow"), Signal(bits, name="active")
-        total = Signal(self.arithmetic.sum_bits, reset_less=True)
+        total = Signal(self.arithmetic.state_bits, reset_less=True)
         product = self.arithmetic.product(m, self.en, self.moving, active)
         total_in = self.arithmetic.added(m, self.en, self.sum, product)
         with m.If(self.en):
@@ -118,22 +118,21 @@ class OutputElement(Circuit):
 
     def __init__(self, library: Library, arithmetic: Arithmetic, *, passes_right: bool, passes_down: bool) -> None:
         self.arithmetic, self.passes_right, self.passes_down = arithmetic, passes_right, passes_down
-        bits = arithmetic.bits
         ports = {
             "en": In(1),
-            "a": In(bits),
-            "b": In(bits),
+            "a": In(arithmetic.a_bits),
+            "b": In(arithmetic.b_bits),
             "valid": In(1),
             "first": In(1),
             "last": In(1),
             "shift": In(1),
-            "drain": In(arithmetic.sum_bits),
-            "drain_out": Out(arithmetic.sum_bits),
+            "drain": In(arithmetic.state_bits),
+            "drain_out": Out(arithmetic.state_bits),
         }
         if passes_right:
-            ports |= {"a_out": Out(bits)} | {f"{name}_out": Out(1) for name in CONTROLS}
+            ports |= {"a_out": Out(arithmetic.a_bits)} | {f"{name}_out": Out(1) for name in CONTROLS}
         if passes_down:
-            ports |= {"b_out": Out(bits)}
+            ports |= {"b_out": Out(arithmetic.b_bits)}
         kind = "element" + "_inner" * passes_right + "_chained" * passes_down
         super().__init__(library, library.name(kind), ports, reset=passes_right or arithmetic.multiply_stages > 0)
 
@@ -142,9 +141,9 @@ class OutputElement(Circuit):
         arithmetic, en = self.arithmetic, self.en
         product = arithmetic.product(m, en, self.a, self.b)
         valid, first, last = (arithmetic.flag(m, en, getattr(self, name), name) for name in ("valid", "first", "last"))
-        held = Signal(arithmetic.sum_bits, reset_less=True)
-        finished = Signal(arithmetic.sum_bits, reset_less=True)
-        total = Signal(arithmetic.sum_bits)
+        held = Signal(arithmetic.state_bits, reset_less=True)
+        finished = Signal(arithmetic.state_bits, reset_less=True)
+        total = Signal(arithmetic.state_bits)
         m.d.comb += total.eq(arithmetic.added(m, en, Mux(first, arithmetic.zero, held), product))
         with m.If(en):
             with m.If(valid):

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.array import SystolicArray
 from siliconloom.arch.datatype import DataType
+from siliconloom.arch.digits import chances_of
 from siliconloom.arch.floats import chain_product, patterns_of, widened
 from siliconloom.arch.layout import fold_tile, summing_order
-from siliconloom.rtl.array.arithmetic import arithmetic_of
+from siliconloom.rtl.array.elements import arithmetic_of
 
 Matrix = NDArray[np.int64]
 
@@ -48,6 +49,9 @@ class FoldCase(Struct, frozen=True):
         Probability, per stream (and ``output``), that a beat is held back for a cycle; empty for none.
     schedule
         Predicted times of every fold, in order, for whoever compares them; they hold when nothing stalls.
+    sigma
+        Standard deviation of A, of whole numbers as `arch.digits.chances_of` has them; ``None``: any values, the ends
+        of the format more often than others.
     """
 
     gemms: tuple[ArrayProduct, ...]
@@ -55,6 +59,7 @@ class FoldCase(Struct, frozen=True):
     dtype: DataType = DataType.INT8
     stall: dict[str, float] = field(default_factory=dict)
     schedule: tuple[FoldTime, ...] = ()
+    sigma: float | None = None
 
 
 class CaseResult(Struct, frozen=True):
@@ -100,8 +105,18 @@ def operands(case: FoldCase) -> list[tuple[Matrix, Matrix]]:
         shapes = ((gemm.m, gemm.k), (gemm.k, gemm.n))
         draw = _integers if case.dtype.is_integer else _any_patterns if chance.random() < 0.5 else _numbers
         a, b = (draw(chance, case.dtype, shape) for shape in shapes)
+        if case.sigma is not None:
+            a = _spread(chance, case.dtype, case.sigma, shapes[0])
         made.append((a, b))
     return made
+
+
+def _spread(chance: np.random.Generator, dtype: DataType, sigma: float, shape: tuple[int, int]) -> Matrix:
+    """Values of a normal distribution as evenly spread over it as so many can be, in any order."""
+    values, chances = chances_of(dtype, sigma)
+    count = shape[0] * shape[1]
+    places = np.searchsorted(np.cumsum(chances), (np.arange(count) + chance.random()) / count)
+    return chance.permutation(values[np.minimum(places, len(values) - 1)]).reshape(shape)
 
 
 def _integers(chance: np.random.Generator, dtype: DataType, shape: tuple[int, int]) -> Matrix:
@@ -156,8 +171,12 @@ def _stationary_fold(array: SystolicArray, stationary: Matrix, moving: Matrix, d
 
 
 def _output_fold(array: SystolicArray, a: Matrix, b: Matrix, dtype: DataType) -> FoldBeats:
-    left, right = _padded(a, array.rows, a.shape[1]), _padded(b, b.shape[0], array.cols)
-    return FoldBeats({"a": _marked(list(left.T)), "b": _marked(list(right))}, _product(left, right, dtype), a.shape[0])
+    deep = -(-a.shape[1] // array.depth)
+    left, right = _padded(a, array.rows, deep * array.depth), _padded(b, deep * array.depth, array.cols)
+    a_beats = left.reshape(array.rows, deep, array.depth).transpose(1, 0, 2).reshape(deep, -1)
+    b_beats = right.reshape(deep, array.depth, array.cols).transpose(0, 2, 1).reshape(deep, -1)
+    streams = {"a": _marked(list(a_beats)), "b": _marked(list(b_beats))}
+    return FoldBeats(streams, _product(left, right, dtype), a.shape[0])
 
 
 def _product(a: Matrix, b: Matrix, dtype: DataType) -> Matrix:

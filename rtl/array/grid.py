@@ -34,8 +34,13 @@ class GridFabric(Struct, frozen=True):
     def horizontal(self) -> tuple[tuple[str, int], ...]:
         """Signals that flow to the right: name and bits."""
         if self.output_stationary:
-            return (("a", self.arithmetic.bits), *((name, 1) for name in CONTROLS))
+            return (("a", self.arithmetic.a_bits), *((name, 1) for name in CONTROLS))
         return (("moving", self.arithmetic.bits), *((name, 1) for name in stationary_controls(self.arithmetic)))
+
+    @property
+    def operand_bits(self) -> int:
+        """Width of the operand that flows downwards, in one column."""
+        return self.arithmetic.b_bits if self.output_stationary else self.arithmetic.bits
 
     @property
     def operand(self) -> str:
@@ -59,7 +64,7 @@ class GridFabric(Struct, frozen=True):
 
     def ports(self, rows: int, cols: int, right: bool, below: bool) -> dict[str, Any]:
         """Ports of ``rows`` x ``cols`` elements, lanes side by side, lane 0 in the low bits."""
-        bits, sum_bits = self.arithmetic.bits, self.arithmetic.sum_bits
+        bits, sum_bits = self.operand_bits, self.arithmetic.state_bits
         made: dict[str, Any] = {"en": In(1)}
         made |= {name: In(rows * width) for name, width in self.horizontal}
         made |= {self.operand: In(cols * bits), self.result: In(cols * sum_bits)}
@@ -91,7 +96,7 @@ class GridRow(Circuit):
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
-        fabric, bits, sum_bits = self.fabric, self.fabric.arithmetic.bits, self.fabric.arithmetic.sum_bits
+        fabric, bits, sum_bits = self.fabric, self.fabric.operand_bits, self.fabric.arithmetic.state_bits
         low = -(-self.cols // 2)
         flowing: dict[str, Signal] = {name: getattr(self, name) for name, _ in fabric.horizontal}
         halves = []

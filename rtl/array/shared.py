@@ -14,7 +14,7 @@ from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch.array import SystolicArray
 from siliconloom.arch.shared import CODE_FORMATS, CodeFormat
-from siliconloom.rtl.array.arithmetic import arithmetic_of
+from siliconloom.rtl.array.elements import arithmetic_of
 from siliconloom.rtl.array.weights import weight_marks
 from siliconloom.rtl.cells.floating import BIAS, BITS, EXPONENT, FRACTION, NAN
 from siliconloom.rtl.library import Circuit, Library

@@ -16,9 +16,10 @@ from siliconloom.arch import timing
 from siliconloom.arch.array import SystolicArray
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.layout import fold_beats
-from siliconloom.rtl.array.arithmetic import arithmetic_of
 from siliconloom.rtl.array.element import stationary_controls
+from siliconloom.rtl.array.elements import arithmetic_of
 from siliconloom.rtl.array.grid import GridFabric, grid_of
+from siliconloom.rtl.array.recoding import DigitEdge
 from siliconloom.rtl.array.shared import LEVEL, MovingCodes, SharedSum, StayingCodes, code_format, shared_marks
 from siliconloom.rtl.array.weights import BeatKind, WeightEdge, any_kind, header_kind, weight_marks
 from siliconloom.rtl.cells.floating import EXPONENT
@@ -85,6 +86,12 @@ class SystolicTileCircuit(Circuit):
         with m.Else():
             m.d.comb += [output.payload.data.eq(results), output.payload.last.eq(last)]
             m.d.sync += [held.eq(valid & ~output.ready), held_data.eq(results), held_last.eq(last)]
+
+    def lined_up(self, m: Module, en: Signal, states: Value) -> Value:
+        """Sums of all columns in one cycle, of states that leave the array column after column."""
+        cols, wide = self.array.cols, self.arithmetic.state_bits
+        lined_up = skewed(self, m, "result_skew", en, reversed_lanes(states, cols, wide), cols, wide)
+        return self.arithmetic.resolved(self, m, en, reversed_lanes(lined_up, cols, wide), cols)
 
 
 class StationaryTile(SystolicTileCircuit):
@@ -174,7 +181,7 @@ class StationaryTile(SystolicTileCircuit):
         swaps = self._wave(m, "swap_wave", en, swap, rows)
 
         fabric = GridFabric(self.arithmetic, output_stationary=False)
-        sums: Signal = Const(0, cols * self.arithmetic.sum_bits)
+        sums: Signal = Const(0, cols * self.arithmetic.state_bits)
         width = cols * bits
         for j in range(groups):
             row = skewed(self, m, f"load_skew_{j}", en, load_data[j * width : (j + 1) * width], cols, bits)
@@ -194,9 +201,7 @@ class StationaryTile(SystolicTileCircuit):
                 **{each: controls[each] for each in stationary_controls(self.arithmetic)},
             )
             sums = outputs.sum_out
-        wide = self.arithmetic.sum_bits
-        lined_up = skewed(self, m, "result_skew", en, reversed_lanes(sums, cols, wide), cols, wide)
-        results = reversed_lanes(lined_up, cols, wide)
+        results = self.lined_up(m, en, sums)
         latency = array.output_latency
         flags = delayed(self, m, "result_flags", en, Cat(moving_fires, moving_last), latency, flags=True)
         if self.shares:
@@ -315,9 +320,10 @@ class OutputTile(SystolicTileCircuit):
     Members
     -------
     a : In(stream of `beat`)
-        One column of A: R operands, row 0 in the low bits; ``last`` ends the sums of a fold.
+        One column of A, or as many side by side as elements are deep: R rows, row 0 in the low bits; ``last`` ends the
+        sums of a fold.
     b : In(stream of `beat` without ``last``)
-        One row of B: C operands, column 0 in the low bits; its beats go with those of A, one to one.
+        As many rows of B: C columns, column 0 in the low bits; its beats go with those of A, one to one.
     output : Out(stream of `beat`)
         C sums per beat, of 32 bits (int16: 48), R beats per fold, row 0 first.
     fold_ends
@@ -325,29 +331,19 @@ class OutputTile(SystolicTileCircuit):
     """
 
     def __init__(self, library: Library, array: SystolicArray, name: str | None) -> None:
-        bits = arithmetic_of(array).dtype.bits
+        bits = arithmetic_of(array).dtype.bits * array.depth
         super().__init__(library, array, name, {"a": array.rows * bits, "b": array.cols * bits}, "b")
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
-        array, bits = self.array, self.arithmetic.bits
+        array, arithmetic = self.array, self.arithmetic
         rows, cols, stages = array.rows, array.cols, array.multiply_stages
         en, fires = Signal(name="en"), Signal(name="fires")
-        (a_in, a_beat), (b_in, b_beat) = self.slice_input(m, "a"), self.slice_input(m, "b")
-        a_last = a_beat.last
-        a_data = self.arithmetic.entering(self, m, "a_lane", a_beat.data)
-        b_data = self.arithmetic.entering(self, m, "b_lane", b_beat.data)
 
         # The drain chain moves one row per cycle, so last beats keep R enabled cycles apart.
         wait = Signal(range(rows + 1))
-        first = Signal(init=1)
-        ends, may_end = Signal(), ~a_last | ~wait.any()
-        m.d.comb += [
-            a_in.ready.eq(en & b_in.valid & may_end),
-            b_in.ready.eq(en & a_in.valid & may_end),
-            fires.eq(a_in.valid & a_in.ready),
-            ends.eq(fires & a_last),
-        ]
+        first, ends = Signal(init=1), Signal()
+        a_data, b_data = self._entering(m, en, fires, first, ends, ~wait.any())
         if self.inner:
             m.d.comb += self.fold_ends.eq(ends)
         with m.If(en):
@@ -355,12 +351,11 @@ class OutputTile(SystolicTileCircuit):
                 m.d.sync += wait.eq(rows - 1)
             with m.Elif(wait.any()):
                 m.d.sync += wait.eq(wait - 1)
-            with m.If(fires):
-                m.d.sync += first.eq(a_last)
 
         # Logical row 0 lies at the bottom, where results leave first.
-        a = skewed(self, m, "a_skew", en, reversed_lanes(a_data, rows, bits), rows, bits)
-        b = skewed(self, m, "b_skew", en, b_data, cols, bits)
+        a_bits, b_bits = arithmetic.a_bits, arithmetic.b_bits
+        a = skewed(self, m, "a_skew", en, reversed_lanes(a_data, rows, a_bits), rows, a_bits)
+        b = skewed(self, m, "b_skew", en, b_data, cols, b_bits)
         controls = self._control_waves(m, en, Cat(fires, first, ends), rows)
 
         # Row r takes r sums from above, all rows beginning in the cycle in which the bottom row's sum is finished.
@@ -380,16 +375,44 @@ class OutputTile(SystolicTileCircuit):
             first=controls[1],
             last=controls[2],
             shift=Cat(Const(0, 1), shifts[:-1]),
-            drain=Const(0, self.result_bits),
+            drain=Const(0, cols * arithmetic.state_bits),
         )
-        drained = outputs.drain_out
-        wide = self.arithmetic.sum_bits
-        lined_up = skewed(self, m, "result_skew", en, reversed_lanes(drained, cols, wide), cols, wide)
-        results = reversed_lanes(lined_up, cols, wide)
+        results = self.lined_up(m, en, outputs.drain_out)
         leaving = delayed(self, m, "last_row", en, begins, rows - 1, flags=True)
-        flags = delayed(self, m, "result_flags", en, Cat(shifts[-1], leaving), cols - 1, flags=True)
+        later = cols - 1 + array.resolve_stages
+        flags = delayed(self, m, "result_flags", en, Cat(shifts[-1], leaving), later, flags=True)
         self.result_output(m, en, flags[0], results, flags[1])
         return m
+
+    def _entering(
+        self, m: Module, en: Signal, fires: Signal, first: Signal, ends: Signal, drained: Value
+    ) -> tuple[Value, Value]:
+        """Operands that enter the array when they fire: those of a beat, or digits of them while it has any left."""
+        (a_in, a_beat), (b_in, b_beat) = self.slice_input(m, "a"), self.slice_input(m, "b")
+        array, arithmetic, a_last = self.array, self.arithmetic, a_beat.last
+        if array.recode_stages:
+            lanes, bits = array.rows * array.depth, arithmetic.bits
+            kind = self.library.make(DigitEdge, lanes, bits, len(b_beat.data))
+            inputs = {"valid": a_in.valid & b_in.valid, "a": a_beat.data, "b": b_beat.data, "last": a_last}
+            edge = self.place(m, kind, "digits", en=en, may_end=drained, **inputs)
+            m.d.comb += [
+                a_in.ready.eq(edge.ready & b_in.valid),
+                b_in.ready.eq(edge.ready & a_in.valid),
+                fires.eq(edge.fires),
+                first.eq(edge.first),
+                ends.eq(edge.ends),
+            ]
+            return edge.a_out, edge.b_out
+        may_end = ~a_last | drained
+        m.d.comb += [
+            a_in.ready.eq(en & b_in.valid & may_end),
+            b_in.ready.eq(en & a_in.valid & may_end),
+            fires.eq(a_in.valid & a_in.ready),
+            ends.eq(fires & a_last),
+        ]
+        with m.If(fires):
+            m.d.sync += first.eq(a_last)
+        return arithmetic.entering(self, m, "a_lane", a_beat.data), arithmetic.entering(self, m, "b_lane", b_beat.data)
 
     def _control_waves(self, m: Module, en: Signal, start: Cat, rows: int) -> list[Signal]:
         """Valid, first and last of row r: those of r enabled cycles ago."""

@@ -21,7 +21,8 @@ from siliconloom.arch.array import SystolicArray
 from siliconloom.arch.datatype import INTEGER_CODES, DataType
 from siliconloom.arch.packing import SCALE, header_lines
 from siliconloom.arch.scaled import PLACES
-from siliconloom.rtl.array.arithmetic import Widening, arithmetic_of
+from siliconloom.rtl.array.arithmetic import Widening
+from siliconloom.rtl.array.elements import arithmetic_of
 from siliconloom.rtl.cells.floating import (
     BIAS,
     BITS,

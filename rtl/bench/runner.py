@@ -136,7 +136,7 @@ def run_cases(
         folder=folder,
         bench="siliconloom.rtl.bench.systolic",
         environment={"LOOM_BENCH": str(job)},
-        arguments=[] if operand.is_integer else ["-Wno-fatal"],
+        arguments=[] if operand.is_integer and not array.resolve_stages else ["-Wno-fatal"],
         spent=spent,
     )
     if not results.exists():

@@ -10,7 +10,7 @@ from amaranth import Cat, Const, Mux
 from amaranth.hdl import Shape, Value, signed
 from msgspec import Struct
 
-SUM_BITS = 32
+from siliconloom.arch.array import SUM_BITS
 
 
 class Integers(Struct, frozen=True):

@@ -205,8 +205,7 @@ class SequencerCircuit(Circuit):
 
         words = {"memory": transfer, "a": (is_transfer, transfer, compute), "b": (is_gather, gather, compute)}
         sums, odd = self._addresses(m, words | {"c": compute, "d": compute}, index, phase)
-        units = {name: Unit[name.upper()] for name in queues(geometry)}
-        by_code = {int(code): getattr(self, f"to_{name}").ready for name, code in units.items()}
+        by_code = {int(Unit[name.upper()]): getattr(self, f"to_{name}").ready for name in queues(geometry)}
         ready = Array([by_code.get(code, 0) for code in range(1 << UNIT_BITS)])
         unit = transfer["unit"]
         dispatch, push, sized, built = Signal(), Signal(), Signal(), Signal()
@@ -285,12 +284,16 @@ class SequencerCircuit(Circuit):
             **{name: compute[name] for name in ("weights", "group", "narrow", "split")},
             "add": transfer["accumulate"] | ~holds(transfer["overwrite"], is_first),
         }
-        for name, layout in queues(geometry).items():
+        self._offer(m, fields, push, unit)
+        return m
+
+    def _offer(self, m: Module, fields: dict[str, Any], push: Signal, unit: Value) -> None:
+        """Offers to the queue of the word's unit what it holds of the fields, while ``push``."""
+        for name, layout in queues(self.geometry).items():
             queue = getattr(self, f"to_{name}")
-            m.d.comb += queue.valid.eq(push & (unit == units[name]))
+            m.d.comb += queue.valid.eq(push & (unit == Unit[name.upper()]))
             for field in layout.members:
                 m.d.comb += queue.payload[field].eq(fields[field])
-        return m
 
     def _fields(self, opcode: Opcode) -> dict[str, Signal]:
         """Slices of the word by field name, for the format of ``opcode``."""

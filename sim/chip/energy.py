@@ -45,7 +45,7 @@ def standing_power(chip: Chip) -> dict[str, float]:
     if isinstance(tile, PimTile):
         watts["background"] = tile.channels * _background(tile.dram.standard, tile.dram.organization.capacity)
         return watts
-    elements = tile.array.rows * tile.array.cols
+    elements = tile.array.products
     operand = max(tile.array.operands, key=mac_transistors)
     logic = logic_transistors(tile)
     transistors = logic.array

@@ -276,9 +276,7 @@ def _outcome(
     cycles, operators = int(clock[CYCLES]), len(program.operators)
     opcode, unit, operator = (rows[:, COLUMNS[name]] for name in ("opcode", "unit", "operator"))
     product, barrier = opcode == Opcode.MATMUL, opcode == Opcode.BARRIER  # launching a program is no unit's work
-    work = executions * np.where(
-        product, rows[:, COLUMNS["stream"]] * rows[:, COLUMNS["folds"]], rows[:, COLUMNS["duration"]] * ~barrier
-    )
+    work = executions * np.where(product, rows[:, COLUMNS["work"]], rows[:, COLUMNS["duration"]] * ~barrier)
     operator_busy = np.zeros((operators, UNITS), np.int64)
     np.add.at(operator_busy, (operator, unit), work)
     if channel is not None:

@@ -65,7 +65,7 @@ _OPCODE, _UNIT, _M = COLUMNS["opcode"], COLUMNS["unit"], COLUMNS["m"]
 _WAIT, _RELEASE, _POST = COLUMNS["wait"], COLUMNS["release"], COLUMNS["post"]
 _FIRST_WAIT, _LAST_POST, _FIRST, _LAST = COLUMNS["first_wait"], COLUMNS["last_post"], COLUMNS["first"], COLUMNS["last"]
 _OPERATOR, _DURATION, _COMPLETION = COLUMNS["operator"], COLUMNS["duration"], COLUMNS["completion"]
-_FIRST_LOAD, _STREAM, _FOLDS = COLUMNS["first_load"], COLUMNS["stream"], COLUMNS["folds"]
+_FIRST_LOAD, _STREAM, _WORK = COLUMNS["first_load"], COLUMNS["stream"], COLUMNS["work"]
 _ADVANCE, _OUTPUT = COLUMNS["advance"], COLUMNS["output"]
 _S_INSTRUCTION, _S_MEMORY, _S_LOAD = int(Stall.INSTRUCTION), int(Stall.MEMORY_PORT), int(Stall.STATIONARY_LOAD)
 _S_DRAIN, _S_QUEUE = int(Stall.DRAIN), int(Stall.QUEUE_FULL)
@@ -390,7 +390,7 @@ def _give_tokens(state: State, mask: Any, when: Any) -> Any:
 def _multiply(machine: TileMachine, state: State, i: Any, start: Any) -> Any:
     """Take the array for a product's folds: its first beat, when its operands are read, and when it is done."""
     clock, table, constants = state.clock, machine.table, machine.constants
-    stream, work = table[i, _STREAM], table[i, _FOLDS] * table[i, _STREAM]
+    stream, work = table[i, _STREAM], table[i, _WORK]
     if constants.output_stationary:
         begin = max(start + constants.operand_latency, clock[STREAM_FREE])
         first_last = max(begin + stream - 1, clock[LAST_BEAT] + constants.array_rows)

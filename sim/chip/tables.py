@@ -53,7 +53,7 @@ PLAIN_COLUMNS = (
     "operator",
 )
 """Columns copied from the instruction."""
-TIMED_COLUMNS = ("duration", "completion", "first_load", "stream", "folds", "advance", "output", "stationary")
+TIMED_COLUMNS = ("duration", "completion", "first_load", "stream", "work", "advance", "output", "stationary")
 """Columns computed by the unit timing: port or unit cycles, extra cycles to completion, and the array's fold run."""
 COLUMNS = {name: number for number, name in enumerate(PLAIN_COLUMNS + TIMED_COLUMNS)}
 PLAIN = attrgetter(*PLAIN_COLUMNS)

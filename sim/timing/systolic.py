@@ -13,7 +13,12 @@ row to row (one, and those of the adder's registers):
   A beat that fires in cycle f leaves the array in cycle f + R h + C - 1 + s.
   Where both operands enter at one port (``load_port: shared``) the next fold's load fires behind the last moving beat.
 - Output stationary: both operands' beats fire together; last beats of successive folds are at least R cycles apart
-  (the drain chain moves one row per cycle); the first output row leaves R + C - 1 + s cycles after the last beat.
+  (the drain chain moves one row per cycle); the first output row leaves R + C - 1 + s cycles after the last beat. A
+  beat brings as many products of a sum as elements are deep.
+- Elements without an adder (`arch.array.Element`): sums take the cycles in which they are resolved longer to leave.
+- Digit-serial elements: a beat of operands fires once for each digit of that operand of A that has most which are not
+  zero, once at least (`arch.digits`), from a cycle later on. The beats of a fold are these; of given operands they are
+  known (`operand_folds`), of a distribution expected: each fold's are rounded so that those of a GEMM add up.
 
 So a run of full folds advances by max(T, R/p), by T + 1 + R/p at a shared port, or by max(T, R), per fold and fills
 once.
@@ -21,10 +26,13 @@ once.
 
 from __future__ import annotations
 
+import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from siliconloom.arch.array import SystolicArray
 from siliconloom.arch.datatype import Packing
+from siliconloom.arch.digits import beat_steps, expected_steps
 from siliconloom.arch.packing import fold_loads, loads, worked_rows
 from siliconloom.arch.timing import INPUT_SLICE
 
@@ -118,6 +126,8 @@ class FoldRun(Struct, frozen=True):
         Result rows of the last fold.
     stationary_beats
         Load beats of all folds.
+    work
+        Beats of all folds.
     """
 
     first_load: int
@@ -126,14 +136,22 @@ class FoldRun(Struct, frozen=True):
     advance: int
     output_beats: int
     stationary_beats: int
+    work: int
 
 
 def gemm_run(array: SystolicArray, m: int, n: int, k: int, packing: Packing | None = None) -> FoldRun:
     """Closed form of `gemm_folds`, at a cost that does not depend on the shape."""
     rows, cols = array.rows, array.cols
     if array.dataflow == "output_stationary":
-        folds = -(-m // rows) * -(-n // cols)
-        return FoldRun(0, k, folds, (folds - 1) * max(k, rows), m - (m - 1) // rows * rows, 0)
+        folds, last_rows = -(-m // rows) * -(-n // cols), m - (m - 1) // rows * rows
+        if array.element == "digit_serial":
+            beats, ends = _expected_ends(array, m, n, k)
+            advance = int(ends[-1] - ends[0])
+            return FoldRun(
+                0, beats, folds, advance, last_rows, 0, min(_expected_beats(array, m, n, k), beats + advance)
+            )
+        beats = -(-k // array.depth)
+        return FoldRun(0, beats, folds, (folds - 1) * max(beats, rows), last_rows, 0, folds * beats)
     outer, beats = (n, m) if array.dataflow == "weight_stationary" else (m, n)
     load = loads(array, k, packing)
     k = int(worked_rows(array, k, packing))
@@ -150,6 +168,7 @@ def gemm_run(array: SystolicArray, m: int, n: int, k: int, packing: Packing | No
         advance=advance,
         output_beats=beats,
         stationary_beats=panels * load.beats,
+        work=folds * beats,
     )
 
 
@@ -158,13 +177,44 @@ def gemm_folds(array: SystolicArray, m: int, n: int, k: int, packing: Packing | 
 
     Weight stationary: B tiles of R x C, n outer, k inner, m beats each. Input stationary: A^T tiles of R x C
     (rows k, columns m), m outer, k inner, n beats each. Output stationary: C tiles of R x C, m outer, n inner,
-    k beats each. Only the rows in use are loaded or counted as output.
+    k beats each, fewer where elements are deep. Only the rows in use are loaded or counted as output.
     """
     rows, cols = array.rows, array.cols
     if array.dataflow == "output_stationary":
-        return [Fold(0, k, min(rows, m - i)) for i in range(0, m, rows) for _ in range(0, n, cols)]
+        due = [min(rows, m - i) for i in range(0, m, rows) for _ in range(0, n, cols)]
+        counts = [-(-k // array.depth)] * len(due)
+        if array.element == "digit_serial":
+            first, ends = _expected_ends(array, m, n, k)
+            counts = [first, *map(int, np.diff(ends))]
+        return [Fold(0, count, each) for count, each in zip(counts, due, strict=True)]
     outer, beats = (n, m) if array.dataflow == "weight_stationary" else (m, n)
     return [Fold(load, beats, beats) for load in fold_loads(array, k, packing)] * -(-outer // cols)
+
+
+def _expected_ends(array: SystolicArray, m: int, n: int, k: int) -> tuple[int, NDArray[np.int64]]:
+    """Beats expected of the first fold of a GEMM, and when every fold's last beat fires after a beginning, rounded."""
+    rows, panels = array.rows, -(-n // array.cols)
+    used = [rows] * (m // rows) + [m % rows] * (m % rows > 0)
+    paced = {each: expected_steps(array, each, k, rows) for each in set(used)}
+    ends = np.cumsum(np.repeat([paced[each] for each in used], panels))
+    return round(expected_steps(array, used[0], k, 0)), np.rint(ends).astype(np.int64)
+
+
+def _expected_beats(array: SystolicArray, m: int, n: int, k: int) -> int:
+    """Beats expected of all folds of a GEMM, those in which the drain chain is waited for left out."""
+    whole, rest = divmod(m, array.rows)
+    of_all = whole * expected_steps(array, array.rows, k, 0)
+    return round(-(-n // array.cols) * (of_all + (expected_steps(array, rest, k, 0) if rest else 0.0)))
+
+
+def operand_folds(array: SystolicArray, a: NDArray[np.int64], n: int) -> list[Fold]:
+    """Folds of C[m,n] = A[m,k] B[k,n] of a given A: those of `gemm_folds`, but that its digits are known."""
+    m, k = a.shape
+    if array.element != "digit_serial":
+        return gemm_folds(array, m, n, k)
+    blocks = [a[first : first + array.rows] for first in range(0, m, array.rows)]
+    made = [Fold(0, int(beat_steps(array, block).sum()), len(block)) for block in blocks]
+    return [fold for fold in made for _ in range(0, n, array.cols)]
 
 
 def stall_free_schedule(array: SystolicArray, folds: list[Fold]) -> list[FoldTimes]:

@@ -305,6 +305,7 @@ BASES: dict[str, Callable[[Sets], Any]] = {
     "mapped": _mapped("npu-edge-int8", "gpt2 --set workload.layers=1 --set workload.sequence=32 --set tile_count=4"),
     "placed": _mapped("tiers.yaml", "gpt2 --set workload.layers=2 --set workload.sequence=32"),
     "array": command("sim systolic-ws-8 gemms.yaml"),
+    "kept sums": command("sim systolic-os-8 few.yaml"),
     "tiers": command("sim tiers.yaml gpt2 --set workload.layers=1 --set workload.sequence=32"),
     "rows": command("sim rows.yaml gemms.yaml"),
     "joined": command("sim neupims-device few.yaml --set workload.precision=fp16"),

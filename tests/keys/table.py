@@ -25,7 +25,15 @@ ROWS = (
         "edge",
         "tile.array.",
         "rows=8 cols=8 load_rows=1&tile.array.dataflow=output_stationary operands=[int8,bf16] multiply_stages=3 "
-        "add_stages=2 load_rows=1 load_rows!3 load_port=shared",
+        "add_stages=2 load_rows=1 load_rows!3 load_port=shared element=carry_save element!compressor "
+        "element!digit_serial depth!2 operand_sigma!9",
+    ),
+    (
+        "SystolicArray",
+        "kept sums",
+        "tile.array.",
+        "element=compressor element=digit_serial depth=4 operands=bf16&tile.array.depth!2 "
+        "element=digit_serial&tile.array.operand_sigma=9",
     ),
     ("Scratchpad", "edge", "tile.scratchpad.", "capacity=64KiB banks=4"),
     ("Accumulator", "edge", "tile.accumulator.", "capacity=16KiB"),

@@ -1,14 +1,14 @@
 import itertools
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from siliconloom.arch import SystolicArray, load_chip
 from siliconloom.arch.timing import INPUT_SLICE, LOADER_GAP, OPERAND_LATENCY
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.sim.timing.pace import matmul_pace, product_pace
-from siliconloom.sim.timing.systolic import ArrayTimeline, gemm_folds, gemm_run, stall_free_schedule
+from siliconloom.sim.timing.systolic import ArrayTimeline, gemm_folds, gemm_run, operand_folds, stall_free_schedule
 from siliconloom.sim.timing.units import access_cycles, moved_bytes, transfer_cycles, vector_cycles
 
 DATAFLOWS = ("weight_stationary", "output_stationary", "input_stationary")
@@ -21,8 +21,18 @@ def arrays(draw, **fixed):
     load_rows = draw(st.sampled_from([1, 1, 2, 4])) if dataflow != "output_stationary" else 1
     rows = load_rows * draw(st.integers(1, 6))
     adds = draw(st.integers(0, 3)) if dataflow != "output_stationary" else 0
-    fields = {"multiply_stages": draw(st.integers(0, 3)), "add_stages": adds, "load_rows": load_rows, **fixed}
-    return SystolicArray(rows=rows, cols=draw(st.integers(1, 12)), dataflow=dataflow, **fields)
+    fields = {"multiply_stages": draw(st.integers(0, 3)), "add_stages": adds, "load_rows": load_rows}
+    if dataflow == "output_stationary":
+        fields["element"] = draw(st.sampled_from(["multiply_add", "carry_save", "compressor", "digit_serial"]))
+        fields["depth"] = draw(st.sampled_from([1, 1, 3, 8]))
+        fields["operand_sigma"] = 20.0 if fields["element"] == "digit_serial" and draw(st.booleans()) else None
+    elif not adds:
+        fields["element"] = draw(st.sampled_from(["multiply_add", "carry_save"]))
+    return SystolicArray(rows=rows, cols=draw(st.integers(1, 12)), dataflow=dataflow, **(fields | fixed))
+
+
+whole = arrays(element="multiply_add", depth=1, operand_sigma=None)
+"""Arrays as an NPU tile may have them, but for elements whose sums leave later."""
 
 
 @given(arrays(), st.lists(st.tuples(sizes, sizes, sizes), min_size=1, max_size=4), st.integers(0, 50))
@@ -33,6 +43,7 @@ def test_the_closed_form_of_a_gemm_equals_its_folds_one_by_one(array, shapes, ga
         run = gemm_run(array, m, n, k)
         folds = gemm_folds(array, m, n, k)
         assert run.folds == len(folds)
+        assert run.work == sum(f.stream_beats for f in folds) or array.element == "digit_serial"
         assert run.stationary_beats == sum(f.load_beats for f in folds)
         times = [single.fold(fold, ready) for fold in folds]
         total = whole.run(run, ready)
@@ -57,7 +68,21 @@ def test_no_fold_overtakes_another_and_no_port_is_used_twice(array, shapes):
 @given(arrays(), sizes, sizes, sizes)
 def test_no_gemm_beats_the_arrays_peak(array, m, n, k):
     end = stall_free_schedule(array, gemm_folds(array, m, n, k))[-1].last_output + 1
-    assert end * array.rows * array.cols >= m * n * k
+    assert end * array.products >= m * n * k
+
+
+@given(arrays().filter(lambda array: array.dataflow == "output_stationary"), sizes, sizes, sizes, st.integers(0, 999))
+@settings(max_examples=30)
+def test_folds_of_given_operands_are_those_expected_where_all_operands_take_as_long(array, m, n, k, seed):
+    """Beats whose operands are all ones, or all of four digits, take one step, or four; any operands lie between."""
+    few, most = (operand_folds(array, np.full((m, k), value), n) for value in (1, -85))
+    some = operand_folds(array, np.random.default_rng(seed).integers(-128, 128, (m, k)), n)
+    serial = array.element == "digit_serial"
+    for low, each, expected, high in zip(few, some, gemm_folds(array, m, n, k), most, strict=True):
+        assert low.stream_beats == -(-k // array.depth)
+        assert high.stream_beats == low.stream_beats * (4 if serial else 1)
+        assert low.stream_beats <= each.stream_beats <= high.stream_beats
+        assert serial or each == expected
 
 
 @given(
@@ -88,7 +113,7 @@ def test_a_wide_load_port_divides_the_load_time():
     assert ends[0] - ends[1] == 10 * (128 - 16)
 
 
-@given(arrays(), sizes, sizes, sizes)
+@given(whole, sizes, sizes, sizes)
 def test_the_mapper_s_pace_is_that_of_equal_matmuls_back_to_back(array, m, n, k):
     """An instruction leaves its queue the cycle after the one before it has its last tile active (weights, inputs)."""
     timeline, run, starts = ArrayTimeline(array), gemm_run(array, m, n, k), []

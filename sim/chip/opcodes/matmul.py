@@ -15,7 +15,7 @@ def _times(work: Work) -> dict[str, int]:
         "completion": 0 if isinstance(work.tile, SystolicTile) else ACCUMULATOR_WRITE,
         "first_load": run.first_load,
         "stream": run.stream_beats,
-        "folds": run.folds,
+        "work": run.work,
         "advance": run.advance,
         "output": run.output_beats,
         "stationary": run.stationary_beats,

@@ -64,6 +64,8 @@ def _no_circuit(array: SystolicArray, formats: set[DataType]) -> str | None:
     built = array.circuit_format
     if built is None:
         return f"no circuit for {', '.join(array.operands)} operands"
+    if array.element == "digit_serial":
+        return "its operands decide of its cycles, which are expected here"
     other = [d for d in formats if d != built and not (d.is_integer and built.is_integer and d.bits <= built.bits)]
     return f"no circuit for {', '.join(other)}" if other else None
 

@@ -18,7 +18,7 @@ from siliconloom.arch.progress import NOBODY, Watcher
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.working import working_folder
 from siliconloom.evaluate.smaller import smaller
-from siliconloom.rtl.array.arithmetic import operand_type
+from siliconloom.rtl.array.elements import arithmetic_of
 from siliconloom.rtl.emit import Bundle, build_rtl
 from siliconloom.rtl.pim.bank import LANE_BITS, RESULT_BITS
 from siliconloom.rtl.pim.geometry import pim_geometry
@@ -178,18 +178,19 @@ def _module(each: ModuleArea, target: Target) -> dict[str, Any]:
 def bounds(array: SystolicArray, area: Area) -> list[dict[str, Any]]:
     """What no implementation of ``array`` can do without, beside what was found.
 
-    A multiplier that is not a DSP has a LUT, or a gate, for each bit of its product at the least. A stationary element
-    holds an active and a shadow operand; an output-stationary one passes both operands on, except at the edges.
+    A multiplier that is not a DSP has a LUT, or a gate, for each bit of its product at the least; digit-serial elements
+    have none. A stationary element holds an active and a shadow operand; an output-stationary one passes both operands
+    on, except at the edges.
     """
-    bits = operand_type(array).bits
-    elements = array.rows * array.cols
-    missing = max(0, elements - area.multipliers)
+    arithmetic, products = arithmetic_of(array), array.products * (array.element != "digit_serial")
+    bits = arithmetic.dtype.bits
+    missing = max(0, products - area.multipliers)
     if array.dataflow == "output_stationary":
-        operands = bits * (array.rows * (array.cols - 1) + array.cols * (array.rows - 1))
+        operands = arithmetic.a_bits * array.rows * (array.cols - 1) + arithmetic.b_bits * array.cols * (array.rows - 1)
     else:
-        operands = 2 * bits * elements
+        operands = 2 * bits * array.rows * array.cols
     found = area.multipliers + min(missing, area.logic // (2 * bits))
-    made = [("multipliers", elements, found), ("operand flip-flops", operands, area.registers)]
+    made = [("multipliers", products, found), ("operand flip-flops", operands, area.registers)]
     return [{"name": name, "floor": floor, "found": got, "holds": got >= floor} for name, floor, got in made]
 
 

@@ -94,7 +94,7 @@ def folded_run(simulation: Simulation) -> FoldedRun:
     table = tables.instructions
     column = {name: table[:, number] for name, number in COLUMNS.items()}
     product = column["unit"] == Unit.MATMUL
-    busy = np.where(product, column["stream"] * column["folds"], column["duration"])
+    busy = np.where(product, column["work"], column["duration"])
     shown = [unit for unit in shown_units(chip.tile) if unit != Unit.SEQUENCER and np.any(column["unit"] == unit)]
     places = {int(unit): number for number, unit in enumerate(shown)}
     moved = tables.counters[:, Counter.READ_BYTES] + tables.counters[:, Counter.WRITE_BYTES]

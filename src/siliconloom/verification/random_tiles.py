@@ -46,6 +46,7 @@ def random_npu(
     if cache and lanes % cols == 0 and is_power(lanes) and cols % load_rows == 0 and cols > 1:
         cache += random_scaled(seed, load_rows)
     add_stages = random.Random(f"{seed} adders").choice([0, 0, 1, 2, 3]) if dataflow != "output_stationary" else 0
+    element = random_element(seed, dataflow, dtype, add_stages)
     gigabytes = bus * chance.choice([1.0, 1.0, 0.8, 0.55, 0.3])
     return Chip.model_validate(
         {
@@ -62,6 +63,7 @@ def random_npu(
                     "load_rows": load_rows,
                     "multiply_stages": chance.randint(0, 2),
                     "add_stages": add_stages,
+                    "element": element,
                     **({"weights": weights} if weights else {}),
                     **({"cache": cache} if cache else {}),
                 },
@@ -96,6 +98,14 @@ def random_npu(
             },
         }
     )
+
+
+def random_element(seed: int, dataflow: str, dtype: DataType, add_stages: int) -> str:
+    """How elements of an array sum: of whole numbers every second array has no adders, where it may have none."""
+    if not dtype.is_integer or add_stages:
+        return "multiply_add"
+    without = ["carry_save", *(["compressor"] if dataflow == "output_stationary" else [])]
+    return random.Random(f"{seed} sums").choice(["multiply_add", "multiply_add", *without])
 
 
 def random_together(seed: int, lanes: int) -> int:
