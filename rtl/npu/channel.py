@@ -51,7 +51,7 @@ class ChannelUnit(Circuit):
 
     Members
     -------
-    instruction, misaligned, working, done
+    instruction, misaligned, illegal, working, done
         As of every unit (`rtl.npu.circuits`).
     vectors : Out(local_read)
         Reads what goes to the channel.
@@ -71,6 +71,7 @@ class ChannelUnit(Circuit):
         ports: dict[str, Any] = {
             "instruction": In(stream.Signature(entry_layout(Unit.PIM))),
             "misaligned": Out(1),
+            "illegal": Out(1),
             "working": Out(1),
             "done": Out(1),
             "vectors": Out(local_read(size)),
@@ -93,7 +94,7 @@ class ChannelUnit(Circuit):
         for name in pins.keys() - inputs.keys():
             m.d.comb += getattr(self, name).eq(getattr(channel, name))
         held = Signal(entry_layout(Unit.PIM), reset_less=True)
-        busy, taken = Signal(), Signal()
+        busy, taken, begins = Signal(), Signal(), Signal()
         left = {name: Signal(SIZE_BITS, name=f"{name}_left") for name in ("macros", "closes", "arrivals", "reads")}
         writing, reading, vector, product = (
             new.opcode == each for each in (Opcode.PIM_WRITE, Opcode.PIM_READ, Opcode.PIM_VECTOR, Opcode.PIM)
@@ -103,11 +104,13 @@ class ChannelUnit(Circuit):
             taken.eq(self.instruction.valid & self.instruction.ready),
             self.instruction.ready.eq(~busy),
             self.working.eq(busy),
-            self.misaligned.eq(taken & self._misaligned(new, moving, vector, product)),
+            self.misaligned.eq(taken & self._misaligned(m, new, moving, vector, product)),
+            self.illegal.eq(taken & self._illegal(m, new, moving, vector, product)),
+            begins.eq(taken & ~self.misaligned & ~self.illegal),  # what does not begin ends in the cycle after
         ]
-        arrived = self._results(m, taken, channel)
-        self._macros(m, taken, held, left["macros"], channel)
-        self._operands(m, taken, left["reads"], channel)
+        arrived = self._results(m, begins, channel)
+        self._macros(m, begins, held, left["macros"], channel)
+        self._operands(m, begins, left["reads"], channel)
         closed = channel.command_valid & (channel.command_code == Command.PRE)
         finished = Signal()
         timing.confirm("PIM_END", counted=1, complete=1)
@@ -119,30 +122,39 @@ class ChannelUnit(Circuit):
             m.d.sync += left["closes"].eq(left["closes"] - 1)
         with m.If(channel.vector_arrived):
             m.d.sync += left["arrivals"].eq(left["arrivals"] - 1)
+        with m.If(begins):
+            m.d.sync += [left["closes"].eq(Mux(moving, new.m, 0)), left["arrivals"].eq(Mux(vector, new.m, 0))]
         with m.If(taken):
-            m.d.sync += [
-                busy.eq(1),
-                held.eq(new),
-                left["closes"].eq(Mux(moving, new.m, 0)),
-                left["arrivals"].eq(Mux(vector, new.m, 0)),
-            ]
+            m.d.sync += [busy.eq(1), held.eq(new)]
         with m.Elif(finished):
             m.d.sync += busy.eq(0)
         return m
 
-    def _misaligned(self, new: Any, moving: Value, vector: Value, product: Value) -> Value:
+    def _misaligned(self, m: Module, new: Any, moving: Value, vector: Value, product: Value) -> Signal:
         """Whether an address of the scratchpad, or of the channel, is inside a burst."""
         size, burst = log2(burst_bytes(self.geometry)), log2(self.g.burst_bytes)
         results = size - log2(RESULT_BYTES // CHANNEL_BYTES)
-        pitched = moving & (new.m != 1)
-        return (
+        pitched, inside = moving & (new.m != 1), Signal()
+        m.d.comb += inside.eq(
             ((moving | vector) & new.a[:size].any())
             | (product & new.c[:results].any())
             | (moving & (new.memory[:burst].any() | new.n[:burst].any()))
             | (pitched & (new.pitch[:burst].any() | new.local_pitch[:size].any()))
         )
+        return inside
 
-    def _macros(self, m: Module, taken: Signal, held: Any, left: Signal, channel: Placed) -> None:
+    def _illegal(self, m: Module, new: Any, moving: Value, vector: Value, product: Value) -> Signal:
+        """Whether a size has no room in a macro."""
+        rows, columns = self.g.tile.dram.organization.rows, self.g.tile.row_columns
+        long, beyond = Signal(), (new.m > rows) | (new.n > self.g.tile.accumulators) | (new.k > rows * columns)
+        m.d.comb += long.eq(
+            (moving & (new.n > columns * self.g.burst_bytes))
+            | (vector & (new.m > self.g.buffer_words))
+            | (product & beyond)
+        )
+        return long
+
+    def _macros(self, m: Module, begins: Signal, held: Any, left: Signal, channel: Placed) -> None:
         """Offer the macros of the instruction: one, or one for each row that is moved."""
         timing.confirm("PIM_OFFER", register=1)
         g = self.g
@@ -176,11 +188,11 @@ class ChannelUnit(Circuit):
         new = self.instruction.payload
         with m.If((transfer.valid & transfer.ready) | (compute.valid & compute.ready)):
             m.d.sync += [left.eq(left - 1), address.eq(address + held.pitch)]
-        with m.If(taken):
+        with m.If(begins):
             moves = (new.opcode == Opcode.PIM_WRITE) | (new.opcode == Opcode.PIM_READ)
             m.d.sync += [left.eq(Mux(moves, new.m, 1)), address.eq(new.memory)]
 
-    def _operands(self, m: Module, taken: Signal, left: Signal, channel: Placed) -> None:
+    def _operands(self, m: Module, begins: Signal, left: Signal, channel: Placed) -> None:
         """Read the bursts that the channel will take, as far ahead as there is room."""
         new, size, burst = self.instruction.payload, burst_bytes(self.geometry), log2(self.g.burst_bytes)
         bits = self.g.burst_bits
@@ -200,7 +212,7 @@ class ChannelUnit(Circuit):
             m.d.sync += [within.eq(within + 1), address.eq(address + size)]
             with m.If(within + 1 == width):
                 m.d.sync += [within.eq(0), left.eq(left - 1), row.eq(row + pitch), address.eq(row + pitch)]
-        with m.If(taken):
+        with m.If(begins):
             writes, vector = new.opcode == Opcode.PIM_WRITE, new.opcode == Opcode.PIM_VECTOR
             m.d.sync += [
                 left.eq(Mux(writes, new.m, vector)),
@@ -219,7 +231,7 @@ class ChannelUnit(Circuit):
         for side in (channel.write, channel.vector):
             m.d.comb += [side.valid.eq(count.any()), side.payload.data.eq(waiting[front])]
 
-    def _results(self, m: Module, taken: Signal, channel: Placed) -> Signal:
+    def _results(self, m: Module, begins: Signal, channel: Placed) -> Signal:
         """Write what comes from the channel; returns the rows, or rounds, that are still to come."""
         new, size, burst = self.instruction.payload, burst_bytes(self.geometry), log2(self.g.burst_bytes)
         part = RESULT_BYTES // CHANNEL_BYTES
@@ -245,7 +257,7 @@ class ChannelUnit(Circuit):
                 m.d.sync += [within.eq(0), rows.eq(rows - 1)]
                 with m.If(~sums):
                     m.d.sync += [row.eq(row + pitch), address.eq(row + pitch)]
-        with m.If(taken):
+        with m.If(begins):
             reads, product = new.opcode == Opcode.PIM_READ, new.opcode == Opcode.PIM
             m.d.sync += [
                 rows.eq(Mux(reads | product, new.m, 0)),

@@ -11,6 +11,7 @@ UNIT_CIRCUITS.add(
         make=ChannelUnit,
         reads={READING: Port("vectors", burst_bytes, 50)},
         writes={WRITING: Port("results", burst_bytes, 20)},
+        illegal=True,
         pins=channel_pins,
         holds_start=True,
     ),

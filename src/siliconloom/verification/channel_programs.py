@@ -97,24 +97,24 @@ class _Channel:
         )
         return place
 
-    def _store(self, place: int, size: int) -> None:
-        """Bring results from a slot to main memory."""
-        if self.results + size > PROGRAM_BASE:
+    def _store(self, place: int, size: int, rows: int = 1, apart: int = 0) -> None:
+        """Bring rows of results from a slot to main memory, where they lie side by side."""
+        if self.results + rows * size > PROGRAM_BASE:
             self.results = RESULTS
         self.found.append(
             Instruction(
                 opcode=Opcode.STORE,
-                m=1,
+                m=rows,
                 n=size,
                 pitch=size,
-                local_pitch=size,
+                local_pitch=apart or size,
                 memory=Address(base=self.results),
                 a=Address(base=place),
                 wait=1 << MADE,
                 release=1 << TAKEN,
             )
         )
-        self.results += -(-size // self.bus) * self.bus
+        self.results += -(-rows * size // self.bus) * self.bus
 
     def _result_place(self) -> int:
         place = self.second + self.stores % 2 * self.slot
@@ -135,18 +135,25 @@ class _Channel:
         base = self.chance.randrange(0, (everything - (rows - 1) * pitch - size) // unit + 1) * unit
         return rows, size, pitch, base
 
+    def _apart(self, rows: int, width: int) -> int:
+        """How far apart rows lie in the scratchpad: side by side, or with room between them."""
+        apart = self.chance.choice([width, width, 2 * width, width + max(self.port, self.bus)])
+        fits = (rows - 1) * apart + width <= self.slot
+        return apart if fits and not width % self.bus else width
+
     def transfer_in(self) -> None:
         """Rows of the channel are written."""
         rows, size, pitch, base = self._rows()
         width = size * self.port // self.burst
-        place = self._load(rows * width)
+        apart = self._apart(rows, width)
+        place = self._load((rows - 1) * apart + width)
         self.found.append(
             Instruction(
                 opcode=Opcode.PIM_WRITE,
                 m=rows,
                 n=size,
                 pitch=pitch,
-                local_pitch=width,
+                local_pitch=apart,
                 memory=Address(base=base),
                 a=Address(base=place),
                 wait=1 << LOADED,
@@ -158,20 +165,21 @@ class _Channel:
         """Rows of the channel are read."""
         rows, size, pitch, base = self._rows()
         width, place = size * self.port // self.burst, self._result_place()
+        apart = self._apart(rows, width)
         self.found.append(
             Instruction(
                 opcode=Opcode.PIM_READ,
                 m=rows,
                 n=size,
                 pitch=pitch,
-                local_pitch=width,
+                local_pitch=apart,
                 memory=Address(base=base),
                 a=Address(base=place),
                 wait=1 << TAKEN,
                 post=1 << MADE,
             )
         )
-        self._store(place, rows * width)
+        self._store(place, *((rows * width,) if apart == width else (width, rows, apart)))
 
     def vector(self) -> None:
         """Bursts of the global buffer are written."""
