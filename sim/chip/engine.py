@@ -15,6 +15,7 @@ from siliconloom.arch.isa import Draft, Opcode, Program, Unit
 from siliconloom.arch.listing import disassemble
 from siliconloom.arch.machine_code import FixedArgument
 from siliconloom.arch.opcodes import memory_units
+from siliconloom.arch.pim import Command
 from siliconloom.arch.tile import NpuTile
 from siliconloom.sim.chip.channel import ChannelDriver, drives_channel
 from siliconloom.sim.chip.levels import level_traffic
@@ -87,7 +88,7 @@ class Run(Struct, frozen=True):
         last-but-one of each, rows of the trace before it); ``jumps`` is how many there were. Of the whole run, trace
         and jumps together are every execution.
     commands
-        Per operator and `arch.pim.Command`: those of a channel that the program drives; ``None`` where it drives none.
+        Per operator and `arch.pim.Command`: those of the channel that the program drives.
     waiting
         Per `Unit`: cycles in which an instruction stood at the head of its queue and could not start.
     """
@@ -111,9 +112,9 @@ class Run(Struct, frozen=True):
     folds: Int
     jumps: int
     executions: Int
+    commands: Int
     waiting: Int
     wall_s: float
-    commands: Int | None = None
 
 
 def run(
@@ -322,7 +323,7 @@ def _outcome(
         executions=executions,
         waiting=state.unit[WAITING],
         wall_s=wall,
-        commands=None if channel is None else channel.commands,
+        commands=np.zeros((operators, len(Command)), np.int64) if channel is None else channel.commands,
     )
 
 

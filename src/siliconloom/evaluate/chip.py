@@ -455,8 +455,7 @@ def _operators(simulation: Simulation) -> list[dict[str, Any]]:
         counters = outcome.counters[index]
         cycles = int(outcome.own[index])
         macs = operator.macs * operator.repeat
-        commands = None if outcome.commands is None else outcome.commands[index]
-        joules = energy(chip, operator.precision, counters, outcome.traffic[index], commands)
+        joules = energy(chip, operator.precision, counters, outcome.traffic[index], outcome.commands[index])
         seconds = int(outcome.exclusive[index]) / chip.clock
         joules |= {name: watts * seconds for name, watts in standing.items()}
         bound = placed_bound(chip, operator, simulation.plan.placement, mapped.task.fused)
