@@ -114,7 +114,7 @@ def violations(program: Program, chip: Chip) -> Iterator[Violation]:
             counts.pop()
         spec, touched = i.opcode.spec, list[_Touched]()
         try:
-            _check_unit(i, number)
+            _check_unit(i, tile, number)
             _check_flags(i, number)
             if spec.sizes:
                 spec.check(i, tile, number)
@@ -279,11 +279,12 @@ def accesses(i: Instruction, tile: NpuTile) -> Iterator[Access]:
     yield from i.opcode.spec.accesses(i, tile)
 
 
-def _check_unit(i: Instruction, number: int) -> None:
+def _check_unit(i: Instruction, tile: NpuTile, number: int) -> None:
     """Every instruction but the sequencer's own, and every barrier, goes to a queue."""
     own = i.opcode != Opcode.BARRIER and i.unit == Unit.SEQUENCER
-    if not own and not i.unit.spec.circuit:
-        raise illegal(i, number, f"no circuit for the unit {i.unit.spec.name}; there is {_built()}")
+    if not own and i.unit not in built_units(tile):
+        built = ", ".join(unit.spec.name for unit in built_units(tile))
+        raise illegal(i, number, f"no circuit for the unit {i.unit.spec.name}; there is {built}")
 
 
 def _check_flags(i: Instruction, number: int) -> None:
@@ -298,10 +299,6 @@ def _check_flags(i: Instruction, number: int) -> None:
         raise illegal(i, number, f"operands of a computation may be narrow, and no others (got {what})")
     if i.split and i.opcode not in (Opcode.MATMUL, Opcode.VECTOR):
         raise illegal(i, number, f"lines of a computation's sums may be split, and no others (got {what})")
-
-
-def _built() -> str:
-    return ", ".join(unit.spec.name for unit in built_units())
 
 
 def _check_format(i: Instruction, tile: NpuTile, number: int) -> None:

@@ -76,7 +76,13 @@ class Chip(Description):
             self._check_pim(self.tile)
             if self.pim is not None or self.tile_count != 1:
                 raise ValueError("a chip with a pim tile has one, and no pim beside it")
-        elif self.pim is not None:
+        if isinstance(self.tile, NpuTile) and self.tile.pim is not None:
+            self._check_pim(self.tile.pim)
+            if self.tile_count > 1:
+                raise rule_at("tile_count", "a tile that drives a channel is alone (tile.pim)", self.tile_count)
+            if self.pim is not None:
+                raise rule_at("tile.pim", "a chip has a channel beside main memory, or one that computes", "both")
+        if self.pim is not None and not isinstance(self.tile, PimTile):
             self._check_pim(self.pim)
             nearest, memory = next(iter(self.memory.items()), (None, None))
             if memory is None:

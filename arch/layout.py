@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.access import SUM_BYTES
 from siliconloom.arch.array import SystolicArray
+from siliconloom.arch.pim import CHANNEL_BYTES
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import INDEX_BYTES, SPLIT_BITS, Count, VectorFunction, vector_cost
 
@@ -94,7 +95,8 @@ def bank_line(tile: NpuTile) -> int:
     """Bytes of a line of a scratchpad bank: the widest access of any unit."""
     array, lanes = tile.array, tile.vector.lanes
     sides = next_power(array.rows), next_power(array.load_rows * array.cols), lanes
-    return max(tile.element_bytes * max(sides), tile.dma.bytes_per_cycle, INDEX_BYTES)
+    channel = 0 if tile.pim is None else tile.pim.dram.organization.request_bytes * tile.element_bytes // CHANNEL_BYTES
+    return max(tile.element_bytes * max(sides), tile.dma.bytes_per_cycle, INDEX_BYTES, channel)
 
 
 def sums_pitch(array: SystolicArray) -> int:

@@ -98,16 +98,18 @@ class UnitSpec(Struct, frozen=True, kw_only=True):
     opcodes
         What goes to its queue, beside barriers.
     entry
-        What its queue holds of an instruction: m, n, k, pitch, local_pitch, function; memory, local (the local address
-        of a transfer), a, b, c, d, all resolved; add (it adds to what is there), indexed (it is a gather), rescale (a
-        product rescales what is there), narrow (operands may be, see `arch.layout`), split (of lines of sums), weights
-        and group (codes of the format of packed weights, or of results that are kept in fewer bits), a_slot, b_slot and
-        c_slot (which slot the addresses are in).
+        What its queue holds of an instruction: opcode, m, n, k, pitch, local_pitch, function; memory, local (the local
+        address of a transfer), a, b, c, d, all resolved; add (it adds to what is there), indexed (it is a gather),
+        rescale (a product rescales what is there), narrow (operands may be, see `arch.layout`), split (of lines of
+        sums), weights and group (codes of the format of packed weights, or of results that are kept in fewer bits),
+        a_slot, b_slot and c_slot (which slot the addresses are in).
     memory
         What it does with main memory, ``read`` or ``write``: its instructions then move m rows of n bytes, ``pitch``
         apart there, and it shares the memory port with others of the kind. Nothing when empty.
     circuit
         An NPU tile has it.
+    needs
+        The key of a tile without which it has none of it; every tile has it when empty.
     shown
         Its name in results; that in programs when empty.
     """
@@ -118,6 +120,7 @@ class UnitSpec(Struct, frozen=True, kw_only=True):
     entry: tuple[str, ...] = ()
     memory: Literal["", "read", "write"] = ""
     circuit: bool = True
+    needs: str = ""
     shown: str = ""
 
 
@@ -277,14 +280,21 @@ def _of_format(wanted: Format) -> Live[Opcode]:
 TRANSFERS, GATHERS, COMPUTES = (_of_format(each) for each in (Format.TRANSFER, Format.GATHER, Format.COMPUTE))
 
 
-def built_units() -> tuple[Unit, ...]:
-    """Units that an NPU tile has circuits of, in the order of their codes."""
-    return tuple(unit for unit in Unit if unit.spec.circuit)
+def built_units(tile: Any = None) -> tuple[Unit, ...]:
+    """Units that an NPU tile has circuits of, in the order of their codes; those of every tile where none is given.
+
+    ``tile`` is an `arch.tile.NpuTile`, or whatever else has the attributes that `UnitSpec.needs` names.
+    """
+    return tuple(
+        unit
+        for unit in Unit
+        if unit.spec.circuit and (not unit.spec.needs or getattr(tile, unit.spec.needs, None) is not None)
+    )
 
 
-def shown_units() -> dict[Unit, str]:
+def shown_units(tile: Any = None) -> dict[Unit, str]:
     """What a tile's units are called in results, the sequencer among them."""
-    return {unit: unit.spec.shown or unit.spec.name for unit in (Unit(0), *built_units())}
+    return {unit: unit.spec.shown or unit.spec.name for unit in (Unit(0), *built_units(tile))}
 
 
 def opcode_table() -> str:

@@ -21,6 +21,8 @@ from siliconloom.arch.quantity import Bytes
 
 RESULT_BYTES = 4
 """Of an accumulator: fp32, or int32 for int8 operands."""
+CHANNEL_BYTES = 2
+"""Of an element in the rows of a channel that an npu tile drives: bf16."""
 MULTIPLY_STAGES = 1
 """Cycles from operands to products."""
 ACCUMULATE_STAGES = 1

@@ -20,7 +20,7 @@ from siliconloom.arch.array import (
 from siliconloom.arch.datatype import CACHE_SCALED, DataType
 from siliconloom.arch.document import Description, Name, rule_at
 from siliconloom.arch.errors import nearest_name
-from siliconloom.arch.pim import PimTile
+from siliconloom.arch.pim import RESULT_BYTES, PimTile
 from siliconloom.arch.quantity import Bytes
 from siliconloom.arch.vector import VectorCost, VectorFunction, vector_cost
 
@@ -221,6 +221,9 @@ class NpuTile(Description):
     vector: VectorUnit = Field(description="SIMD unit for everything that is not a matrix product")
     dma: Dma = Field(default=Dma(), description="mover between main memory and the scratchpad")
     sequencer: Sequencer = Field(default=Sequencer(), description="reads the program and hands it to the units")
+    pim: PimTile | None = Field(
+        default=None, description="a channel of memory that computes, driven by the program, beside main memory"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -275,10 +278,36 @@ class NpuTile(Description):
         if self.array.circuit_format in self.array.cache and not self.rounds:
             rule = "keys and values in the operands' own format are for wider elements (vector.format)"
             raise rule_at("array.cache", rule, self.array.operands[0].value)
+        if self.pim is not None:
+            self._check_channel(self.pim)
         for dtype in self.array.cache_scaled:
             if found := misfit_of_scales(self.array, self.vector.lanes, dtype):
                 raise rule_at(found[0], found[1], str(found[2]))
         return self
+
+    def _check_channel(self, pim: PimTile) -> None:
+        """What of a channel a tile's unit can drive."""
+        burst = pim.dram.organization.request_bytes
+        powers = {
+            "pim.dram.organization": pim.banks,
+            "pim.dram.organization.columns": pim.row_columns,
+            "pim.global_buffer": pim.global_buffer,
+        }
+        if self.circuit_format not in (DataType.BF16, DataType.FP32) or DataType.BF16 not in pim.operands:
+            rule = "a channel that computes is for elements in bf16 or fp32, and multiplies in bf16"
+            raise rule_at("pim.operands", rule, f"{self.circuit_format.value}, {pim.operands[0].value}")
+        if pim.channels != 1:
+            raise rule_at("pim.channels", "a tile drives one channel", pim.channels)
+        apart = {"dual_row_buffer": pim.dual_row_buffer, "activations": pim.activations == "separate"}
+        if key := next((name for name, asked in apart.items() if asked), None):
+            rule = "a tile has its channel transfer or compute, one after the other: nothing is to be kept apart"
+            raise rule_at(f"pim.{key}", rule, str(getattr(pim, key)).lower())
+        for key, value in powers.items():
+            if value & (value - 1):
+                raise rule_at(key, "banks, bursts of a row and bytes of the buffer are powers of two", value)
+        if pim.banks * RESULT_BYTES % burst:
+            rule = f"sums of all banks, {RESULT_BYTES} bytes each, are whole bursts of {burst} bytes"
+            raise rule_at("pim.dram.organization", rule, f"{pim.banks} banks")
 
     @property
     def circuit_format(self) -> DataType:

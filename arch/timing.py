@@ -36,6 +36,12 @@ VECTOR_START = 1
 """Cycles from a vector instruction leaving its queue to its first address."""
 VECTOR_STAGES = 15
 """Cycles from a vector operand's address to its row's state being there for the next pass; results take fewer."""
+PIM_OFFER = 1
+"""Cycles from an instruction for the channel of memory that computes leaving its queue to its first macro's offer."""
+PIM_END = 2
+"""Cycles from the last command going out, or the last datum arriving, of such an instruction to its being complete."""
+PIM_REFRESH = 1
+"""Cycle of a run from which a channel's first interval of refresh is counted."""
 FETCH_START = 2
 """Cycles from the start of a run to the first instruction address on the bus, and from a word to its decoding."""
 
@@ -70,6 +76,9 @@ __all__ = [
     "LOADER_GAP",
     "LOAD_WRITE",
     "OPERAND_LATENCY",
+    "PIM_END",
+    "PIM_OFFER",
+    "PIM_REFRESH",
     "QUEUE_POP",
     "QUEUE_REFILL",
     "STORE_WRITE",

@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument(
         "--part",
         action="append",
-        help="array, npu, float, packed, narrow, link, ring, pim, shared, cache; all of them where left out",
+        help="array, npu, float, packed, narrow, link, ring, pim, shared, cache, beside; all of them where left out",
     )
     parser.add_argument("--only", help="numbers of bugs, separated by commas")
     parser.add_argument("--simulator", help="icarus or verilator, instead of what is quickest")
@@ -318,6 +318,11 @@ def refusals(run: _Tile) -> list[str]:
     from siliconloom.verification.faults import fault_cases
 
     faults = [fault for fault in fault_cases(run.chip) if fault.name.startswith(("weights in", "results"))]
+    return causes(run, faults)
+
+
+def causes(run: _Tile, faults: Sequence[Any]) -> list[str]:
+    """Which of these did not end with their cause."""
     outcomes = run.run([fault.case for fault in faults])
     return [
         f"{fault.name}: {outcome.cause.text if outcome.ended else 'hangs'}"
@@ -364,7 +369,10 @@ class _Tile:
         from siliconloom.verification.npu import compare, surrounded
 
         placed = [(name, *surrounded(made, turn + n, seed=SEED)) for n, (name, made) in enumerate(programs)]
-        cases = [ProgramCase(made.program, made.memory, made.base, limit=60_000, **more) for _, made, more in placed]
+        cases = [
+            ProgramCase(made.program, made.memory, made.base, limit=60_000, channel=made.channel, **more)
+            for _, made, more in placed
+        ]
         errors = []
         for (name, made, _), case, outcome in zip(placed, cases, self.run(cases), strict=True):
             errors += compare(name, self.chip, made, outcome, case.stall > 0).errors
@@ -506,6 +514,47 @@ def pim_stages(folder: Path, simulator: str | None) -> list[Stage]:
     return [stage(name) for name in CHANNELS]
 
 
+def beside_stages(folder: Path, simulator: str | None) -> list[Stage]:
+    """Programs and faults of tiles of 2x2 that drive a channel: in bf16, and of elements in fp32."""
+    from siliconloom.verification.channel_programs import channel_program
+    from siliconloom.verification.faults import channel_faults
+
+    stages: list[Stage] = []
+    for name, chip in beside_chips().items():
+        run = _Tile(chip, folder / name, simulator or "verilator")
+        random = [(f"channel {n}", channel_program(chip, n)) for n in range(6)]
+        faults = channel_faults(chip)
+        stages += [
+            (f"{name}: programs", partial(run.programs, random, 0)),
+            (f"{name}: faults", partial(causes, run, faults)),
+        ]
+    return stages
+
+
+def beside_chips() -> dict[str, Any]:
+    """Two tiles, by the format of their elements; the channel of both refreshes often."""
+    from siliconloom.arch import load_chip
+
+    channel = [(key.replace("tile.", "tile.pim."), value) for key, value in CHANNEL if key != "tile.lanes"]
+    own = [("tile.pim.lanes", "2"), ("tile.pim.activate_group", "2")]
+    small = [*BESIDE, *channel, *own]
+    return {name: load_chip("npu-pim-edge", [*small, ("tile.vector.format", ELEMENTS[name])]) for name in ELEMENTS}
+
+
+ELEMENTS = {"bf16": "null", "fp32": "fp32"}
+"""Formats of elements of tiles beside a channel, as descriptions have them."""
+BESIDE = [
+    ("tile.array.rows", "2"),
+    ("tile.array.cols", "2"),
+    ("tile.array.load_rows", "1"),
+    ("tile.scratchpad.capacity", "64 KiB"),
+    ("tile.accumulator.capacity", "2 KiB"),
+    ("tile.vector.lanes", "2"),
+    ("tile.vector.transpose_rows", "2"),
+    ("tile.dma.bytes_per_cycle", "16"),
+    ("tile.dma.port_bytes", "16"),
+    ("memory.dram.access_bytes", "16"),
+]
 CHANNEL = [
     ("tile.dram.organization.bank_groups", "2"),
     ("tile.dram.organization.banks", "2"),
@@ -533,6 +582,7 @@ PARTS: dict[str, Callable[[Path, str | None], list[Stage]]] = {
     "pim": pim_stages,
     "shared": shared_stages,
     "cache": cache_stages,
+    "beside": beside_stages,
 }
 FOLDERS = {
     "npu": ("two-ports", "wide-port", "uneven"),
@@ -545,6 +595,7 @@ FOLDERS = {
     "pim": tuple(CHANNELS),
     "shared": tuple(name for name, _, _ in SHARED),
     "cache": tuple(name for name, *_ in CACHE),
+    "beside": tuple(ELEMENTS),
 }
 
 if __name__ == "__main__":

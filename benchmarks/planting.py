@@ -155,8 +155,8 @@ def with_number() -> None:
 
     whole: Callable[..., dict[str, str]] = Library.verilog
 
-    def verilog(self: Any, top: Any) -> dict[str, str]:
-        return {**whole(self, top), MODULE: VERILOG}
+    def verilog(self: Any, top: Any, *told: Any) -> dict[str, str]:
+        return {**whole(self, top, *told), MODULE: VERILOG}
 
     Library.verilog = verilog  # type: ignore[method-assign]
 

@@ -30,7 +30,7 @@ from siliconloom.rtl.integration.flows import Emission, flow_files, refuse_flows
 from siliconloom.rtl.integration.guide import guide_lines
 from siliconloom.rtl.library import Library, ResetStyle, writers
 from siliconloom.rtl.names import module_prefix
-from siliconloom.rtl.npu.circuits import unit_circuits
+from siliconloom.rtl.npu.circuits import UNIT_CIRCUITS
 from siliconloom.rtl.npu.design import npu_design
 from siliconloom.rtl.npu.float_ways import only_own_floats
 from siliconloom.rtl.npu.geometry import without_circuit
@@ -142,7 +142,7 @@ def design_of(chip: Chip, reset: ResetStyle = "sync", vectors: Sequence[ProgramV
 
 def only_own_circuits() -> bool:
     """Whether every unit and function of npu tiles is this package's, so that its code says what is written of them."""
-    units = all(each.make.__module__.startswith("siliconloom.") for each in unit_circuits().values())
+    units = all(each.make.__module__.startswith("siliconloom.") for each in UNIT_CIRCUITS.values())
     return units and only_own() and only_own_floats()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -288,6 +289,15 @@ class Graph(Struct, frozen=True, kw_only=True, eq=False, dict=True):
         for source, target, elements in self.dataflow.edges():
             dataflow.connect(source, target, elements)
         return replace(self, precision=dtype, dataflow=dataflow, resting=tuple(map(changed, self.resting)))
+
+    def with_operators(self, changed: Mapping[str, Operator]) -> Graph:
+        """Return the same graph with some operators, by name, in place of those that have these names."""
+        dataflow = Dataflow()
+        for operator in self.operators():
+            dataflow.add(changed.get(operator.name, operator))
+        for source, target, elements in self.dataflow.edges():
+            dataflow.connect(source, target, elements)
+        return replace(self, dataflow=dataflow)
 
     def with_scales(self, together: int) -> Graph:
         """Return the same graph where keys and values in whole numbers have a byte for so many elements of a head."""

@@ -248,6 +248,8 @@ class Attention(Operator, frozen=True, kw_only=True):
         Keys and values of earlier tokens are made in this step, too (from a latent), and lie in no cache.
     sinks
         Each head has a score beside those of keys, a parameter, that takes its part of the softmax.
+    banked
+        Keys and values lie in a memory that multiplies by them, and in no other.
     """
 
     batch: int
@@ -264,6 +266,7 @@ class Attention(Operator, frozen=True, kw_only=True):
     cached: CacheFormat | None = None
     remade: bool = False
     sinks: bool = False
+    banked: bool = False
 
     kind: ClassVar[str] = "attention"
     _dimensions: ClassVar[tuple[str, ...]] = (
@@ -354,7 +357,9 @@ class Attention(Operator, frozen=True, kw_only=True):
 
     @property
     def kv_read_bytes(self) -> int:
-        """Bytes of these keys and values, each read once."""
+        """Bytes of these keys and values that main memory has, each read once."""
+        if self.banked:
+            return 0
         return (self.precision if self.cached is None else self.cached).size(self.kv_elements)
 
     @property
@@ -363,7 +368,7 @@ class Attention(Operator, frozen=True, kw_only=True):
 
     @property
     def input_bytes(self) -> int:
-        if self.cached is None:
+        if self.cached is None and not self.banked:
             return super().input_bytes
         return self.precision.size(self.query_elements) + self.kv_read_bytes
 

@@ -38,6 +38,18 @@ register_function(
 )
 register_function(
     FunctionSpec(
+        name="softmax_rows",
+        code=44,
+        passes=2,
+        reductions=1,
+        parameters=(Parameters.SCALARS,),
+        masks=True,
+        floats="2^(t − peak) / sum of the row, t = a · m0",
+        result="127 · 2^(t − peak) / sum of the row, t = a · m0 / 2^shift in 1/256",
+    )
+)
+register_function(
+    FunctionSpec(
         name="softmax_online",
         code=12,
         passes=2,

@@ -1,25 +1,8 @@
 """Units that the instruction set keeps codes for, and that no tile has yet."""
 
-from siliconloom.arch.isa import compute_operands, transfer_operands
+from siliconloom.arch.isa import transfer_operands
 from siliconloom.arch.opcodes import Format, OpcodeSpec, UnitSpec, register_unit
 
-register_unit(
-    UnitSpec(
-        name="pim",
-        code=5,
-        circuit=False,
-        opcodes=(
-            OpcodeSpec(
-                name="pim",
-                code=8,
-                format=Format.COMPUTE,
-                sizes=("m", "n"),
-                operands=lambda i: compute_operands(i, f"{i.m}x{i.n}"),
-                result="work for the banks of a memory",
-            ),
-        ),
-    )
-)
 register_unit(
     UnitSpec(
         name="link",

@@ -12,6 +12,7 @@ from siliconloom.arch.memory import Memory
 from siliconloom.arch.pim import PimTile
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import VectorFunction
+from siliconloom.mapper.chip.banked import layout_of
 from siliconloom.mapper.chip.floors import array_floor, read_floor, vector_floor
 from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.placement import Placement
@@ -165,6 +166,8 @@ def _unit_cycles(chip: Chip, operator: Operator, fused: Sequence[Vector]) -> tup
     if isinstance(tile, PimTile):
         return -(-operator.macs // chip.peak_macs), 0
     array, vector = tile.array, 0
+    if isinstance(tile, NpuTile) and isinstance(operator, Attention) and operator.banked:
+        return layout_of(tile, operator).floor, vector_floor(tile, operator, fused)
     if isinstance(tile, NpuTile):
         array, vector = oriented(tile).array, vector_floor(tile, operator, fused)
     return -(-array_floor(array, operator) // chip.tile_count), -(-vector // chip.tile_count)

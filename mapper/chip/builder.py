@@ -86,6 +86,11 @@ class ProgramBuilder:
         free = self.semaphore(f"{name}_free", slots, "buffer")
         return self._declare(Ring(name, base, slot_bytes if slots > 1 else 0, full, free))
 
+    def half_ring(self, name: str, base: int, slot_bytes: int) -> Ring:
+        """Declare a ring whose slots are free by the time that they are filled: its producer waits for nothing."""
+        full = self.semaphore(f"{name}_full", 0, "operands")
+        return self._declare(Ring(name, base, slot_bytes, full, NOBODY))
+
     def slots(self, name: str, base: int, slot_bytes: int) -> Ring:
         """Declare two slots that a unit both fills and empties, one instruction after the other: nothing waits."""
         return self._declare(Ring(name, base, slot_bytes, NOBODY, NOBODY))
@@ -391,6 +396,74 @@ class ProgramBuilder:
             narrow=self.narrow,
             split=split if function.spec.from_sums else 0,
             packing=packing,
+        )
+
+    def channel_vector(self, ring: Ring, bursts: int, dtype: DataType, burst: int, *, wait: int, release: int) -> None:
+        """Bring so many bursts from the ring's slot to the channel's global buffer; the caller moves the cursor."""
+        self._add(
+            opcode=Opcode.PIM_VECTOR,
+            m=bursts,
+            dtype=dtype,
+            a=ring.read_slot(),
+            b=address(burst, NOWHERE.strides),
+            wait=wait,
+            release=release,
+        )
+
+    def channel_product(
+        self,
+        ring: Ring,
+        rounds: int,
+        segments: int,
+        bursts: int,
+        dtype: DataType,
+        rows: Address,
+        burst: int,
+        *,
+        wait: int,
+        post: int,
+    ) -> None:
+        """Multiply rows of the channel's banks by bursts of its global buffer, into the ring's slot."""
+        self._add(
+            opcode=Opcode.PIM,
+            m=rounds,
+            n=segments,
+            k=bursts,
+            dtype=dtype,
+            b=address(burst, NOWHERE.strides),
+            c=ring.write_slot(),
+            d=rows,
+            wait=wait,
+            post=post,
+        )
+        ring.written()
+
+    def channel_write(
+        self,
+        ring: Ring,
+        rows: int,
+        row_bytes: int,
+        pitch: int,
+        memory: Address,
+        *,
+        local_pitch: int,
+        wait: int,
+        release: int,
+        offset: int = 0,
+    ) -> None:
+        """Write rows of the channel, of so many bytes there, from the ring's slot; the caller moves the cursor."""
+        local = ring.read_slot()
+        local.base += offset
+        self._add(
+            opcode=Opcode.PIM_WRITE,
+            m=rows,
+            n=row_bytes,
+            pitch=pitch,
+            local_pitch=local_pitch,
+            memory=memory,
+            a=local,
+            wait=wait,
+            release=release,
         )
 
     def finish(self, operators: tuple[str, ...], *, draft: bool = False) -> Program:

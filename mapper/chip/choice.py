@@ -18,6 +18,7 @@ from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.tile import NpuTile
 from siliconloom.mapper.chip.attention_cost import choose_attention_tilings
+from siliconloom.mapper.chip.banked import channel_tiling
 from siliconloom.mapper.chip.bounds import Bound, least_bytes, operator_bound
 from siliconloom.mapper.chip.chosen import Choice, Chosen, Measure, Part, Rivals, SearchEffort, Tiling
 from siliconloom.mapper.chip.divisions import divisions_of
@@ -297,6 +298,8 @@ def _tilings(
     stay: bool,
 ) -> Sequence[Sequence[Tiling]]:
     """Candidates of a part under each layout."""
+    if (tiling := channel_tiling(chip, task)) is not None:
+        return [[tiling] for _ in candidates]
     if isinstance(part, Gemm):
         a, b, c = (chip.memory[name] for name in levels)
         memories = GemmMemories(a, b, c) if len(chip.memory) > 1 else None

@@ -8,13 +8,14 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from siliconloom.mapper.chip.attention_cost import AttentionTiling
+from siliconloom.mapper.chip.banked import ChannelTiling
 from siliconloom.mapper.chip.layout import Layout
 from siliconloom.mapper.chip.sharing import Share
 from siliconloom.mapper.chip.tasks import Task
 from siliconloom.mapper.chip.tiling import GemmTiling
 from siliconloom.mapper.chip.vector_cost import VectorTiling
 
-Tiling = GemmTiling | AttentionTiling | VectorTiling
+Tiling = GemmTiling | AttentionTiling | VectorTiling | ChannelTiling
 
 
 class Chosen(Struct, frozen=True):

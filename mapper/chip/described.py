@@ -27,6 +27,7 @@ from siliconloom.mapper.chip import program
 from siliconloom.mapper.chip.attention_cost import AttentionTiling, attention_needs, attention_tiling, carries, key_unit
 from siliconloom.mapper.chip.attention_layout import AttentionLayout, may_stay
 from siliconloom.mapper.chip.attention_places import most_heads, query_parts
+from siliconloom.mapper.chip.banked import refuse_banked
 from siliconloom.mapper.chip.chosen import Chosen, Part, Tiling
 from siliconloom.mapper.chip.gemm_cost import GemmMemories
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape, smaller_blocks
@@ -56,6 +57,7 @@ def mapping_text(mapped: MappedWorkload, *, joined: bool = False) -> str:
         The chip's tiles work side by side as one.
     """
     assert mapped.mapping is not None
+    refuse_banked(mapped.chip, mapped.graph, "a mapping file")
     parts, (layout, chosen) = mapped.mapping.parts, mapped.mapping.choice
     sizes = {ring: f"{getattr(layout, ring)} B" for ring in layout.__struct_fields__ if getattr(layout, ring)}
     data: dict[str, Any] = {"kind": "mapping"} | ({"joined": True} if joined else {})

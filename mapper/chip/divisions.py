@@ -12,6 +12,7 @@ from siliconloom.arch.description import Chip
 from siliconloom.arch.layout import sums_room
 from siliconloom.arch.tile import NpuTile
 from siliconloom.mapper.chip.attention_cost import attention_needs, fewest_keys
+from siliconloom.mapper.chip.banked import channel_needs, channel_tiling
 from siliconloom.mapper.chip.bounds import Bound
 from siliconloom.mapper.chip.gemm_layout import GemmLayout
 from siliconloom.mapper.chip.layout import (
@@ -68,6 +69,7 @@ def divisions_of(
     constants, found = set[int](), dict[Layout, None]()
     paced, attended = _shares_of_work(chip, tasks, bounds)
     has_ring = simulated and (paced >= PACED or attended >= ALONE)
+    has_ring = has_ring and not any(channel_tiling(chip, task) for task in tasks)
     has_ring = has_ring and oriented(tile).array.dataflow != "output_stationary"
     values = {"values": tile.scratchpad.capacity // VALUES_SHARE // grain_of(tile) * grain_of(tile)}
     shares = (*SHARES, *FRUGAL_SHARES) if frugal else SHARES
@@ -152,6 +154,8 @@ def _least(tasks: Sequence[Task], chip: Chip, tile: NpuTile) -> list[tuple[int, 
             shape = gemm_shape(operator, task)
             whole = [int(sizes[0]) for sizes in candidates(tile, shape, parts=False)]
             products.append((GemmLayout(tile, shape), whole, candidates(tile, shape)))
+        elif channel_tiling(chip, task) is not None:
+            _raise_to(others, channel_needs(tile, task))
         elif isinstance(operator, Attention):
             attended.append(operator)
         else:

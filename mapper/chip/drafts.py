@@ -17,6 +17,7 @@ from siliconloom.arch.description import Chip
 from siliconloom.arch.isa import Program
 from siliconloom.arch.tile import NpuTile
 from siliconloom.mapper.chip.attention_layout import AttentionLayout
+from siliconloom.mapper.chip.banked import is_banked
 from siliconloom.mapper.chip.builder import ProgramBuilder
 from siliconloom.mapper.chip.chosen import Chosen, Part
 from siliconloom.mapper.chip.known import KnownTasks, form_of
@@ -37,7 +38,7 @@ def lowering_key(chip: Chip, graph: Graph) -> Hashable:
     assert isinstance(tile, NpuTile)
     attentions = {o.head_dim: o for o in graph.operators() if isinstance(o, Attention)}
     return (
-        (tile.array, tile.vector, tile.dma),
+        (tile.array, tile.vector, tile.dma, tile.pim and tile.pim.model_dump_json()),
         (chip.tile_count, tile.sequencer.launch_cycles > 0),
         chip.nearest.access_bytes,
         tuple(_rests(chip, attention) for attention in dict.fromkeys(attentions.values())),
@@ -81,9 +82,9 @@ class KnownDrafts:
 class DraftsOf:
     """Drafts that are known, as one map asks for them: of its chip and its layouts."""
 
-    def __init__(self, chip: Chip, known: KnownDrafts) -> None:
+    def __init__(self, chip: Chip, known: KnownDrafts, *, banked: bool = False) -> None:
         assert isinstance(chip.tile, NpuTile)
-        self.chip, self.tile, self.known = chip, chip.tile, known
+        self.chip, self.tile, self.known, self.banked = chip, chip.tile, known, banked
         self._rings: dict[Layout, Hashable] = {}
         self._forms: dict[tuple[int, int, str], tuple[Chosen, Hashable]] = {}
 
@@ -92,7 +93,7 @@ class DraftsOf:
         found = self._rings.get(layout)
         if found is None:
             builder = ProgramBuilder(self.tile.dma.bytes_per_cycle)
-            declare_rings(builder, self.tile, layout)
+            declare_rings(builder, self.tile, layout, banked=self.banked)
             found = self._rings[layout] = layout.values, builder.kinds_of_rings, tuple(builder.semaphores)
         return found
 
@@ -121,7 +122,7 @@ def drafts_of(chip: Chip, graph: Graph, parts: Sequence[Part]) -> DraftsOf | Non
         if known.instructions > MOST_INSTRUCTIONS:
             known = KnownDrafts()
         _KEPT[key] = known
-    return DraftsOf(chip, known)
+    return DraftsOf(chip, known, banked=is_banked(graph))
 
 
 __all__ = ["DraftsOf", "KnownDrafts", "drafts_of", "lowering_key"]

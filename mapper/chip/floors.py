@@ -30,6 +30,8 @@ def array_floor(array: SystolicArray, operator: Operator) -> int:
     rows, cols = array.rows, array.cols
     if isinstance(operator, Gemm):
         return operator.batch * _product_floor(array, operator)
+    if isinstance(operator, Attention) and operator.banked:
+        return 0
     if type(operator) is not Attention:
         return -(-operator.macs // array.products)
     # Under a mask queries see different numbers of keys, so only the sum over all (query, key) pairs is rounded.
@@ -64,7 +66,7 @@ def vector_floor(tile: NpuTile, operator: Operator, fused: Sequence[Vector] = ()
     if isinstance(operator, Vector):
         return _function_floor(tile, operator)
     if isinstance(operator, Attention):
-        results = operator.batch * operator.heads * operator.q_len * operator.v_head_dim
+        results = 0 if operator.banked else operator.batch * operator.heads * operator.q_len * operator.v_head_dim
         passes = min(tile.vector.cost_of(function).passes for function in SOFTMAXES)
         return -(-(passes * operator.vector_elements + results) // slot)
     if not isinstance(operator, Gemm):

@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from itertools import count
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.attention_cost import AttentionTiling
+from siliconloom.mapper.chip.banked import ChannelTiling
 from siliconloom.mapper.chip.builder import Stretch
 from siliconloom.mapper.chip.chosen import Chosen
 from siliconloom.mapper.chip.gemm_layout import GemmLayout
@@ -30,10 +31,11 @@ from siliconloom.mapper.chip.tiling import GemmTiling
 from siliconloom.mapper.chip.vector_cost import VectorTiling
 from siliconloom.workloads import Vector
 
-_FORMS = {
+_FORMS: dict[type, Callable[[Any], Hashable]] = {
     GemmTiling: attrgetter("m", "n", "k", "order", "resident", "sequence"),
     AttentionTiling: attrgetter("queries", "keys", "heads", "whole", "resident"),
     VectorTiling: attrgetter("rows", "cols"),
+    ChannelTiling: lambda tiling: (),
 }
 """Of tilings what is lowered: all but what they cost."""
 

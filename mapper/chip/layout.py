@@ -260,6 +260,19 @@ def _placed(tile: NpuTile, layout: Layout, bank: int) -> dict[str, int]:
     return places
 
 
+class ChannelRings(Struct, frozen=True):
+    """Rings of attention in a channel of memory that computes, each in a bank of its own (`banked`).
+
+    ``operands`` go from the DMA to the channel, ``powers`` from the vector unit to it, ``scores`` the other way, and
+    ``results`` to the DMA. Whoever fills a slot with scores has waited, by then, for what was made of those before.
+    """
+
+    operands: Ring
+    powers: Ring
+    scores: Ring
+    results: Ring
+
+
 class Rings(Struct, frozen=True):
     """The rings of a program.
 
@@ -284,13 +297,21 @@ class Rings(Struct, frozen=True):
     queries: Ring
     powers: Ring
     values: Ring
+    channel: ChannelRings | None = None
 
 
-_DECLARED = tuple(each for each in Rings.__struct_fields__ if each not in TURNED and each != "values")
+_DECLARED = tuple(each for each in Rings.__struct_fields__ if each not in TURNED and each not in ("values", "channel"))
 
 
-def declare_rings(builder: ProgramBuilder, tile: NpuTile, layout: Layout) -> Rings:
-    """Declare the rings of ``layout``; scratchpad and accumulator each start at local address 0."""
+REPLACED = ("probabilities", "context")
+"""Rings of attention that the array computes, which there is none of where a channel does; others stand for them."""
+
+
+def declare_rings(builder: ProgramBuilder, tile: NpuTile, layout: Layout, *, banked: bool = False) -> Rings:
+    """Declare the rings of ``layout``; scratchpad and accumulator each start at local address 0.
+
+    Where attention is ``banked`` those of the channel lie behind the banks of the tile, which are what others have.
+    """
     places = bases(tile, layout)
     places["indices"] = places["results"] + SLOTS * layout.results - index_bytes(tile)
     made = {
@@ -300,20 +321,36 @@ def declare_rings(builder: ProgramBuilder, tile: NpuTile, layout: Layout) -> Rin
         if name == "indices"
         else builder.ring(name, places[name], size := getattr(layout, name), slots_of(tile, name, size))
         for name in _DECLARED
+        if not (banked and name in REPLACED)
     }
+    if banked:
+        made |= {"probabilities": made["moving"], "context": made["partial"]}
     for name, stands in TURNED.items():
         made[name] = made[stands]
     if layout.powers:
         made["queries"] = builder.ring("queries", places["queries"], layout.queries)
         made["powers"] = builder.slots("powers", places["powers"], layout.powers)
     made["values"] = builder.ring("values", places["values"], layout.values) if layout.values else made["weights"]
-    return Rings(**made)  # type: ignore[arg-type]
+    channel = _declare_channel(builder, tile) if banked else None
+    return Rings(**made, channel=channel)  # type: ignore[arg-type]
+
+
+def _declare_channel(builder: ProgramBuilder, tile: NpuTile) -> ChannelRings:
+    bank = tile.scratchpad.capacity // tile.scratchpad.banks
+    places = [tile.scratchpad.capacity + number * bank for number in range(4)]
+    rings = [
+        builder.ring(name, place, bank // SLOTS)
+        for name, place in zip(("operands", "powers", "columns"), (places[0], places[1], places[3]), strict=True)
+    ]
+    scores = builder.half_ring("scores", places[2], bank // SLOTS)
+    return ChannelRings(rings[0], rings[1], scores, rings[2])
 
 
 __all__ = [
     "ACCUMULATED",
     "BANKED",
     "LARGE",
+    "ChannelRings",
     "Layout",
     "Rings",
     "SINGLE",

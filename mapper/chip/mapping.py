@@ -16,6 +16,7 @@ from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.isa import Instruction, Opcode, Program
 from siliconloom.arch.packing import has_groups
 from siliconloom.arch.tile import NpuTile, SystolicTile
+from siliconloom.mapper.chip.banked import in_banks, room_beside
 from siliconloom.mapper.chip.block_sizes import Blocks, in_best_blocks
 from siliconloom.mapper.chip.bounds import graph_bound
 from siliconloom.mapper.chip.choice import (
@@ -76,6 +77,7 @@ def map_workload(
     kept: Kept | None = None,
     objective: Objective | None = None,
     stay: bool = True,
+    channel: bool = True,
 ) -> MappedWorkload:
     """Tile and lower ``graph`` for ``chip``.
 
@@ -97,6 +99,8 @@ def map_workload(
     stay
         Rows of products may stay in both slots, which takes more instructions: where the program is longer than its
         memory with them it is looked for without.
+    channel
+        Attention may be computed in a channel beside the tile (`banked.in_banks`).
 
     Raises
     ------
@@ -115,6 +119,8 @@ def map_workload(
         return _map_bare(chip, graph, notes)
     if not isinstance(chip.tile, NpuTile):
         raise NotSupported("mapping a workload to a pim tile")
+    graph, rests = in_banks(chip, graph) if channel else (graph, ())
+    notes = (*notes, *rests)
 
     def mapped(blocks: Blocks) -> MappedWorkload:
         return _in_blocks(chip, graph, objective, placement, blocks, notes, search=search, kept=kept, stay=stay)
@@ -151,7 +157,9 @@ def _in_blocks(
     decided = {} if kept is None else kept.tiles
     searched = SearchEffort()
     weighed = objective or ESTIMATED
-    choices, rivals = choose_layouts(chip, chip.tile, graph, parts, simulated, decided, weighed, searched, stay)
+    tile = room_beside(chip.tile, graph)
+    beside = chip.model_copy(update={"tile": tile}) if tile is not chip.tile else chip
+    choices, rivals = choose_layouts(beside, tile, graph, parts, simulated, decided, weighed, searched, stay)
     if objective is None:
         made = lower(chip, graph, Mapping(parts, choices[0], placement), notes, kept)
         return replace(made, searched=searched)

@@ -19,8 +19,10 @@ from siliconloom.arch.tile import NpuTile
 from siliconloom.mapper.chip.append import AppendLowering
 from siliconloom.mapper.chip.attention import AttentionLowering
 from siliconloom.mapper.chip.attention_cost import AttentionTiling
+from siliconloom.mapper.chip.banked import ChannelTiling, is_banked, room_beside
 from siliconloom.mapper.chip.bounds import Bound, graph_bound
 from siliconloom.mapper.chip.builder import ProgramBuilder
+from siliconloom.mapper.chip.channel import ChannelAppend, ChannelAttention
 from siliconloom.mapper.chip.chosen import Choice, Chosen, Part, SearchEffort, Tiling
 from siliconloom.mapper.chip.drafts import DraftsOf
 from siliconloom.mapper.chip.gather import GatherLowering
@@ -316,11 +318,11 @@ def lower_tasks(
     Tiles of attention are written out for the sake of a long pipeline, but for tasks that are to be ``short``.
     """
     layout, tilings = choice
-    tile = chip.tile
-    assert isinstance(tile, NpuTile)
+    assert isinstance(chip.tile, NpuTile)
+    tile = room_beside(chip.tile, graph)
     builder = ProgramBuilder(tile.dma.bytes_per_cycle, exchanges=exchanges(tile))
     builder.tiles, builder.narrow = chip.tile_count, 1
-    rings = declare_rings(builder, tile, layout)
+    rings = declare_rings(builder, tile, layout, banked=is_banked(graph))
     stored = builder.semaphore("stored", 1, "dependency")
     numbers, outputs, apart = dict[str, int](), dict[str, Stored](), dict[str, str]()
     in_place = updated(graph)
@@ -351,7 +353,12 @@ def lower_tasks(
 def _lower(context: Context, task: Task, chosen: Chosen) -> None:
     tiling, part = chosen.tiling, chosen.share.operator
     context.builder.tiles = chosen.share.tiles
-    if isinstance(tiling, GemmTiling):
+    if isinstance(tiling, ChannelTiling):
+        if isinstance(part, Attention):
+            ChannelAttention(context, task, part).emit()
+        else:
+            ChannelAppend(context, task).emit()
+    elif isinstance(tiling, GemmTiling):
         GemmLowering(context, task, gemm_shape(part, task), tiling).emit()
     elif isinstance(tiling, AttentionTiling):
         assert isinstance(part, Attention)

@@ -132,6 +132,8 @@ def rearrangements(graph: Graph, operator: Operator, tile: NpuTile, linked: bool
     """
     common: dict[str, Any] = {"block": operator.block, "repeat": operator.repeat, "precision": operator.precision}
     if isinstance(operator, Attention):
+        if operator.banked and not linked:
+            return []  # keys and values are there already
         if linked and in_its_cache(graph, operator):
             return []
         makers = graph.dataflow.predecessors(operator.name) if linked else []

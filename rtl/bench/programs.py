@@ -20,9 +20,10 @@ from siliconloom.arch.word import WORD_BYTES
 from siliconloom.rtl.bench.images import chunk_words, put_written, write_image
 from siliconloom.rtl.bench.runner import Spent, require_simulator, simulate
 from siliconloom.rtl.flows.rules import protocol_rules
-from siliconloom.rtl.npu.geometry import MEMORY_BITS, geometry_of
-from siliconloom.rtl.npu.registers import COUNTERS, UNITS, Cause, axi_lite, register_map
-from siliconloom.rtl.npu.testbench import memory_parameters
+from siliconloom.rtl.npu.channel import channel_geometry
+from siliconloom.rtl.npu.geometry import MEMORY_BITS, Geometry, geometry_of
+from siliconloom.rtl.npu.registers import COUNTERS, Cause, axi_lite, register_map, unit_names
+from siliconloom.rtl.npu.testbench import BENCH_ROWS, memory_parameters
 
 Bytes = NDArray[np.uint8]
 
@@ -58,6 +59,8 @@ class ProgramCase(Struct, frozen=True):
         Cycles after a first start at which the tile is reset, before the run that counts; 0: none.
     scribbled
         0: bits that no tile reads are zero. Else the seed of what stands there.
+    channel
+        Of a tile with a channel of memory that computes: what stands in it from its address 0 on, the rest is zero.
     """
 
     program: Program
@@ -71,6 +74,7 @@ class ProgramCase(Struct, frozen=True):
     host: int = 0
     reset_at: int = 0
     scribbled: int = 0
+    channel: Bytes = field(default_factory=lambda: np.zeros(0, np.uint8))
 
     def placed(self) -> tuple[bytes, int]:
         """The program's words with its addresses counted from the origin, and the address where they stand."""
@@ -128,6 +132,9 @@ class ProgramOutcome(Struct):
         The memory afterwards.
     issued, completed
         Cycles at which each unit's instructions left the queue, and from which they were complete; barriers left out.
+    channel, commands
+        What stands in the channel of memory that computes afterwards, and each command that went out to it during the
+        run: cycle, command, place, row, column.
     """
 
     ended: bool
@@ -138,10 +145,15 @@ class ProgramOutcome(Struct):
     memory: Bytes
     issued: dict[str, list[int]] = field(default_factory=dict)
     completed: dict[str, list[int]] = field(default_factory=dict)
+    channel: Bytes = field(default_factory=lambda: np.zeros(0, np.uint8))
+    commands: list[tuple[int, ...]] = field(default_factory=list)
 
 
-def bench_verilog(chip: Chip, top: str, words: int, reset: str = "rst") -> str:
-    """The bench around ``top``: an AXI4 memory of ``words`` bus words with the latency that the chip's memory has."""
+def bench_verilog(chip: Chip, top: str, words: int, reset: str = "rst", channel_rows: int = BENCH_ROWS) -> str:
+    """The bench around ``top``: an AXI4 memory of ``words`` bus words with the latency that the chip's memory has.
+
+    A channel of memory that computes has so many rows in every bank.
+    """
     geometry = geometry_of(chip)
     template = Environment(
         loader=PackageLoader("siliconloom.rtl.npu", "."), undefined=StrictUndefined, keep_trailing_newline=True
@@ -155,6 +167,7 @@ def bench_verilog(chip: Chip, top: str, words: int, reset: str = "rst") -> str:
         **memory_parameters(geometry),
         reset=reset,
         reset_active=reset if reset == "rst" else f"!{reset}",
+        channel_rows=channel_rows,
     )
     return text + protocol_rules(rules)
 
@@ -183,19 +196,22 @@ def run_programs(
     """
     require_simulator(simulator)
     folder.mkdir(parents=True, exist_ok=True)
-    bus = geometry_of(chip).bus
+    geometry = geometry_of(chip)
+    bus, units = geometry.bus, unit_names(geometry)
     # a power of two, so that programs that need about as much run on the bench that is compiled already
     words = 1 << (max(len(case.memory) for case in cases) // bus - 1).bit_length()
     bench = folder / f"{top}_bench.v"
-    bench.write_text(bench_verilog(chip, top, words), encoding="utf-8")
-    plan = register_map()
+    channel = _Channel(geometry, max(len(case.channel) for case in cases))
+    bench.write_text(bench_verilog(chip, top, words, channel_rows=channel.rows), encoding="utf-8")
+    plan = register_map(geometry)
     registers = {register.name: register.offset for register in plan.registers}
-    counters = ["cycles", *(f"{unit}_{counter}" for unit in UNITS for counter in COUNTERS)]
+    counters = ["cycles", *(f"{unit}_{counter}" for unit in units for counter in COUNTERS)]
     reads = ["error", *(f"{name}_{half}" for name in counters for half in ("low", "high"))]
     jobs: list[dict[str, Any]] = []
     for index, case in enumerate(cases):
         _, base = case.placed()
         write_image(folder / f"memory_{index}.bin", case.image(), bus, words)
+        channel.write(folder, index, case.channel)
         writes = {
             "program_low": base & 0xFFFFFFFF,
             "program_high": base >> 32,
@@ -247,20 +263,54 @@ def run_programs(
             cycles=values["cycles"],
             cause=Cause(values["error"] & 15),
             instruction=values["error"] >> 8,
-            counters={u: {c: values[f"{u}_{c}"] for c in COUNTERS} for u in UNITS},
+            counters={u: {c: values[f"{u}_{c}"] for c in COUNTERS} for u in units},
             memory=memory,
         )
-        outcome.issued = {u: [] for u in UNITS}
-        outcome.completed = {u: [] for u in UNITS}
+        outcome.issued = {u: [] for u in units}
+        outcome.completed = {u: [] for u in units}
         for line in (folder / f"trace_{index}.txt").read_text(encoding="ascii").splitlines():
             cycle, issued, completed = map(int, line.split())
-            for number, unit in enumerate(UNITS):
+            for number, unit in enumerate(units):
                 if issued >> number & 1:
                     outcome.issued[unit].append(cycle)
                 if completed >> number & 1:
                     outcome.completed[unit].append(cycle + 1)
+        channel.read(folder, index, case=cases[index], outcome=outcome)
         outcomes.append(outcome)
     return outcomes
+
+
+class _Channel:
+    """The channel of memory that computes beside a tile, as files of a bench; a tile without one has no files."""
+
+    def __init__(self, geometry: Geometry, size: int) -> None:
+        self.g = None if geometry.pim is None else channel_geometry(geometry)
+        self.rows = BENCH_ROWS
+        if self.g is not None:
+            wide = self.g.tile.banks * self.g.tile.dram.organization.row_bytes
+            self.rows = max(BENCH_ROWS, 1 << max(-(-size // wide) - 1, 0).bit_length())
+
+    @property
+    def bursts(self) -> int:
+        """That the bench's channel has."""
+        assert self.g is not None
+        return self.rows * self.g.tile.banks * self.g.tile.row_columns
+
+    def write(self, folder: Path, index: int, content: Bytes) -> None:
+        """The image that a case begins with."""
+        if self.g is not None:
+            write_image(folder / f"channel_{index}.bin", content, self.g.burst_bytes, self.bursts)
+
+    def read(self, folder: Path, index: int, *, case: ProgramCase, outcome: ProgramOutcome) -> None:
+        """What it ended with, and the commands in between."""
+        if self.g is None:
+            return
+        content = np.zeros(self.bursts * self.g.burst_bytes, np.uint8)
+        content[: len(case.channel)] = case.channel
+        put_written(folder / f"channel_result_{index}.hex", content, self.g.burst_bytes)
+        outcome.channel = content
+        lines = (folder / f"commands_{index}.txt").read_text(encoding="ascii").splitlines()
+        outcome.commands = [tuple(map(int, line.split())) for line in lines]
 
 
 FAILING = ("read", "write", "fetch")

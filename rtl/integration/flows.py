@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from siliconloom.arch.description import Chip
-from siliconloom.arch.errors import LoomError, nearest_name
+from siliconloom.arch.errors import LoomError, NotSupported, nearest_name
 from siliconloom.rtl.flows.design import Design
 from siliconloom.rtl.integration.librelane import librelane_files
 from siliconloom.rtl.integration.litex import litex_files, refuse_litex
@@ -60,6 +60,11 @@ def check_flows(names: Sequence[str]) -> tuple[str, ...]:
 def refuse_flows(flows: Sequence[str], chip: Chip, design: Design) -> None:
     """Refuse a design that one of some targets has no use for, before it is elaborated."""
     for name in flows:
+        if getattr(chip.tile, "pim", None) is not None:
+            raise NotSupported(
+                f"--flow {name} for {chip.name}: nothing stands behind the pins of its channel of memory that computes "
+                "(tile.pim)"
+            )
         if name in REFUSALS:
             REFUSALS[name](chip, design)
 

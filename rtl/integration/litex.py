@@ -18,7 +18,7 @@ from siliconloom.rtl.flows.design import Design
 from siliconloom.rtl.integration.product import product_values
 from siliconloom.rtl.integration.templates import rendered
 from siliconloom.rtl.npu.geometry import MEMORY_BITS, geometry_of
-from siliconloom.rtl.npu.registers import COUNTERS, IDENTITY, UNITS, Cause
+from siliconloom.rtl.npu.registers import COUNTERS, IDENTITY, Cause, unit_names
 from siliconloom.rtl.npu.tile import NpuTileCircuit
 
 FOLDER = "litex"
@@ -71,7 +71,7 @@ def litex_files(chip: Chip, design: Design, predicted_cycles: int | None) -> dic
         "memory_address_bits": MEMORY_BITS,
         "reset_port": RESETS[design.top.library.reset],
         "registers": [(register.name, register.offset) for register in design.registers.registers],
-        "unit_names": UNITS,
+        "unit_names": unit_names(geometry),
         "counters": COUNTERS,
         "causes": [(cause.name, cause.value) for cause in Cause],
         "identity": IDENTITY,

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -72,6 +73,11 @@ class UnitCircuit(Struct, frozen=True, kw_only=True):
         The cycle of an issue counts as busy, too.
     illegal
         There is an output ``illegal``.
+    pins
+        Members that are ports of the tile, too, by their names there behind the unit's and an underscore.
+    holds_start
+        A run begins when the unit's output ``rests`` is high. From when it is asked for until then its input ``hold``
+        is, and ``restart`` pulses as the run begins.
     in_flight
         Instructions and barriers of the unit that may be under way at once; of an engine of the memory port as many as
         the DMA has outstanding.
@@ -90,14 +96,16 @@ class UnitCircuit(Struct, frozen=True, kw_only=True):
     busy: str = "working"
     counts_issue: bool = True
     illegal: bool = False
+    pins: Callable[[Geometry], Mapping[str, Any]] = lambda geometry: {}
+    holds_start: bool = False
     in_flight: Callable[[Geometry], int] = lambda geometry: 8
 
 
 UNIT_CIRCUITS: Registry[Unit, UnitCircuit] = Registry("the circuit of unit")
 
 
-def unit_circuits() -> dict[str, UnitCircuit]:
-    """Every unit's circuit by the unit's name, in the order of the units' codes.
+def unit_circuits(tile: Any = None) -> dict[str, UnitCircuit]:
+    """The circuits of a tile's units by their names, in the order of their codes; of every tile's where none is given.
 
     Raises
     ------
@@ -105,10 +113,11 @@ def unit_circuits() -> dict[str, UnitCircuit]:
         When a unit claims a circuit and none is registered.
     """
     _discover()
-    for unit in built_units():
+    units = built_units(tile)
+    for unit in units:
         if unit not in UNIT_CIRCUITS:
             raise LoomError(f"no circuit is registered for the unit {unit.spec.name}")
-    return {unit.spec.name: UNIT_CIRCUITS[unit] for unit in built_units()}
+    return {unit.spec.name: UNIT_CIRCUITS[unit] for unit in units}
 
 
 def unit_circuit(library: Library, unit: str, geometry: Geometry) -> Circuit:
@@ -119,7 +128,7 @@ def unit_circuit(library: Library, unit: str, geometry: Geometry) -> Circuit:
     LoomError
         Naming the member that is not there.
     """
-    row = unit_circuits()[unit]
+    row = unit_circuits(geometry)[unit]
     kind = row.make if geometry.dtype.is_integer or row.floats is None else row.floats
     made = library.make(kind, geometry)
     needed = ["instruction", "misaligned", row.read, row.done, row.busy]
@@ -140,17 +149,18 @@ def _discover() -> None:
 
 
 def _ports(side: Callable[[UnitCircuit], Mapping[str, Port]], geometry: Geometry) -> dict[str, int]:
-    rows = [(port.order, name, port) for circuit in unit_circuits().values() for name, port in side(circuit).items()]
+    circuits = unit_circuits(geometry).values()
+    rows = [(port.order, name, port) for circuit in circuits for name, port in side(circuit).items()]
     sizes: dict[str, int] = {}
     for _, name, port in sorted(rows, key=lambda row: row[0]):
         sizes[name] = max(sizes.get(name, 0), port.size(geometry))
     return sizes
 
 
-def sharers() -> dict[str, list[tuple[str, Port]]]:
+def sharers(tile: Any) -> dict[str, list[tuple[str, Port]]]:
     """Read ports of the scratchpad, and who uses each: the unit's name and its port."""
     users: dict[str, list[tuple[str, Port]]] = {}
-    for unit, circuit in unit_circuits().items():
+    for unit, circuit in unit_circuits(tile).items():
         for name, port in circuit.reads.items():
             users.setdefault(name, []).append((unit, port))
     return users
@@ -166,19 +176,19 @@ def writers(geometry: Geometry) -> dict[str, int]:
     return _ports(lambda circuit: circuit.writes, geometry)
 
 
-def sums_readers() -> dict[str, str]:
+def sums_readers(tile: Any) -> dict[str, str]:
     """Units that read the accumulator, in the order of their codes, and their members for it."""
-    return {unit: circuit.reads_sums for unit, circuit in unit_circuits().items() if circuit.reads_sums}
+    return {unit: circuit.reads_sums for unit, circuit in unit_circuits(tile).items() if circuit.reads_sums}
 
 
-def sums_writers() -> dict[str, str]:
+def sums_writers(tile: Any) -> dict[str, str]:
     """Units that write sums, in the order of their codes, and their members for it."""
-    return {unit: circuit.writes_sums for unit, circuit in unit_circuits().items() if circuit.writes_sums}
+    return {unit: circuit.writes_sums for unit, circuit in unit_circuits(tile).items() if circuit.writes_sums}
 
 
-def rises_writers() -> dict[str, str]:
+def rises_writers(tile: Any) -> dict[str, str]:
     """Units that say by what older sums are divided, in the order of their codes, and their members for it."""
-    return {unit: circuit.writes_rises for unit, circuit in unit_circuits().items() if circuit.writes_rises}
+    return {unit: circuit.writes_rises for unit, circuit in unit_circuits(tile).items() if circuit.writes_rises}
 
 
 def engines() -> dict[str, str]:

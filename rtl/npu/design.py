@@ -15,10 +15,11 @@ from siliconloom.rtl.npu.geometry import geometry_of
 from siliconloom.rtl.npu.manual import manual
 from siliconloom.rtl.npu.ports import prefixes
 from siliconloom.rtl.npu.proofs import npu_proofs
-from siliconloom.rtl.npu.registers import register_map
+from siliconloom.rtl.npu.registers import register_map, unit_names
 from siliconloom.rtl.npu.software import software_files
 from siliconloom.rtl.npu.testbench import ProgramVectors, program_bench
 from siliconloom.rtl.npu.tile import NpuTileCircuit
+from siliconloom.rtl.pim.design import MEANINGS as CHANNEL_PINS
 
 WAIVERS = {
     "WIDTHEXPAND": "operands of different widths: they are extended as their types say, which Verilog does too",
@@ -57,6 +58,8 @@ def npu_design(library: Library, chip: Chip, vectors: Sequence[ProgramVectors] =
         prefix, _, name = port.rpartition("_")
         if prefix in channels:
             meanings[port] = f"{channels[prefix]}: {name.upper()}"
+        elif port.startswith("pim_"):
+            meanings[port] = f"channel of memory that computes: {CHANNEL_PINS[port.removeprefix('pim_')]}"
     array = geometry.array
     parameters = {
         "rows": array.rows,
@@ -95,12 +98,12 @@ def npu_design(library: Library, chip: Chip, vectors: Sequence[ProgramVectors] =
             "memory_latency": geometry.memory_cycles,
         },
         meanings=meanings,
-        registers=register_map(library.prefix),
+        registers=register_map(geometry, library.prefix),
         bench=program_bench(top, geometry, vectors) if vectors else {},
         proofs=npu_proofs(top),
         files={
             f"{library.prefix}.vlt": waiver_file(library.prefix, WAIVERS),
-            **software_files(library.prefix, chip.digest, parameters),
+            **software_files(library.prefix, chip.digest, parameters, unit_names(geometry)),
             **example_files(top, chip, geometry),
             **manual(library.prefix, chip, geometry),
         },

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from typing import Any
 
 from amaranth.lib import data
 
 from siliconloom.arch.isa import Unit
+from siliconloom.arch.opcodes import OPCODE_BITS, built_units
 from siliconloom.arch.opcodes import Unit as UnitCode
-from siliconloom.arch.opcodes import built_units
 from siliconloom.arch.vector import FUNCTION_BITS, SPLIT_BITS
 from siliconloom.arch.word import CODE_BITS, GROUP_BITS
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, MASK_BITS, MEMORY_BITS, SIZE_BITS
@@ -24,6 +24,7 @@ WIDTHS = {
     "weights": CODE_BITS,
     "group": GROUP_BITS,
     "split": SPLIT_BITS,
+    "opcode": OPCODE_BITS,
 }
 """Bits of what a unit's queue may hold of an instruction, see `arch.opcodes.UnitSpec.entry`."""
 
@@ -33,19 +34,13 @@ def entry_layout(unit: UnitCode) -> data.StructLayout:
     return data.StructLayout({**SYNC, **{name: WIDTHS[name] for name in unit.spec.entry}})
 
 
-class _Queues(Mapping[str, data.StructLayout]):
-    """Units with a queue, in the order of their codes, and what their queues hold; asked anew each time."""
+def queues(tile: Any) -> dict[str, data.StructLayout]:
+    """Units of a tile with a queue, in the order of their codes, and what their queues hold.
 
-    def __getitem__(self, name: str) -> data.StructLayout:
-        return entry_layout({unit.spec.name: unit for unit in built_units()}[name])
-
-    def __iter__(self) -> Iterator[str]:
-        return (unit.spec.name for unit in built_units())
-
-    def __len__(self) -> int:
-        return len(built_units())
+    ``tile`` is a description or a `Geometry`, of which `arch.opcodes.built_units` asks what there is.
+    """
+    return {unit.spec.name: entry_layout(unit) for unit in built_units(tile)}
 
 
-QUEUES = _Queues()
 LOAD_ENTRY, TRANSFER_ENTRY = entry_layout(Unit.LOAD), entry_layout(Unit.STORE)
 MATMUL_ENTRY, VECTOR_ENTRY = entry_layout(Unit.MATMUL), entry_layout(Unit.VECTOR)

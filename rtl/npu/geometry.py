@@ -12,6 +12,7 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.layout import MOST_SPLIT, bank_line, is_power, row_unit, sums_lines, sums_pitch
+from siliconloom.arch.pim import PimTile
 from siliconloom.arch.tile import NpuTile, SystolicTile
 from siliconloom.arch.vector import VectorFunction, vector_cost
 
@@ -70,6 +71,8 @@ class Geometry(Struct, frozen=True):
         Latency of the memory that the tile was described with; sizes the queue of write responses.
     transpose_rows
         Rows that the vector unit transposes together.
+    pim
+        The channel of memory that computes, where the tile drives one.
     """
 
     dtype: DataType
@@ -93,6 +96,7 @@ class Geometry(Struct, frozen=True):
     id_bits: int
     memory_cycles: int
     transpose_rows: int = 1
+    pim: PimTile | None = None
 
     @property
     def port_bytes(self) -> int:
@@ -294,4 +298,5 @@ def geometry_of(chip: Chip) -> Geometry:
         tile.dma.id_bits,
         chip.cycles(memory.latency),
         tile.vector.together,
+        tile.pim,
     )

@@ -98,10 +98,9 @@ def _multiples(tile: NpuTile) -> dict[str, int]:
 
 def bank_users(geometry: Geometry) -> list[tuple[str, str, str, int]]:
     """Ports of the scratchpad: name, side, units that use it, and bytes of an access."""
-    reading = [
-        (name, "read", ", ".join(unit for unit, _ in sharers()[name]), size) for name, size in readers(geometry).items()
-    ]
-    owners = {name: unit for unit, circuit in unit_circuits().items() for name in circuit.writes}
+    users = {name: ", ".join(unit for unit, _ in sharing) for name, sharing in sharers(geometry).items()}
+    reading = [(name, "read", users[name], size) for name, size in readers(geometry).items()]
+    owners = {name: unit for unit, circuit in unit_circuits(geometry).items() for name in circuit.writes}
     return reading + [(name, "write", owners[name], size) for name, size in writers(geometry).items()]
 
 
@@ -115,7 +114,7 @@ def manual(prefix: str, chip: Chip, geometry: Geometry) -> dict[str, str]:
         keep_trailing_newline=True,
         trim_blocks=True,
     )
-    offsets = {register.name: register.offset for register in register_map().registers}
+    offsets = {register.name: register.offset for register in register_map(geometry).registers}
     text = environment.get_template("manual.md.j2").render(
         chip=chip,
         tile=tile,
@@ -134,12 +133,12 @@ def manual(prefix: str, chip: Chip, geometry: Geometry) -> dict[str, str]:
         sums_format=geometry.dtype.accumulator.value,
         summing=summing_order(geometry.array),
         causes=cause_table(),
-        units=[unit.spec.name for unit in built_units()],
+        units=[unit.spec.name for unit in built_units(geometry)],
         engines=list(engines()),
         queues=geometry.queue_depth,
         ports=bank_users(geometry),
-        sums_readers=list(sums_readers()),
-        sums_writers=list(sums_writers()),
+        sums_readers=list(sums_readers(geometry)),
+        sums_writers=list(sums_writers(geometry)),
         sums_room=sums_room(tile),
         split_limit=MOST_SPLIT,
         places=product_places(tile),

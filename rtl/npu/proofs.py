@@ -39,7 +39,7 @@ def npu_proofs(tile: NpuTileCircuit) -> list[Proof]:
 def _registers(circuit: Registers) -> Proof:
     """The AXI4-Lite slave."""
     answers = (Offers("s_axi_b", ("s_axi_bresp",), (2,)), Offers("s_axi_r", ("s_axi_rdata", "s_axi_rresp"), (32, 2)))
-    control = register_map().by_name["control"].offset >> 2
+    control = register_map(circuit.geometry).by_name["control"].offset >> 2
     state = f"""
   reg [1:0] writes, reads;
   reg told;

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from amaranth import Cat, Module, Signal
@@ -25,22 +24,17 @@ FIRST_COUNTER, UNIT_STRIDE, FIRST_SEMAPHORE = 0x040, 0x020, 0x100
 """Addresses of the first unit's counters, from one unit's to the next one's, and of the first semaphore."""
 
 
-class _Units(Sequence[str]):
-    """Units that the tile has, in the order of their codes; asked anew each time."""
-
-    def __getitem__(self, number: Any) -> Any:
-        return tuple(unit.spec.name for unit in built_units())[number]
-
-    def __len__(self) -> int:
-        return len(built_units())
+def unit_names(tile: Any = None) -> tuple[str, ...]:
+    """Units that a tile has, in the order of their codes; those of every tile where none is given."""
+    return tuple(unit.spec.name for unit in built_units(tile))
 
 
-UNITS = _Units()
 COUNTERS = ("busy", "waiting", "completed")
 
 
-def register_map(name: str = "npu") -> RegisterMap:
-    """The registers of every NPU tile."""
+def register_map(tile: Any = None, name: str = "npu") -> RegisterMap:
+    """The registers of an NPU tile, a description or a `Geometry`; those of every tile where none is given."""
+    units = unit_names(tile)
 
     def one(name: str, offset: int, access: Any, description: str, width: int = 32, reset: int = 0) -> Register:
         return Register(
@@ -94,9 +88,9 @@ def register_map(name: str = "npu") -> RegisterMap:
         "waiting": "cycles in which an instruction stood in front of the unit and could not start",
         "completed": "instructions completed, barriers not counted",
     }
-    if FIRST_COUNTER + UNIT_STRIDE * len(UNITS) > FIRST_SEMAPHORE:
-        raise LoomError(f"the tile's registers have no room for the counters of {len(UNITS)} units")
-    for number, unit in enumerate(UNITS):
+    if FIRST_COUNTER + UNIT_STRIDE * len(units) > FIRST_SEMAPHORE:
+        raise LoomError(f"the tile's registers have no room for the counters of {len(units)} units")
+    for number, unit in enumerate(units):
         for place, counter in enumerate(COUNTERS):
             offset = FIRST_COUNTER + UNIT_STRIDE * number + 8 * place
             registers.append(one(f"{unit}_{counter}_low", offset, "ro", f"{unit}: {meanings[counter]}"))
@@ -175,7 +169,8 @@ class Registers(Circuit):
             "cycles": In(64),
             "irq": Out(1),
         }
-        for unit in UNITS:
+        self.geometry = geometry
+        for unit in unit_names(geometry):
             ports |= {f"{unit}_{counter}": In(64) for counter in COUNTERS}
         super().__init__(library, library.name("registers"), ports, reset=True)
 
@@ -195,12 +190,12 @@ class Registers(Circuit):
             "cycles_low": self.cycles[:32],
             "cycles_high": self.cycles[32:],
         }
-        for unit in UNITS:
+        for unit in unit_names(self.geometry):
             for counter in COUNTERS:
                 value = getattr(self, f"{unit}_{counter}")
                 values |= {f"{unit}_{counter}_low": value[:32], f"{unit}_{counter}_high": value[32:]}
         values |= {f"semaphore_{i}": count for i, count in enumerate(initial)}
-        plan = register_map()
+        plan = register_map(self.geometry)
 
         # Writes: address and data are taken together once the last response is gone.
         take = Signal()
@@ -256,9 +251,9 @@ __all__ = [
     "COUNTERS",
     "IDENTITY",
     "SEMAPHORE_BITS",
-    "UNITS",
     "Cause",
     "Registers",
     "register_map",
+    "unit_names",
     "axi_lite",
 ]

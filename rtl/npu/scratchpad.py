@@ -410,10 +410,12 @@ class AccumulatorCircuit(Circuit):
 
     def __init__(self, library: Library, geometry: Geometry) -> None:
         self.geometry = geometry
-        self.writers, self.readers, self.risers = sums_writers(), sums_readers(), rises_writers()
+        self.writers, self.readers, self.risers = (
+            each(geometry) for each in (sums_writers, sums_readers, rises_writers)
+        )
         ports: dict[str, Any] = {f"{unit}_writes": In(sums_write(geometry)) for unit in self.writers}
         ports |= {f"{unit}_rises": In(rises_write()) for unit in self.risers}
-        self.copies = {unit: unit_circuits()[unit].sums_lines(geometry) for unit in self.readers}
+        self.copies = {unit: unit_circuits(geometry)[unit].sums_lines(geometry) for unit in self.readers}
         ports |= {f"{unit}_reads": In(sums_read(geometry, self.copies[unit])) for unit in self.readers}
         ports |= {"outside": Out(1)} | ({"conflict": Out(1)} if len(self.writers) > 1 else {})
         super().__init__(library, library.name("accumulator"), ports, reset=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 from operator import and_, or_
 from typing import Any
@@ -14,10 +15,11 @@ from amaranth.lib.wiring import In, Out
 from siliconloom.arch import timing
 from siliconloom.arch.isa import Opcode, Unit
 from siliconloom.arch.opcodes import GATHERS, TRANSFERS, UNIT_BITS, Format, built_units
+from siliconloom.arch.opcodes import Unit as UnitCode
 from siliconloom.arch.word import DTYPES, LEVELS, READ_BITS, WORD_BYTES, word_layout
 from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit, Library
-from siliconloom.rtl.npu.entries import QUEUES
+from siliconloom.rtl.npu.entries import queues
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, MEMORY_BITS, PAGE, SIZE_BITS, Geometry
 from siliconloom.rtl.npu.interfaces import read_channels
 
@@ -154,7 +156,7 @@ class SequencerCircuit(Circuit):
             "illegal": Out(1),
             "number": Out(count),
         }
-        for unit, layout in QUEUES.items():
+        for unit, layout in queues(geometry).items():
             ports |= {f"to_{unit}": Out(stream.Signature(layout))}
         super().__init__(library, library.name("sequencer"), ports, reset=True)
         # Registers, which a proof may look at: the word in front is valid; the cycle of its execution; open loops, and
@@ -174,7 +176,8 @@ class SequencerCircuit(Circuit):
         transfer, compute, gather = (self._fields(each) for each in (Opcode.LOAD, Opcode.MATMUL, Opcode.GATHER))
         opcode, size = transfer["opcode"], transfer["m"]
         is_transfer, is_gather = Signal(), Signal()
-        known = [each for each in Opcode if each.unit.spec.circuit]
+        there = built_units(geometry)
+        known = [each for each in Opcode if each.unit in there]
         m.d.comb += [
             is_gather.eq(reduce(or_, (opcode == each for each in known if each in GATHERS))),
             is_transfer.eq(reduce(or_, (opcode == each for each in known if each in TRANSFERS)) | is_gather),
@@ -202,8 +205,7 @@ class SequencerCircuit(Circuit):
 
         words = {"memory": transfer, "a": (is_transfer, transfer, compute), "b": (is_gather, gather, compute)}
         sums, odd = self._addresses(m, words | {"c": compute, "d": compute}, index, phase)
-        units = {name: Unit[name.upper()] for name in QUEUES}
-        by_code = {int(code): getattr(self, f"to_{name}").ready for name, code in units.items()}
+        by_code = {int(Unit[name.upper()]): getattr(self, f"to_{name}").ready for name in queues(geometry)}
         ready = Array([by_code.get(code, 0) for code in range(1 << UNIT_BITS)])
         unit = transfer["unit"]
         dispatch, push, sized, built = Signal(), Signal(), Signal(), Signal()
@@ -211,7 +213,9 @@ class SequencerCircuit(Circuit):
             built.eq(transfer["dtype"] == DTYPES.index(self.geometry.dtype)),
             sized.eq(reduce(and_, (has_size(name, known, opcode, compute[name]) for name in ("m", "n", "k")))),
             dispatch.eq(
-                reduce(or_, (goes_to_queue(each, opcode, unit, sized, built) for each in (Opcode.BARRIER, *known)))
+                reduce(
+                    or_, (goes_to_queue(each, opcode, unit, sized, built, there) for each in (Opcode.BARRIER, *known))
+                )
             ),
         ]
         with m.If(valid & self.running & ~self.halt):
@@ -263,6 +267,7 @@ class SequencerCircuit(Circuit):
         }
         fields = {
             **sync,
+            "opcode": opcode,
             "m": size,
             "n": transfer["n"],
             "k": transfer["k"],
@@ -279,12 +284,16 @@ class SequencerCircuit(Circuit):
             **{name: compute[name] for name in ("weights", "group", "narrow", "split")},
             "add": transfer["accumulate"] | ~holds(transfer["overwrite"], is_first),
         }
-        for name, layout in QUEUES.items():
+        self._offer(m, fields, push, unit)
+        return m
+
+    def _offer(self, m: Module, fields: dict[str, Any], push: Signal, unit: Value) -> None:
+        """Offers to the queue of the word's unit what it holds of the fields, while ``push``."""
+        for name, layout in queues(self.geometry).items():
             queue = getattr(self, f"to_{name}")
-            m.d.comb += queue.valid.eq(push & (unit == units[name]))
+            m.d.comb += queue.valid.eq(push & (unit == Unit[name.upper()]))
             for field in layout.members:
                 m.d.comb += queue.payload[field].eq(fields[field])
-        return m
 
     def _fields(self, opcode: Opcode) -> dict[str, Signal]:
         """Slices of the word by field name, for the format of ``opcode``."""
@@ -350,10 +359,12 @@ def has_size(name: str, known: list[Opcode], opcode: Value, value: Value) -> Val
     return reduce(or_, others) | (value != 0)
 
 
-def goes_to_queue(each: Opcode, opcode: Value, unit: Value, sized: Value, built: Value) -> Value:
+def goes_to_queue(
+    each: Opcode, opcode: Value, unit: Value, sized: Value, built: Value, units: Sequence[UnitCode]
+) -> Value:
     """Whether the word in front is this opcode, and one that its unit's queue takes; a barrier goes to any unit's."""
     if each == Opcode.BARRIER:
-        codes = [int(code) for code in built_units()]
+        codes = [int(code) for code in units]
         last = next(code for code in codes if code + 1 not in codes)
         dense = (opcode == each) & (unit >= codes[0]) & (unit <= last)
         return reduce(or_, [dense, *((opcode == each) & (unit == code) for code in codes if code > last)])

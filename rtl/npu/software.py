@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -11,7 +11,7 @@ from siliconloom.arch.isa import SEMAPHORE_LIMIT, UNIT_OF, Opcode, Unit
 from siliconloom.arch.opcodes import Format
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.arch.word import COMPUTE, DTYPES, GATHER, HEADER, LEVELS, SEMAPHORES, TRANSFER, WORD_BYTES, BitField
-from siliconloom.rtl.npu.registers import COUNTERS, UNITS, Cause
+from siliconloom.rtl.npu.registers import COUNTERS, Cause
 
 FOLDER = "software"
 TABLES = {
@@ -24,7 +24,7 @@ TABLES = {
 TEMPLATES = ("program.h", "program.c", "driver.h", "driver.c")
 
 
-def software_files(top: str, digest: str, parameters: Mapping[str, Any]) -> dict[str, str]:
+def software_files(top: str, digest: str, parameters: Mapping[str, Any], units: Sequence[str]) -> dict[str, str]:
     """C sources and headers, text by file name.
 
     Parameters
@@ -35,6 +35,8 @@ def software_files(top: str, digest: str, parameters: Mapping[str, Any]) -> dict
         Of the description, for the header's comment.
     parameters
         Of the tile; the numbers among them become constants.
+    units
+        That the tile has, in the order of their codes.
     """
     constants = [(name.upper(), value) for name, value in parameters.items() if isinstance(value, int)]
     constants = [(name, value) for name, value in constants if name != "WORD_BYTES"]
@@ -80,7 +82,7 @@ def software_files(top: str, digest: str, parameters: Mapping[str, Any]) -> dict
         ],
         "formats": formats,
         "causes": [(cause.name, cause.value) for cause in Cause],
-        "units": UNITS,
+        "units": units,
         "counters": COUNTERS,
     }
     return {f"{FOLDER}/{top}_{name}": environment.get_template(f"{name}.j2").render(**values) for name in TEMPLATES}

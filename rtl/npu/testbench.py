@@ -14,18 +14,23 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch.isa import Program
+from siliconloom.arch.pim import Command
 from siliconloom.arch.word import WORD_BYTES
 from siliconloom.rtl.flows.channels import interface_of
 from siliconloom.rtl.flows.rules import protocol_rules
 from siliconloom.rtl.flows.testbench import FOLDER, RESET_CYCLES
 from siliconloom.rtl.library import Circuit
+from siliconloom.rtl.npu.channel import channel_geometry
 from siliconloom.rtl.npu.geometry import Geometry, log2
 from siliconloom.rtl.npu.ports import prefixes
-from siliconloom.rtl.npu.registers import COUNTERS, UNITS, Cause, register_map
+from siliconloom.rtl.npu.registers import COUNTERS, Cause, register_map, unit_names
+from siliconloom.rtl.pim.geometry import CODE_BITS, PimGeometry
 
 Bytes = NDArray[np.uint8]
 DONE = 2
 START = 3
+BENCH_ROWS = 64
+"""Rows of every bank of a channel that a bench has at least."""
 LIMIT_FACTOR = 40
 """How many times longer than predicted a run may take: a memory that hesitates is slow."""
 
@@ -75,8 +80,8 @@ def program_bench(top: Circuit, geometry: Geometry, runs: Sequence[ProgramVector
     for vectors in runs:
         _check(vectors, len(runs[0].before), geometry.bus)
     semaphores = max(len(vectors.program.semaphores) for vectors in runs)
-    writes = [_writes(vectors, semaphores) for vectors in runs]
-    reads = [_reads(vectors) for vectors in runs]
+    writes = [_writes(geometry, vectors, semaphores) for vectors in runs]
+    reads = [_reads(geometry, vectors) for vectors in runs]
     name = top.module_name
     files = {
         f"{FOLDER}/tb_{name}.v": _testbench(top, geometry, runs, len(writes[0]), len(reads[0])),
@@ -103,9 +108,9 @@ def _check(vectors: ProgramVectors, size: int, bus: int) -> None:
         raise ValueError(f"memory must hold the program at {vectors.base:#x}, a multiple of {WORD_BYTES}")
 
 
-def _writes(vectors: ProgramVectors, semaphores: int) -> list[str]:
+def _writes(geometry: Geometry, vectors: ProgramVectors, semaphores: int) -> list[str]:
     """What starts a run, with the first ``semaphores`` semaphores set: register and value."""
-    offsets = {register.name: register.offset for register in register_map().registers}
+    offsets = {register.name: register.offset for register in register_map(geometry).registers}
     program = vectors.program
     initial = [each.initial for each in program.semaphores] + [0] * (semaphores - len(program.semaphores))
     writes = {"program_low": vectors.base & 0xFFFFFFFF, "program_high": vectors.base >> 32}
@@ -115,13 +120,14 @@ def _writes(vectors: ProgramVectors, semaphores: int) -> list[str]:
     return [f"{offsets[name]:08x}{value:08x}" for name, value in writes.items()]
 
 
-def _reads(vectors: ProgramVectors) -> list[str]:
+def _reads(geometry: Geometry, vectors: ProgramVectors) -> list[str]:
     """What registers read after a run: register and value, those marked that depend on the memory's timing."""
-    offsets = {register.name: register.offset for register in register_map().registers}
+    offsets = {register.name: register.offset for register in register_map(geometry).registers}
     exact = {"status": DONE, "error": Cause.NONE}
-    exact |= _halves({f"{unit}_completed": vectors.counters[unit]["completed"] for unit in UNITS})
+    exact |= _halves({f"{unit}_completed": vectors.counters[unit]["completed"] for unit in unit_names(geometry)})
     timed = {"cycles": vectors.cycles}
-    timed |= {f"{unit}_{c}": vectors.counters[unit][c] for unit in UNITS for c in COUNTERS if c != "completed"}
+    others = [name for name in COUNTERS if name != "completed"]
+    timed |= {f"{unit}_{name}": vectors.counters[unit][name] for unit in unit_names(geometry) for name in others}
     reads = [f"{offsets[name]:08x}{value:08x}" for name, value in exact.items()]
     return reads + [f"{1 << 31 | offsets[name]:08x}{value:08x}" for name, value in _halves(timed).items()]
 
@@ -184,7 +190,7 @@ def _testbench(top: Circuit, geometry: Geometry, runs: Sequence[ProgramVectors],
         writes=writes,
         reads=reads,
         limit=1000 + LIMIT_FACTOR * max(vectors.cycles for vectors in runs),
-        status=register_map().by_name["status"].offset,
+        status=register_map(geometry).by_name["status"].offset,
     )
     return text + protocol_rules(rules)
 
@@ -202,5 +208,24 @@ def memory_parameters(geometry: Geometry) -> dict[str, Any]:
         "port_shift": log2(geometry.port_bytes),
         "prefixes": prefixes(geometry),
         "latency": geometry.memory_cycles,
-        "units": len(UNITS),
+        "units": len(unit_names(geometry)),
+        "channel": None if geometry.pim is None else channel_parameters(channel_geometry(geometry)),
+        "commands": {command.name: command.value for command in Command},
+    }
+
+
+def channel_parameters(g: PimGeometry) -> dict[str, int]:
+    """What the template of a channel's DRAM array needs to know of it; ``rows`` are those of every bank at least."""
+    return {
+        "burst": g.burst_bytes,
+        "columns": g.tile.row_columns,
+        "banks": g.tile.banks,
+        "ranks": g.ranks,
+        "group": g.tile.activate_group,
+        "latency": g.timing.CL,
+        "rows": BENCH_ROWS,
+        "code_bits": CODE_BITS,
+        "place_bits": g.place_bits,
+        "row_bits": g.row_bits,
+        "column_bits": g.column_bits,
     }

@@ -28,11 +28,11 @@ from siliconloom.rtl.npu.circuits import (
 )
 from siliconloom.rtl.npu.completion import Completion
 from siliconloom.rtl.npu.decoding import joined
-from siliconloom.rtl.npu.entries import QUEUES
+from siliconloom.rtl.npu.entries import queues
 from siliconloom.rtl.npu.float_ways import float_ways
 from siliconloom.rtl.npu.geometry import SIZE_BITS, Geometry, log2
 from siliconloom.rtl.npu.ports import INCREMENTING, Ports, axi_master, axi_read, prefixes
-from siliconloom.rtl.npu.registers import COUNTERS, SEMAPHORE_BITS, UNITS, Cause, Registers, axi_lite
+from siliconloom.rtl.npu.registers import COUNTERS, SEMAPHORE_BITS, Cause, Registers, axi_lite
 from siliconloom.rtl.npu.scratchpad import AccumulatorCircuit, ScratchpadCircuit
 from siliconloom.rtl.npu.sequencer import Fetch, SequencerCircuit
 from siliconloom.rtl.npu.sharing import FetchSharing, ReadSharing, WriteSharing
@@ -55,6 +55,8 @@ class RunState(Struct, frozen=True):
         What went wrong, and the place of the instruction concerned.
     cycles
         Cycles since the run began.
+    asked
+        A run has been asked for, and waits for a unit that has to rest first; ``None`` where there is none such.
     """
 
     running: Signal
@@ -63,6 +65,13 @@ class RunState(Struct, frozen=True):
     cause: Signal
     number: Signal
     cycles: Signal
+    asked: Signal | None = None
+
+    @property
+    def busy(self) -> Value:
+        """Whether a run is asked for, or under way."""
+        under_way = self.running | self.draining
+        return under_way if self.asked is None else under_way | self.asked
 
 
 class Front(Struct, frozen=True):
@@ -128,9 +137,10 @@ class FirstFault(NamedTuple):
 
 
 class Parts(Struct, frozen=True):
-    """The tile's parts, for what looks at all of them; ``fronts`` by the units' names."""
+    """The tile's parts, for what looks at all of them: ``fronts`` by the units' names, ``start`` when a run begins."""
 
     control: Placed
+    start: Value
     fetch: Placed
     sequencer: Placed
     semaphores: Semaphores
@@ -158,6 +168,8 @@ class NpuTileCircuit(Circuit):
         leaves its queue; it is complete from the next cycle on.
     trace_cycle : Out(64)
         Cycles since the run began.
+    <unit>_<pin> :
+        What a unit has outside of the tile (`UnitCircuit.pins`).
     """
 
     def __init__(self, library: Library, geometry: Geometry) -> None:
@@ -167,7 +179,7 @@ class NpuTileCircuit(Circuit):
             lane_ways()
         else:
             float_ways()
-        self.circuits = unit_circuits()
+        self.circuits = unit_circuits(geometry)
         for unit in self.circuits:
             unit_circuit(library, unit, geometry)
         ports: dict[str, Any] = {
@@ -175,31 +187,42 @@ class NpuTileCircuit(Circuit):
             **{prefix: Out(axi_master(geometry.port_bytes, geometry.id_bits)) for prefix in prefixes(geometry)},
             "m_axi_program": Out(axi_read(geometry.port_bytes, geometry.id_bits)),
             "irq": Out(1),
-            "trace_issue": Out(len(UNITS)),
-            "trace_done": Out(len(UNITS)),
+            "trace_issue": Out(len(self.circuits)),
+            "trace_done": Out(len(self.circuits)),
             "trace_cycle": Out(64),
         }
+        for unit, circuit in self.circuits.items():
+            ports |= {f"{unit}_{name}": member for name, member in circuit.pins(geometry).items()}
         super().__init__(library, library.prefix, ports, reset=True)
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
         running, draining = Signal(), Signal()
-        run = RunState(running, draining, Signal(), Signal(4), Signal(SIZE_BITS), Signal(64))
-        counts = {f"{u}_{c}": Signal(64, name=f"{u}_{c}") for u in UNITS for c in COUNTERS}
+        waiting = [u for u, circuit in self.circuits.items() if circuit.holds_start]
+        asked = Signal(name="asked") if waiting else None
+        run = RunState(running, draining, Signal(), Signal(4), Signal(SIZE_BITS), Signal(64), asked)
+        counts = {f"{u}_{c}": Signal(64, name=f"{u}_{c}") for u in self.circuits for c in COUNTERS}
         control = self._registers(m, run, counts)
-        fetch = self._fetch(m, control)
-        sequencer = self._sequencer(m, run, control, fetch)
-        semaphores = self._semaphores(m, control)
-        units = {u: self.place(m, unit_circuit(self.library, u, self.geometry), u) for u in self.circuits}
+        start = control.start if asked is None else Signal(name="begin")
+        fetch = self._fetch(m, control, start)
+        sequencer = self._sequencer(m, run, start, fetch)
+        semaphores = self._semaphores(m, control, start)
+        units = {
+            u: self.place(m, unit_circuit(self.library, u, self.geometry), u, **self._inputs(u, asked, start))
+            for u in self.circuits
+        }
         fronts = {u: self._front(m, u, unit, run, sequencer, semaphores) for u, unit in units.items()}
         self._issue(m, run, fronts)
         m.d.comb += [
             semaphores.take.eq(joined([Mux(front.issue, front.entry.wait, 0) for front in fronts.values()])),
             semaphores.give.eq(joined([track.give for f in fronts.values() for track in (f.read, f.done)])),
         ]
+        if asked is not None:
+            self._hold_start(m, control, asked, start, [units[u] for u in waiting])
         self._memory_port(m, units)
+        self._pins(m, units)
         accumulator, scratchpad = self._memories(m, units)
-        parts = Parts(control, fetch, sequencer, semaphores, fronts, accumulator, scratchpad)
+        parts = Parts(control, start, fetch, sequencer, semaphores, fronts, accumulator, scratchpad)
         progress = self._progress(m, run, parts)
         fault = self._faults(m, parts, progress)
         self._course(m, run, parts, progress, fault)
@@ -212,7 +235,7 @@ class NpuTileCircuit(Circuit):
             m,
             self.library.make(Registers, self.geometry),
             "registers",
-            busy=run.running | run.draining,
+            busy=run.busy,
             ended=run.ended,
             cause=run.cause,
             number=run.number,
@@ -223,13 +246,32 @@ class NpuTileCircuit(Circuit):
         m.d.comb += self.irq.eq(control.irq)
         return control
 
-    def _fetch(self, m: Module, control: Placed) -> Placed:
+    def _hold_start(self, m: Module, control: Placed, asked: Signal, begin: Signal, units: list[Placed]) -> None:
+        """Let a run that was asked for begin when the units that it has to wait for rest, and keep them at rest."""
+        timing.confirm("PIM_REFRESH", counters_that_begin_anew=1)
+        m.d.comb += begin.eq(asked & Cat(*(unit.rests for unit in units)).all())
+        with m.If(control.start):
+            m.d.sync += asked.eq(1)
+        with m.Elif(begin):
+            m.d.sync += asked.eq(0)
+
+    def _inputs(self, u: str, asked: Signal | None, begin: Value) -> dict[str, Any]:
+        """What a unit is told that is not part of what every unit has."""
+        circuit = self.circuits[u]
+        pins = {
+            name: getattr(self, f"{u}_{name}")
+            for name, member in circuit.pins(self.geometry).items()
+            if member.flow is In
+        }
+        return pins | ({"hold": asked, "restart": begin} if circuit.holds_start else {})
+
+    def _fetch(self, m: Module, control: Placed, start: Value) -> Placed:
         """What reads the program from main memory."""
         fetch = self.place(
             m,
             self.library.make(Fetch, self.geometry),
             "fetch",
-            start=control.start,
+            start=start,
             base=control.program,
             words=Mux(control.words > self.geometry.program_words, 0, control.words),
         )
@@ -249,7 +291,7 @@ class NpuTileCircuit(Circuit):
         ]
         return fetch
 
-    def _sequencer(self, m: Module, run: RunState, control: Placed, fetch: Placed) -> Placed:
+    def _sequencer(self, m: Module, run: RunState, start: Value, fetch: Placed) -> Placed:
         """The sequencer and the memory that holds the program for it."""
         geometry = self.geometry
         word, beat = Signal(READ_BITS), 8 * geometry.port_bytes
@@ -258,7 +300,7 @@ class NpuTileCircuit(Circuit):
             m,
             self.library.make(SequencerCircuit, geometry),
             "sequencer",
-            start=control.start,
+            start=start,
             halt=run.draining,
             fetched=fetch.fetched,
             word=word,
@@ -278,7 +320,7 @@ class NpuTileCircuit(Circuit):
         m.d.comb += word.eq(memory.rdata[:READ_BITS])
         return sequencer
 
-    def _semaphores(self, m: Module, control: Placed) -> Semaphores:
+    def _semaphores(self, m: Module, control: Placed, start: Value) -> Semaphores:
         """A counter per semaphore, loaded from its register at the start of a run."""
         available, take, give = Signal(SEMAPHORES), Signal(SEMAPHORES), Signal(SEMAPHORES)
         counters = [
@@ -286,7 +328,7 @@ class NpuTileCircuit(Circuit):
                 m,
                 self.library.make(SemaphoreCounter, SEMAPHORE_BITS),
                 f"semaphore_{i}",
-                load=control.start,
+                load=start,
                 initial=control.initial[SEMAPHORE_BITS * i : SEMAPHORE_BITS * (i + 1)],
                 take=take[i],
                 give=give[i],
@@ -306,7 +348,7 @@ class NpuTileCircuit(Circuit):
         """The queue of a unit, and the track of what the unit has begun."""
         timing.confirm("QUEUE_POP", next_entry=Queue.LATENCY)
         timing.confirm("QUEUE_REFILL", place=Queue.LATENCY, entry=Queue.LATENCY)
-        layout, row = QUEUES[u], self.circuits[u]
+        layout, row = queues(self.geometry)[u], self.circuits[u]
         queue = self.place(m, self.library.make(Queue, layout.size, self.geometry.queue_depth), f"{u}_queue")
         connect(m, getattr(sequencer, f"to_{u}"), queue.i)
         entry = data.View(layout, queue.o.payload)
@@ -371,6 +413,13 @@ class NpuTileCircuit(Circuit):
             found[u] = flies[u] & (fronts[u].entry.barrier | (others_rest & order.first[number]))
         return found
 
+    def _pins(self, m: Module, units: dict[str, Placed]) -> None:
+        """Outputs of units that are outputs of the tile."""
+        for u, circuit in self.circuits.items():
+            for name, member in circuit.pins(self.geometry).items():
+                if member.flow is Out:
+                    m.d.comb += getattr(self, f"{u}_{name}").eq(getattr(units[u], name))
+
     def _memory_port(self, m: Module, units: dict[str, Placed]) -> None:
         """The AXI4 ports, and the engines that share them."""
         split = self.place(m, self.library.make(Ports, self.geometry), "ports")
@@ -389,7 +438,11 @@ class NpuTileCircuit(Circuit):
     def _memories(self, m: Module, units: dict[str, Placed]) -> tuple[Placed, Placed]:
         """The accumulator and the scratchpad, with the ports that the units' rows name."""
         accumulator = self.place(m, self.library.make(AccumulatorCircuit, self.geometry), "accumulator")
-        sides = {"reads": sums_readers(), "writes": sums_writers(), "rises": rises_writers()}
+        sides = {
+            "reads": sums_readers(self.geometry),
+            "writes": sums_writers(self.geometry),
+            "rises": rises_writers(self.geometry),
+        }
         for side, users in sides.items():
             for u, own in users.items():
                 connect(m, getattr(units[u], own), getattr(accumulator, f"{u}_{side}"))
@@ -397,7 +450,7 @@ class NpuTileCircuit(Circuit):
         for u, circuit in self.circuits.items():
             for name, port in circuit.writes.items():
                 connect(m, getattr(units[u], port.own), getattr(scratchpad, name))
-        for name, sharing in sharers().items():
+        for name, sharing in sharers(self.geometry).items():
             readers = [getattr(units[u], port.own) for u, port in sharing]
             if len(readers) == 1:
                 connect(m, readers[0], getattr(scratchpad, name))
@@ -425,7 +478,7 @@ class NpuTileCircuit(Circuit):
 
     def _faults(self, m: Module, parts: Parts, progress: Progress) -> FirstFault:
         """What goes wrong in this cycle: the first of these that does."""
-        words, start, sequencer = parts.control.words, parts.control.start, parts.sequencer
+        words, start, sequencer = parts.control.words, parts.start, parts.sequencer
         accumulator, scratchpad = parts.accumulator, parts.scratchpad
         movers = engines()
         others = [(u, front) for u, front in parts.fronts.items() if u not in movers]
@@ -456,7 +509,7 @@ class NpuTileCircuit(Circuit):
 
     def _course(self, m: Module, run: RunState, parts: Parts, progress: Progress, fault: FirstFault) -> None:
         """The run from its start to its end, good or bad, and what is traced of it."""
-        start, sequencer, fronts = parts.control.start, parts.sequencer, parts.fronts.values()
+        start, sequencer, fronts = parts.start, parts.sequencer, parts.fronts.values()
         # words still on their way after a fault would be taken for those of the next run
         resting = progress.quiet & progress.nothing_queued & parts.fetch.idle
         over = Signal()
@@ -497,7 +550,7 @@ class NpuTileCircuit(Circuit):
                 ("completed", front.done.finished),
             ):
                 counter = counts[f"{u}_{name}"]
-                with m.If(parts.control.start):
+                with m.If(parts.start):
                     m.d.sync += counter.eq(0)
                 with m.Elif(counts_now):
                     m.d.sync += counter.eq(counter + 1)

@@ -40,7 +40,7 @@ class BankLane(Circuit):
     def __init__(self, library: Library, geometry: PimGeometry) -> None:
         self.geometry = geometry
         ports = {"integer": In(1), "a": In(LANE_BITS), "b": In(LANE_BITS), "product": Out(RESULT_BITS)}
-        super().__init__(library, library.name("lane"), ports)
+        super().__init__(library, geometry.name(library, "lane"), ports)
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
@@ -85,7 +85,7 @@ class TreeNode(Circuit):
     def __init__(self, library: Library, geometry: PimGeometry) -> None:
         self.geometry = geometry
         ports = {"integer": In(1), "a": In(RESULT_BITS), "b": In(RESULT_BITS), "sum": Out(RESULT_BITS)}
-        super().__init__(library, library.name("tree_node"), ports)
+        super().__init__(library, geometry.name(library, "tree_node"), ports)
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
@@ -141,7 +141,7 @@ class BankUnit(Circuit):
             "pick": In(pick_bits(g)),
             "results": Out(RESULT_BITS * g.picked),
         }
-        super().__init__(library, library.name("bank_unit"), ports, reset=True)
+        super().__init__(library, geometry.name(library, "bank_unit"), ports, reset=True)
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()

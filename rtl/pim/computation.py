@@ -58,7 +58,7 @@ class Computation(Circuit):
             "first": Out(1),
             "number": Out(1),
         }
-        super().__init__(library, library.name("computation"), ports, reset=True)
+        super().__init__(library, geometry.name(library, "computation"), ports, reset=True)
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()

@@ -9,6 +9,7 @@ from siliconloom.arch.description import Chip
 from siliconloom.arch.dram import DramTiming
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.pim import RESULT_BYTES, PimTile
+from siliconloom.rtl.library import Library
 
 CODE_BITS = 4
 """Of a command (`arch.pim.Command`)."""
@@ -26,13 +27,27 @@ class PimGeometry(Struct, frozen=True):
     ----------
     tile
         The description, of one channel.
+    driven
+        An npu tile drives it: it says when it rests, and its refresh can be held and begun anew.
     """
 
     tile: PimTile
+    driven: bool = False
 
     @property
     def timing(self) -> DramTiming:
         return self.tile.dram.timing
+
+    def name(self, library: Library, circuit: str) -> str:
+        """Of a circuit's module: beside a tile it is none of the tile's own."""
+        return library.name("channel", circuit) if self.driven else library.name(circuit)
+
+    @property
+    def settled(self) -> int:
+        """Cycles after a command from which on nothing waits for it any more."""
+        t, burst = self.timing, self.burst
+        closing = max(t.row_cycle, t.CWL + burst + t.tWR + t.tRP, t.CL + burst + t.tRTP + t.tRP)
+        return max(closing, t.tFAW, t.tRFC, self.tile.dot_latency, t.CWL + burst + t.tWTR_L + t.tRTRS) + 1
 
     @property
     def ranks(self) -> int:

@@ -60,7 +60,7 @@ class BankMachine(Circuit):
             "bank": Out(g.bank_bits),
             "reopens": Out(1),
         }
-        super().__init__(library, library.name("bank_machine"), ports, reset=True)
+        super().__init__(library, geometry.name(library, "bank_machine"), ports, reset=True)
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()

@@ -40,6 +40,8 @@ class CommandSequencer(Circuit):
         The command, as ``sim.pim.channel.ChannelRun.commands`` has it; row and column are 0 where it has none.
     address, segment, first, number : Out
         Of a dot product, as of `Computation`.
+    hold, restart, rests : In(1), In(1), Out(1)
+        As of `PimCircuit`.
     """
 
     def __init__(self, library: Library, geometry: PimGeometry) -> None:
@@ -58,7 +60,9 @@ class CommandSequencer(Circuit):
             "first": Out(1),
             "number": Out(1),
         }
-        super().__init__(library, library.name("sequencer"), ports, reset=True)
+        if g.driven:
+            ports |= {"hold": In(1), "restart": In(1), "rests": Out(1)}
+        super().__init__(library, geometry.name(library, "sequencer"), ports, reset=True)
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
@@ -142,6 +146,8 @@ class CommandSequencer(Circuit):
         self._send(m, refreshes, go, machines, compute_goes, computation)
         shared.connect(m, go, machines, compute_goes, computation)
         self._take(m, newest, machines, computation)
+        if g.driven:
+            m.d.comb += self.rests.eq(elapsed(m, "settling", self.command_valid, g.settled))
         m.d.comb += [
             getattr(self, name).eq(getattr(computation, name)) for name in ("address", "segment", "first", "number")
         ]
@@ -161,7 +167,11 @@ class CommandSequencer(Circuit):
             postponed.eq(postponed + (another & ~postponed.all()) - refreshes),
         ]
         due = Signal(name=f"due_{domain}")
-        m.d.comb += due.eq(postponed.any())
+        held = self.hold if g.driven else Const(0, 1)
+        m.d.comb += due.eq(postponed.any() & ~held)
+        if g.driven:
+            with m.If(self.restart):
+                m.d.sync += [interval.eq(start), postponed.eq(0)]
         return due
 
     def _send(

@@ -46,6 +46,12 @@ class PimCircuit(Circuit):
         CL cycles and a burst after PIM_READ: results of 32 bits, bank by bank of one segment after the other.
     underrun : Out(1)
         A burst to be written was not there when it was taken; stays until reset.
+    hold, restart : In(1)
+        Of a channel that a tile drives: no refresh begins; pulse, refresh falls due as after a reset.
+    rests : Out(1)
+        Nothing waits for a command that went out before.
+    vector_arrived : Out(1)
+        A burst of a GWRITE is written into the global buffer in this cycle.
     """
 
     def __init__(self, library: Library, geometry: PimGeometry) -> None:
@@ -55,6 +61,23 @@ class PimCircuit(Circuit):
         ports: dict[str, Any] = {
             "transfer": In(stream.Signature(transfer_macro(g))),
             "compute": In(stream.Signature(compute_macro(g))),
+            **self.array_ports(g),
+            "write": In(stream.Signature(burst)),
+            "vector": In(stream.Signature(burst)),
+            "read_valid": Out(1),
+            "read_data": Out(g.burst_bits),
+            "result_valid": Out(1),
+            "result_data": Out(g.burst_bits),
+            "underrun": Out(1),
+        }
+        if g.driven:
+            ports |= {"hold": In(1), "restart": In(1), "rests": Out(1), "vector_arrived": Out(1)}
+        super().__init__(library, library.name("channel") if g.driven else library.prefix, ports, reset=True)
+
+    @staticmethod
+    def array_ports(g: PimGeometry) -> dict[str, Any]:
+        """Ports to the DRAM array and from it."""
+        return {
             "command_valid": Out(1),
             "command_code": Out(CODE_BITS),
             "command_place": Out(g.place_bits),
@@ -64,20 +87,15 @@ class PimCircuit(Circuit):
             "array_read": In(g.burst_bits),
             "array_write_valid": Out(1),
             "array_write_data": Out(g.burst_bits),
-            "write": In(stream.Signature(burst)),
-            "vector": In(stream.Signature(burst)),
-            "read_valid": Out(1),
-            "read_data": Out(g.burst_bits),
-            "result_valid": Out(1),
-            "result_data": Out(g.burst_bits),
-            "underrun": Out(1),
         }
-        super().__init__(library, library.prefix, ports, reset=True)
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
         g = self.geometry
-        sequencer = self.place(m, self.library.make(CommandSequencer, g), "sequencer")
+        driven = {"hold": self.hold, "restart": self.restart} if g.driven else {}
+        sequencer = self.place(m, self.library.make(CommandSequencer, g), "sequencer", **driven)
+        if g.driven:
+            m.d.comb += self.rests.eq(sequencer.rests)
         for name in ("transfer", "compute"):
             wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(sequencer, name))
         for name in ("command_valid", "command_code", "command_place", "command_row", "command_column"):
@@ -105,6 +123,8 @@ class PimCircuit(Circuit):
         arrived = delayed(self, m, "arrived_flags", ALWAYS, flags, g.burst, flags=True)
         burst = delayed(self, m, "arrived", ALWAYS, taken, g.burst)
         m.d.comb += [self.array_write_valid.eq(arrived[0]), self.array_write_data.eq(burst)]
+        if g.driven:
+            m.d.comb += self.vector_arrived.eq(arrived[1])
         return arrived[1], address, burst
 
     def _buffer(self, m: Module, dot: Any, address: Signal, wen: Signal, waddr: Signal, wdata: Signal) -> Signal:

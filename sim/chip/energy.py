@@ -62,6 +62,8 @@ def standing_power(chip: Chip) -> dict[str, float]:
             watts["static"] += memory.total_capacity * SRAM_BYTE_TRANSISTORS * technology.transistor
         else:
             watts["background"] += _background(memory.kind, memory.total_capacity)
+    if isinstance(tile, NpuTile) and tile.pim is not None:
+        watts["background"] += _background(tile.pim.dram.standard, tile.pim.dram.organization.capacity)
     return watts
 
 
@@ -70,8 +72,11 @@ def _background(kind: str, capacity: int) -> float:
     return MEMORY_BACKGROUND[kind.lower()] * capacity / 2**30
 
 
-def energy(chip: Chip, dtype: DataType, counters: Int, traffic: Int) -> dict[str, float]:
-    """Joules per component of counters (one row of `Run.counters` and of `Run.traffic`, or their sums)."""
+def energy(chip: Chip, dtype: DataType, counters: Int, traffic: Int, commands: Int | None = None) -> dict[str, float]:
+    """Joules per component of counters (one row of `Run.counters` and of `Run.traffic`, or their sums).
+
+    With the ``commands`` of a channel that computes its own energy is memory's, too.
+    """
     technology, tile = TECHNOLOGIES[chip.technology], chip.tile
     joules = dict.fromkeys(COMPONENTS, 0.0)
     rounded = isinstance(tile, NpuTile) and tile.rounds and dtype is tile.circuit_format
@@ -86,7 +91,16 @@ def energy(chip: Chip, dtype: DataType, counters: Int, traffic: Int) -> dict[str
     joules["accumulator"] = accumulator * technology.sram_byte(tile.accumulator.capacity // tile.scratchpad.banks)
     joules["vector"] = int(counters[Counter.VECTOR_SLOTS]) * technology.mac(wide)
     joules["memory"] = sum(memory_energy(chip, traffic).values())
+    if tile.pim is not None and commands is not None:
+        joules["memory"] += channel_energy(tile.pim, technology, commands)
     return joules
+
+
+def channel_energy(pim: PimTile, technology: Technology, commands: Int) -> float:
+    """Joules of commands of a channel beside an npu tile, by `arch.pim.Command`; of reads and writes those of bytes."""
+    computing = pim_energy(pim, technology, DataType.BF16, commands) or {}
+    moved = int(commands[Command.RD] + commands[Command.WR]) * pim.dram.organization.request_bytes
+    return sum(computing.values()) + moved * MEMORY_BYTE[pim.dram.standard.lower()]
 
 
 def memory_energy(chip: Chip, traffic: Int) -> dict[str, float]:

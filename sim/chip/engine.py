@@ -15,7 +15,9 @@ from siliconloom.arch.isa import Draft, Opcode, Program, Unit
 from siliconloom.arch.listing import disassemble
 from siliconloom.arch.machine_code import FixedArgument
 from siliconloom.arch.opcodes import memory_units
+from siliconloom.arch.pim import Command
 from siliconloom.arch.tile import NpuTile
+from siliconloom.sim.chip.channel import ChannelDriver, drives_channel
 from siliconloom.sim.chip.levels import level_traffic
 from siliconloom.sim.chip.state import (
     CYCLES,
@@ -85,6 +87,8 @@ class Run(Struct, frozen=True):
         what it repeats is later each time, the rows of the trace and the jumps that it repeats, first and
         last-but-one of each, rows of the trace before it); ``jumps`` is how many there were. Of the whole run, trace
         and jumps together are every execution.
+    commands
+        Per operator and `arch.pim.Command`: those of the channel that the program drives.
     waiting
         Per `Unit`: cycles in which an instruction stood at the head of its queue and could not start.
     """
@@ -108,6 +112,7 @@ class Run(Struct, frozen=True):
     folds: Int
     jumps: int
     executions: Int
+    commands: Int
     waiting: Int
     wall_s: float
 
@@ -120,6 +125,7 @@ def run(
     trace_limit: int = 0,
     window: tuple[int, int] | None = None,
     progress: Progress | None = None,
+    commands: list[tuple[int, ...]] | None = None,
 ) -> Run:
     """Simulate ``program`` on one tile of ``chip``.
 
@@ -136,6 +142,8 @@ def run(
         jumps folded, when not given.
     progress
         Called with the share of the program's events that lies behind, every `SLICE` events that were run.
+    commands
+        Is given every command of the tile's channel that computes: cycle, command, place, row, column.
 
     Raises
     ------
@@ -156,10 +164,17 @@ def run(
     def go_on(budget: int) -> int:
         return int(kernel.run(machine, wishes, snapshots, state, budget))
 
+    channel = ChannelDriver(program, chip, log=commands is not None) if drives_channel(program) else None
+    if channel is not None:
+        wishes = wishes._replace(jumps=False)
     go_on(0)  # loads the machine code, or compiles it; that is not the simulation's time
     began = time.perf_counter()
     while True:
         status = go_on(SLICE)
+        if status == kernel.ASKING:
+            assert channel is not None
+            channel.answer(state)
+            continue
         if status != kernel.RUNNING:
             break
         if progress:
@@ -167,7 +182,9 @@ def run(
     wall = time.perf_counter() - began
     if status != kernel.DONE:
         raise _failure(program, tables, int(status), state)
-    return _outcome(program, chip, tables, state, wall)
+    if commands is not None and channel is not None:
+        commands += channel.channel.commands
+    return _outcome(program, chip, tables, state, wall, channel)
 
 
 class Stopwatch:
@@ -183,6 +200,7 @@ class Stopwatch:
         self.chip, self._timer, self._key = chip, Timer(chip), timing_key(chip)
         self._snapshots = FixedArgument(recurrence.empty_snapshots())
         self._wishes = FixedArgument(Wishes(True, NOTHING, NOTHING))
+        self._in_full = FixedArgument(Wishes(False, NOTHING, NOTHING))
         self._states: dict[tuple[int, int], FixedArgument] = {}
 
     def __call__(self, program: Program) -> int:
@@ -211,8 +229,13 @@ class Stopwatch:
         machine = TileMachine(tables.instructions, tables.causes, tables.constants, loops)
         fast.empty(self._snapshots.value)
         status = kernel.RUNNING
-        while status == kernel.RUNNING:
-            status = int(kernel.run(machine, self._wishes, self._snapshots, tile, SLICE))  # type: ignore[arg-type]
+        channel = ChannelDriver(program, self.chip) if drives_channel(program) else None
+        wishes = self._wishes if channel is None else self._in_full
+        while status in (kernel.RUNNING, kernel.ASKING):
+            if status == kernel.ASKING:
+                assert channel is not None
+                channel.answer(state)
+            status = int(kernel.run(machine, wishes, self._snapshots, tile, SLICE))  # type: ignore[arg-type]
         if status != kernel.DONE:
             raise _failure(program, tables, status, state)
         return int(state.clock[CYCLES])
@@ -223,7 +246,7 @@ def timing_key(chip: Chip) -> Hashable:
     if not isinstance(chip.tile, NpuTile) or len(chip.memory) != 1:
         return "whole", chip.digest
     tile, memory = chip.tile, chip.nearest
-    parts = ",".join(part.model_dump_json() for part in (tile.array, tile.vector, tile.dma, tile.sequencer))
+    parts = ",".join(p.model_dump_json() for p in (tile.array, tile.vector, tile.dma, tile.sequencer, tile.pim) if p)
     moved = (memory.bandwidth, memory.latency, memory.access_bytes, memory.ports, memory.devices, memory.interleave)
     stated = memory.dram and memory.dram.model_dump_json()
     return f"{parts} {chip.clock} {chip.tile_count} {memory.kind} {moved} {stated}"
@@ -247,7 +270,9 @@ def program_events(tables: Tables) -> int:
     return total
 
 
-def _outcome(program: Program, chip: Chip, tables: Tables, state: State, wall: float) -> Run:
+def _outcome(
+    program: Program, chip: Chip, tables: Tables, state: State, wall: float, channel: ChannelDriver | None = None
+) -> Run:
     rows, clock, executions = tables.instructions, state.clock, state.executions
     cycles, operators = int(clock[CYCLES]), len(program.operators)
     opcode, unit, operator = (rows[:, COLUMNS[name]] for name in ("opcode", "unit", "operator"))
@@ -255,6 +280,8 @@ def _outcome(program: Program, chip: Chip, tables: Tables, state: State, wall: f
     work = executions * np.where(product, rows[:, COLUMNS["work"]], rows[:, COLUMNS["duration"]] * ~barrier)
     operator_busy = np.zeros((operators, UNITS), np.int64)
     np.add.at(operator_busy, (operator, unit), work)
+    if channel is not None:
+        operator_busy[:, Unit.PIM] += channel.busy
     busy = operator_busy.sum(axis=0)
     looping = (opcode == Opcode.LOOP) | (opcode == Opcode.NEXT)
     constants = tables.constants
@@ -285,7 +312,7 @@ def _outcome(program: Program, chip: Chip, tables: Tables, state: State, wall: f
         start=np.minimum(state.operator[OP_START], state.operator[OP_END]),
         end=state.operator[OP_END],
         exclusive=exclusive,
-        own=np.maximum(exclusive, held),
+        own=np.maximum(np.maximum(exclusive, held), 0 if channel is None else channel.busy),
         operator_busy=operator_busy,
         counters=counters,
         traffic=level_traffic(program, chip, executions),
@@ -296,6 +323,7 @@ def _outcome(program: Program, chip: Chip, tables: Tables, state: State, wall: f
         executions=executions,
         waiting=state.unit[WAITING],
         wall_s=wall,
+        commands=np.zeros((operators, len(Command)), np.int64) if channel is None else channel.commands,
     )
 
 

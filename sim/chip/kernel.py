@@ -17,6 +17,8 @@ from siliconloom.arch.timing import BARRIER, TRANSFER_START
 from siliconloom.sim.chip.recurrence import Snapshots, back_edge, enter, leave
 from siliconloom.sim.chip.state import (
     ACCOUNTED,
+    ANSWER,
+    ASKED,
     BODY,
     CONSUMED,
     COUNT,
@@ -58,7 +60,7 @@ from siliconloom.sim.chip.state import DONE as DONE_AT
 from siliconloom.sim.chip.tables import COLUMNS, Stall
 
 _LOOP, _NEXT, _END, _BARRIER = int(Opcode.LOOP), int(Opcode.NEXT), int(Opcode.END), int(Opcode.BARRIER)
-_MATMUL = int(Unit.MATMUL)
+_MATMUL, _PIM = int(Unit.MATMUL), int(Unit.PIM)
 _OPCODE, _UNIT, _M = COLUMNS["opcode"], COLUMNS["unit"], COLUMNS["m"]
 _WAIT, _RELEASE, _POST = COLUMNS["wait"], COLUMNS["release"], COLUMNS["post"]
 _FIRST_WAIT, _LAST_POST, _FIRST, _LAST = COLUMNS["first_wait"], COLUMNS["last_post"], COLUMNS["first"], COLUMNS["last"]
@@ -68,7 +70,9 @@ _ADVANCE, _OUTPUT = COLUMNS["advance"], COLUMNS["output"]
 _S_INSTRUCTION, _S_MEMORY, _S_LOAD = int(Stall.INSTRUCTION), int(Stall.MEMORY_PORT), int(Stall.STATIONARY_LOAD)
 _S_DRAIN, _S_QUEUE = int(Stall.DRAIN), int(Stall.QUEUE_FULL)
 
-RUNNING, DONE, DEADLOCK, OVERFLOW_SEMAPHORE, OVERFLOW_TIME = range(5)
+RUNNING, DONE, DEADLOCK, OVERFLOW_SEMAPHORE, OVERFLOW_TIME, ASKING = range(6)
+"""Why the kernel stops. `ASKING`: how long the next instruction of the unit pim takes depends on what its channel did
+before, and on when it starts; the caller is asked (`sim.chip.channel`)."""
 
 
 @kernel(**UNCOUNTED)
@@ -107,7 +111,12 @@ def run(machine: TileMachine, wishes: Wishes, snapshots: Snapshots, state: State
                 leave(machine, snapshots, state)
         else:
             unit, start = _earliest(machine, state)
-            status = _execute(machine, wishes, state, unit, start) if unit >= 0 else _nothing_starts(machine, state)
+            if unit < 0:
+                status = _nothing_starts(machine, state)
+            elif unit == _PIM and _asks(machine, state, start):
+                status = ASKING
+            else:
+                status = _execute(machine, wishes, state, unit, start)
     if status == DONE:
         clock[CYCLES] = max(clock[CYCLES], clock[SEQ])
     return status
@@ -247,6 +256,16 @@ def _earliest(machine: TileMachine, state: State) -> Any:
 
 
 @part()
+def _asks(machine: TileMachine, state: State, start: Any) -> Any:
+    """Whether the channel's next instruction is one whose duration is not known yet; it is put down then."""
+    i = state.queue[_PIM, state.unit[HEAD, _PIM], 0]
+    if machine.table[i, _OPCODE] == _BARRIER or state.clock[ANSWER] > 0:
+        return False
+    state.clock[ASKED] = start
+    return True
+
+
+@part()
 def _nothing_starts(machine: TileMachine, state: State) -> Any:
     """`DONE`, or `DEADLOCK` with the instructions that wait."""
     unfinished = state.clock[PC] < machine.table.shape[0]
@@ -277,6 +296,8 @@ def _execute(machine: TileMachine, wishes: Wishes, state: State, unit: Any, star
     else:
         begin = start
         consumed = start + table[i, _DURATION]
+        if unit == _PIM:
+            consumed, clock[ANSWER] = start + clock[ANSWER], 0
         state.unit[FREE, unit], state.unit[ACCOUNTED, unit] = consumed, consumed
         if transfer:
             clock[PORT] = consumed

@@ -19,11 +19,12 @@ TIME_LIMIT = 2**62
 """First value that no time, and no number of events, may take."""
 
 PC, LEVEL, SEQ, PORT, LOAD_FREE, STREAM_FREE, LAST_BEAT, FRONTIER, CYCLES, EVENTS = range(10)
-SKIPPED, PERIODS, LOOKUPS, TRACED, FOLDED, ENTERED = range(10, 16)
+SKIPPED, PERIODS, LOOKUPS, TRACED, FOLDED, ENTERED, ASKED, ANSWER = range(10, 18)
 """Entries of `State.clock`: next instruction, open loops; time of the sequencer, and until when the memory port, the
 array's loader and its operand stream are taken; last beat of an output-stationary stream; end of the work whose time
 has been given to an operator; end of the run; events, and how many of them, periods and look-ups were jumps; rows of
-trace and folds; loops that were looked up."""
+trace and folds; loops that were looked up; when the instruction starts whose duration the caller is asked for, and the
+answer, 0 where there is none."""
 
 FREE, READY, DONE, CONSUMED, ACCOUNTED, STARTS, WAITING, HEAD, LENGTH, DISPATCHED, TRANSFERS, STUCK = range(12)
 """Rows of `State.unit`: when the unit can take work, can see its next instruction, has finished, has read its
@@ -113,7 +114,7 @@ def empty_state(
         return np.zeros(shape, np.int64)
 
     return State(
-        clock=zeros(16),
+        clock=zeros(18),
         unit=zeros(12, UNITS),
         queue=zeros(UNITS, depth, 4),
         started=zeros(UNITS, depth),

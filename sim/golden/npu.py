@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from siliconloom.arch.array import TILE_FORMATS
@@ -25,6 +25,7 @@ from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import SCALAR_BYTES
 from siliconloom.sim.golden import functions
 from siliconloom.sim.golden.opcodes import EXECUTIONS
+from siliconloom.sim.golden.pim import GoldenPim
 from siliconloom.sim.golden.vector import Operands, RowMemory
 
 Bytes = NDArray[np.uint8]
@@ -33,11 +34,12 @@ Integers = NDArray[np.int64]
 
 
 class LoadedProgram(Struct):
-    """A legal program, the memory it starts from, and the address it is loaded at."""
+    """A legal program, the memory it starts from, the address it is loaded at, and what a channel of its tile holds."""
 
     program: Program
     memory: Bytes
     base: int
+    channel: Bytes = field(default_factory=lambda: np.zeros(0, np.uint8))
 
     def loaded(self) -> Bytes:
         """A copy of the memory with the program at its address."""
@@ -56,9 +58,11 @@ class GoldenMachine:
         A chip with an NPU tile whose circuits compute in int8 or bf16.
     memory
         Main memory from address 0 on; changed in place.
+    channel
+        Of a tile that drives a channel of memory that computes: what stands in it from its address 0 on.
     """
 
-    def __init__(self, chip: Chip, memory: Bytes) -> None:
+    def __init__(self, chip: Chip, memory: Bytes, channel: Bytes | None = None) -> None:
         tile = chip.tile
         if not isinstance(tile, NpuTile) or not tile.built:
             raise NotSupported(f"values of a program on anything but an npu tile in {' or '.join(TILE_FORMATS)}")
@@ -68,6 +72,9 @@ class GoldenMachine:
         # integers, or patterns of fp32 in two's complement
         self.sums = np.zeros((sums_lines(tile), tile.array.cols), np.int64)
         self.rows = RowMemory()
+        self.channel = None if tile.pim is None else GoldenPim(tile.pim, {})
+        if self.channel is not None and channel is not None:
+            self.channel.fill(channel)
 
     def run(self, program: Program, finished: Callable[[int], None] | None = None) -> None:
         """Run a program from its first instruction to its end.

@@ -83,6 +83,23 @@ class GoldenPim:
         size = self.tile.dram.organization.row_bytes
         return self.memory.setdefault((bank, row), np.zeros(size, np.uint8)).reshape(self.tile.row_columns, -1)
 
+    def fill(self, content: Bytes) -> None:
+        """Put bytes into the rows, from address 0 on: through a row, then through the banks, then their next rows."""
+        size = self.tile.dram.organization.row_bytes
+        for number in range(-(-content.size // size)):
+            part = content[number * size :][:size]
+            self.row(number % self.tile.banks, number // self.tile.banks).reshape(-1)[: part.size] = part
+
+    def content(self, size: int) -> Bytes:
+        """So many bytes of the rows from address 0 on."""
+        width = self.tile.dram.organization.row_bytes
+        found = np.zeros(-(-size // width) * width, np.uint8)
+        for (bank, row), held in self.memory.items():
+            place = (row * self.tile.banks + bank) * width
+            if place < found.size:
+                found[place : place + width] = held.reshape(-1)
+        return found[:size]
+
     def run(self, macros: Sequence[Macro], written: Sequence[Bytes] = (), vectors: Sequence[Bytes] = ()) -> None:
         """Execute ``macros`` one after the other.
 

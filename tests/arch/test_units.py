@@ -128,7 +128,7 @@ def test_an_opcode_of_a_unit_that_no_tile_has_is_refused():
     chip, end = load_chip("npu-edge-int8"), Instruction(opcode=Opcode.END)
     for i in (
         Instruction(opcode=Opcode.SEND, m=1, n=1),
-        Instruction(opcode=Opcode.PIM, m=1, n=1),
+        Instruction(opcode=Opcode.PIM, m=1, n=1, k=1),
         Instruction(opcode=Opcode.BARRIER, unit=Unit.LINK),
         Instruction(opcode=Opcode.BARRIER),
     ):

@@ -326,6 +326,9 @@ BASES: dict[str, Callable[[Sets], Any]] = {
     "npu rtl": lambda sets: repr(geometry_of(load_chip("npu-edge-int8", sets))),
     "pim rtl": lambda sets: repr(pim_geometry(load_chip("pim-hbm", sets))),
     "pim": command("sim pim-hbm gemms.yaml --set workload.precision=bf16"),
+    "beside": command(
+        "sim npu-pim-edge gpt2 --set workload.layers=1 --set workload.phase=decode --set workload.context=48"
+    ),
     "neupims": command(NEUPIMS),
     "neupims many": command(NEUPIMS.replace("batch=16", "batch=512")),
     "unequal": _unequal,

@@ -86,6 +86,13 @@ ROWS = (
         "dual_row_buffer=false activations=separate refresh_ranks=in_turn global_buffer=512B",
     ),
     ("PimTile", "pim rtl", "tile.", "bank_machines=1"),
+    (
+        "PimTile",
+        "beside",
+        "tile.pim.",
+        "lanes=4 accumulators=1 activate_group=1 commands=per_bank bank_machines=1 dual_row_buffer!true "
+        "global_buffer=128B channels!2 operands![int8] dram.timing.tRCD=20 activations!separate",
+    ),
     # a mapping
     ("DescribedMapping", "mapped", "", "joined!true banked!false placement!{}"),
     (

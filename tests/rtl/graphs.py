@@ -13,9 +13,10 @@ from siliconloom.arch import NotSupported
 from siliconloom.arch.datatype import DataType
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.sim.chip.engine import duration
+from siliconloom.verification.filling import filled
 from siliconloom.verification.npu import check_programs
 from siliconloom.verification.random_tiles import random_npu
-from siliconloom.verification.workload import filled, refuse
+from siliconloom.verification.workload import refuse
 from siliconloom.workloads import load_workload
 from siliconloom.workloads.precision import PrecisionName
 

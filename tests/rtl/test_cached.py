@@ -23,10 +23,10 @@ from siliconloom.sim.golden.npu import GoldenMachine
 from siliconloom.verification import npu as verification
 from siliconloom.verification.cached_directed import cache_programs
 from siliconloom.verification.faults import fault_cases
+from siliconloom.verification.filling import filled
 from siliconloom.verification.npu import check_programs
 from siliconloom.verification.programs import random_program
 from siliconloom.verification.random_tiles import random_npu
-from siliconloom.verification.workload import filled
 from tests.rtl.test_mapped import GPT2, LLAMA, graph, mapped
 
 pytestmark = pytest.mark.rtl

@@ -32,13 +32,13 @@ from siliconloom.sim.golden.floating import FLOAT_GOLDEN, in_floats
 from siliconloom.sim.golden.npu import GoldenMachine, LoadedProgram, float_parameter_planes, float_scalar_bytes
 from siliconloom.verification import npu as verification
 from siliconloom.verification.chain import Chain, Places
+from siliconloom.verification.filling import filled
 from siliconloom.verification.float_directed import packed_programs
 from siliconloom.verification.images import RESULTS, random_image
 from siliconloom.verification.machine import verify
 from siliconloom.verification.npu import check_programs
 from siliconloom.verification.programs import random_program
 from siliconloom.verification.random_tiles import random_npu
-from siliconloom.verification.workload import filled
 from siliconloom.verification.writer import product_sizes
 from siliconloom.workloads import load_workload
 from tests.arch.test_functions import registered

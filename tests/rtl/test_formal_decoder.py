@@ -15,8 +15,9 @@ from siliconloom.arch.isa import Opcode, Unit
 from siliconloom.arch.word import DTYPES, LEVELS, word_layout
 from siliconloom.rtl.formal import _formulas, _System, check
 from siliconloom.rtl.library import Library
+from siliconloom.rtl.npu.entries import queues
 from siliconloom.rtl.npu.geometry import geometry_of
-from siliconloom.rtl.npu.sequencer import QUEUES, SequencerCircuit
+from siliconloom.rtl.npu.sequencer import SequencerCircuit
 from siliconloom.verification.random_tiles import random_npu
 from tests.rtl.contracts import Contract, implies
 
@@ -156,7 +157,7 @@ class SequencerContract(Contract):
             own = transfer if unit in ("load", "store") else compute
             same = [entry.barrier == barrier, entry.wait == wait, entry.release == head["release"], entry.post == post]
             sync.append(implies(sent, Cat(*same, entry.number == c.number).all()))
-            members = QUEUES[unit].members
+            members = queues(c.geometry)[unit].members
             for name in ("m", "n", "k", "function", "pitch", "local_pitch"):
                 if name in members:  # a pitch is wider in the entry
                     wanted = Signal(len(entry[name]), name=f"{unit}_{name}_wanted")
@@ -184,7 +185,7 @@ class SequencerContract(Contract):
             m.d.comb += result.eq(fields[f"{name}.base"] + self.terms(m, total, name, fields, index, LEVELS) + slot)
             for unit, entry in entries.items():
                 place = "local" if name == "a" and unit in ("load", "store") else name
-                if place in QUEUES[unit].members:
+                if place in queues(c.geometry)[unit].members:
                     used = valid[unit] & (entry.indexed if (unit, name) == ("load", "b") else 1)
                     addresses.append(implies(used, entry[place] == result))
         steps = c.geometry.issue_cycles - 1

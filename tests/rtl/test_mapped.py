@@ -18,10 +18,11 @@ from siliconloom.mapper.chip.program import lower
 from siliconloom.rtl.bench.runner import care, simulator_path
 from siliconloom.sim.chip.engine import duration
 from siliconloom.sim.golden.npu import GoldenMachine
+from siliconloom.verification.filling import filled
 from siliconloom.verification.machine import verify
 from siliconloom.verification.npu import check_programs
 from siliconloom.verification.programs import random_program
-from siliconloom.verification.workload import filled, refuse
+from siliconloom.verification.workload import refuse
 from siliconloom.workloads import Attention, Gemm, load_workload
 from tests.mapper.chip.tiled import in_blocks, tiled
 

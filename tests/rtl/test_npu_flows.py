@@ -18,7 +18,7 @@ from siliconloom.arch.word import COMPUTE, DTYPES, HEADER, LEVELS, TRANSFER
 from siliconloom.cli import main
 from siliconloom.rtl.bench.runner import simulator_path
 from siliconloom.rtl.emit import build_rtl
-from siliconloom.rtl.npu.registers import COUNTERS, UNITS, Cause, register_map
+from siliconloom.rtl.npu.registers import COUNTERS, Cause, register_map, unit_names
 from siliconloom.rtl.npu.testbench import ProgramVectors
 from siliconloom.rtl.synthesis.structure import structure_checks
 from siliconloom.rtl.synthesis.yosys import run_yosys
@@ -242,7 +242,7 @@ def test_more_programs_than_the_bench_can_name_are_refused():
 def test_vectors_that_do_not_hold_the_program_are_refused():
     made = random_program(small_chip(), 0)
     after, shorter = made.memory.copy(), made.memory[:-16]
-    counters = {unit: dict.fromkeys(COUNTERS, 0) for unit in UNITS}
+    counters = {unit: dict.fromkeys(COUNTERS, 0) for unit in unit_names()}
     for before, rule in (
         (made.memory, "must hold the program at 0x1c000"),
         (shorter, "equally many words of 16 bytes"),

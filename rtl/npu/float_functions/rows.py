@@ -54,7 +54,15 @@ register_float_way(
         late=assigns(x=lambda stage: stage.more["power"], factor=lambda stage: stage.more["row_scale"]),
     )
 )
+register_float_way(
+    FloatWay(
+        name="elements",
+        order=8,  # before softmax, which takes sums
+        multiply=assigns(x=lambda stage: stage.a, factor=lambda stage: stage.m0),
+    )
+)
 register_float_circuit(VectorFunction.SOFTMAX, "softmax", "divided")
+register_float_circuit(VectorFunction.SOFTMAX_ROWS, "elements", "softmax", "divided")
 register_float_circuit(VectorFunction.SOFTMAX_ONLINE, "softmax")
 
 register_float_way(

@@ -54,6 +54,15 @@ register_circuit(VectorFunction.SOFTMAX, "softmax")
 
 register_way(
     Way(
+        name="elements",
+        order=8,  # before softmax, which takes sums
+        multiply=when(total=lambda stage: stage.value.as_signed(), factor=lambda stage: stage.m0.as_signed()),
+    )
+)
+register_circuit(VectorFunction.SOFTMAX_ROWS, "elements", "softmax")
+
+register_way(
+    Way(
         name="online",
         order=-5,  # before softmax, whose powers it takes as they are
         scale=when(scale=lambda stage: Const(ONE)),

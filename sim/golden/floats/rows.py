@@ -38,6 +38,12 @@ def softmax(o: FloatOperands) -> Words:
     return float_functions.softmax(_exponents(o), o.seen, o.held.lanes)
 
 
+@in_floats(VectorFunction.SOFTMAX_ROWS)
+def softmax_rows(o: FloatOperands) -> Words:
+    """The same of elements."""
+    return softmax(o)
+
+
 @in_floats(VectorFunction.SOFTMAX_ONLINE)
 def softmax_online(o: FloatOperands) -> Words:
     """Powers of what each row sees of a tile; peak and total stay for the next one, in the slot of the powers."""

@@ -30,6 +30,12 @@ def softmax(o: Operands) -> Integers:
     return o.softmax(o.first[:, : o.instruction.n], multiplier, shift, o.seen)
 
 
+@golden(VectorFunction.SOFTMAX_ROWS)
+def softmax_rows(o: Operands) -> Integers:
+    """The same of elements."""
+    return softmax(o)
+
+
 @golden(VectorFunction.SOFTMAX_ONLINE)
 def softmax_online(o: Operands) -> Integers:
     """Powers of what each row sees of a tile; peak and total stay for the next one, in the slot of the powers."""

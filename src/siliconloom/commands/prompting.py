@@ -146,8 +146,9 @@ def _on_rtl(asked: PromptAsked, step: GeneratedStep) -> dict[str, Any]:
     """The same program from the same memory on the generated Verilog."""
     from siliconloom.execution.image import room_of
     from siliconloom.rtl.bench.runner import Spent
+    from siliconloom.verification.filling import refuse_large
     from siliconloom.verification.model import rtl_section, run_rtl
-    from siliconloom.verification.workload import refuse, refuse_large
+    from siliconloom.verification.workload import refuse
 
     refuse(step.mapped.chip, step.mapped)
     refuse_large(step.mapped, room_of(step.mapped)[1])

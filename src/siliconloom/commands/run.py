@@ -175,9 +175,9 @@ def _values(
     from siliconloom.render.running import run_table
     from siliconloom.render.tables import Terminal, console
     from siliconloom.rtl.bench.runner import Spent
+    from siliconloom.verification.filling import refuse_large
     from siliconloom.verification.model import rtl_section, run_rtl
     from siliconloom.verification.workload import refuse as refuse_rtl
-    from siliconloom.verification.workload import refuse_large
     from siliconloom.workloads import load_workload
     from siliconloom.workloads.load import workload_document
 

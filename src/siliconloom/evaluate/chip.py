@@ -25,6 +25,7 @@ from siliconloom.evaluate.asked import asked
 from siliconloom.evaluate.hardware import PROVEN, SPECIFIED, hardware_of, hardware_summary
 from siliconloom.evaluate.placement import placed_summary
 from siliconloom.evaluate.timed import recall
+from siliconloom.mapper.chip.banked import refuse_banked
 from siliconloom.mapper.chip.bounds import Bound, graph_bound, placed_bound
 from siliconloom.mapper.chip.mapping import fit_precision, map_workload
 from siliconloom.mapper.chip.program import MappedWorkload, lower
@@ -195,6 +196,7 @@ def mapped_to(chip: Chip, graph: Graph, cycles: Callable[[Program], int], mappin
     from siliconloom.mapper.chip.described import mapping_of
 
     graph, notes = fit_precision(chip, graph)
+    refuse_banked(chip, graph, "a mapping file")
     return lower(chip, graph, mapping_of(mapping, chip, graph), notes)
 
 
@@ -422,7 +424,7 @@ def _units(simulation: Simulation) -> dict[str, Any]:
     outcome = simulation.run
     bare = not simulation.chip.memory
     units: dict[str, Any] = {}
-    for unit, name in shown_units().items():
+    for unit, name in shown_units(simulation.chip.tile).items():
         if bare and unit != Unit.MATMUL:
             continue
         stalls = {
@@ -453,13 +455,13 @@ def _operators(simulation: Simulation) -> list[dict[str, Any]]:
         counters = outcome.counters[index]
         cycles = int(outcome.own[index])
         macs = operator.macs * operator.repeat
-        joules = energy(chip, operator.precision, counters, outcome.traffic[index])
+        joules = energy(chip, operator.precision, counters, outcome.traffic[index], outcome.commands[index])
         seconds = int(outcome.exclusive[index]) / chip.clock
         joules |= {name: watts * seconds for name, watts in standing.items()}
         bound = placed_bound(chip, operator, simulation.plan.placement, mapped.task.fused)
         busy = {
             name: int(outcome.operator_busy[index, unit])
-            for unit, name in shown_units().items()
+            for unit, name in shown_units(chip.tile).items()
             if outcome.operator_busy[index, unit]
         }
         rows.append(

@@ -13,6 +13,7 @@ from siliconloom.arch.fleet import FleetDescription, FleetGroup, ReplicaRole, lo
 from siliconloom.arch.overrides import split_overrides
 from siliconloom.arch.result import digest_of
 from siliconloom.arch.serving import PICOSECONDS, Batching, ServeSettings, read_settings
+from siliconloom.arch.tile import NpuTile
 from siliconloom.baselines.stacks import NO_STACK, Stack, find_stack
 from siliconloom.evaluate.machine import DescribedMachine, read_machine
 from siliconloom.evaluate.profiled import profiled
@@ -95,7 +96,12 @@ def served_stack(machine: DescribedMachine, name: str | None) -> Stack:
     """
     if name is None:
         name = "vllm" if machine.chip is None else "none"
-    found = find_stack(name)
+    found, chip = find_stack(name), machine.chip
+    if chip is not None and isinstance(chip.tile, NpuTile) and chip.tile.pim is not None:
+        raise NotSupported(
+            f"serving on {machine.name}: keys and values of a prompt would have to be brought to the channel that "
+            "computes (tile.pim); with --set tile.pim=null the array computes attention"
+        )
     if machine.chip is not None and found is not NO_STACK:
         raise NotSupported(f"--stack {name} on {machine.name}: its software was measured on GPUs")
     return found

@@ -19,8 +19,9 @@ from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.overrides import split_overrides
 from siliconloom.arch.tile import NpuTile
 from siliconloom.evaluate.chip import Simulation, check_floors, check_length
+from siliconloom.mapper.chip.banked import refuse_banked
 from siliconloom.mapper.chip.kept import kept_of
-from siliconloom.mapper.chip.mapping import map_workload
+from siliconloom.mapper.chip.mapping import fit_precision, map_workload
 from siliconloom.mapper.chip.memory import Kept
 from siliconloom.sim.chip.engine import Stopwatch, run
 from siliconloom.sim.dram.memory import effective
@@ -113,6 +114,7 @@ class GenerationPlan:
         key = "sequence" if phase == "prefill" else "context"
         own = [("phase", phase), (key, str(length)), ("cache_length", str(self.room))]
         graph = load_workload(self.model, [*self.sets, *own])
+        refuse_banked(machine, fit_precision(machine, graph)[0], "text of a model")
         began = time.perf_counter()
         plan = map_workload(machine, graph, Stopwatch(machine), search=False, kept=kept)
         check_length(machine, plan.program)

@@ -14,6 +14,7 @@ from siliconloom.arch.errors import LoomError, NotSupported, nearest_name
 from siliconloom.arch.isa import Program
 from siliconloom.arch.technology import MEMORY_BYTE, TECHNOLOGIES
 from siliconloom.evaluate.placement import check_placement, chosen_placement, map_placed
+from siliconloom.mapper.chip.banked import refuse_banked
 from siliconloom.mapper.chip.budget import Budget
 from siliconloom.mapper.chip.local_search import improved
 from siliconloom.mapper.chip.mapping import INTERRUPTED, fit_precision, map_workload
@@ -79,6 +80,8 @@ def map_for(
         For other objectives than time on chips with several memory levels, or none.
     """
     check_objective(objective)
+    if search:
+        refuse_banked(chip, fit_precision(chip, graph)[0], "a search of mappings")
     if placement is not None:
         check_placement(placement, chip)
     if objective != "time" and len(chip.memory) != 1:

@@ -81,7 +81,7 @@ def timeline_of(simulation: Simulation, window: tuple[int, int] | None = None) -
         "jumps": outcome.jumps,
         "jumps_listed": len(outcome.folds),
     }
-    tracks = {int(unit): name for unit, name in shown_units().items()} | {JUMPS_TRACK: "jumped (see --window)"}
+    tracks = {int(unit): name for unit, name in shown_units(chip.tile).items()} | {JUMPS_TRACK: "jumped (see --window)"}
     title = f"{chip.name}: {simulation.graph.name}"
     return Timeline(title, 1 / chip.clock, tracks, _spans(simulation, window), facts)
 
@@ -95,7 +95,7 @@ def folded_run(simulation: Simulation) -> FoldedRun:
     column = {name: table[:, number] for name, number in COLUMNS.items()}
     product = column["unit"] == Unit.MATMUL
     busy = np.where(product, column["work"], column["duration"])
-    shown = [unit for unit in shown_units() if unit != Unit.SEQUENCER and np.any(column["unit"] == unit)]
+    shown = [unit for unit in shown_units(chip.tile) if unit != Unit.SEQUENCER and np.any(column["unit"] == unit)]
     places = {int(unit): number for number, unit in enumerate(shown)}
     moved = tables.counters[:, Counter.READ_BYTES] + tables.counters[:, Counter.WRITE_BYTES]
     instructions = []
@@ -114,7 +114,7 @@ def folded_run(simulation: Simulation) -> FoldedRun:
     return FoldedRun(
         cycles=again.cycles,
         clock=chip.clock,
-        units=tuple(shown_units()[unit] for unit in shown),
+        units=tuple(shown_units(chip.tile)[unit] for unit in shown),
         operators=tuple(program.operators),
         causes=tuple(cause.name.lower().replace("_", " ") for cause in Stall),
         holder=tuple(int(Stall.STATIONARY_LOAD if u == Unit.MATMUL else Stall.MEMORY_PORT) for u in shown),
@@ -165,7 +165,8 @@ def instruction_stream(simulation: Simulation) -> InstructionStream:
     ]
     staged.sort(key=lambda each: (each.queued, each.unit, each.started))
     title = f"{simulation.chip.name}: {simulation.graph.name}"
-    return InstructionStream(title, {int(unit): name for unit, name in shown_units().items()}, tuple(staged))
+    shown = {int(unit): name for unit, name in shown_units(simulation.chip.tile).items()}
+    return InstructionStream(title, shown, tuple(staged))
 
 
 def _spans(simulation: Simulation, window: tuple[int, int] | None) -> Iterator[Span]:

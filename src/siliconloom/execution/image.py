@@ -28,6 +28,7 @@ from siliconloom.execution.encoding import encoding_of
 from siliconloom.execution.quantize import Quantized
 from siliconloom.execution.walk import At, Cache, Past
 from siliconloom.mapper.chip.attention_layout import AttentionLayout
+from siliconloom.mapper.chip.banked import is_banked
 from siliconloom.mapper.chip.gemm_layout import BlockRows, GemmLayout, GemmShape, row_bytes
 from siliconloom.mapper.chip.lowering import segments
 from siliconloom.mapper.chip.memory import Item, Key
@@ -64,6 +65,11 @@ def refuse(mapped: MappedWorkload) -> None:
     if other is not None:
         raise NotSupported(
             f"values of {name} in {other.precision.value} (operator {other.name}); {chip.name} computes in {own.value}"
+        )
+    if is_banked(mapped.graph):
+        raise NotSupported(
+            f"values of {name} where the channel computes attention (tile.pim of {chip.name}); with --set "
+            "tile.pim=null it is the array that does"
         )
     if mapped.graph.compressions:
         raise NotSupported(f"values of {name} with compressed weights, which no circuit expands (weight_compression)")

@@ -96,6 +96,8 @@ def _tile(kind: str, tiling: dict[str, Any] | None) -> str:
     """One line for a tile's dimensions and the order of the loops over tiles."""
     if tiling is None:
         return "whole"
+    if not tiling.keys() & {"m", "queries", "rows"}:
+        return "by the channel"
     if kind == "gemm":
         stays = tiling["resident"] or tiling["order"] == "m_kept"
         kept = ("B" if tiling["order"] == "n_outer" else "A") + " kept" if stays else "reloaded"

@@ -17,6 +17,7 @@ from siliconloom.arch.layout import is_power, row_unit, sums_pitch, sums_room
 from siliconloom.arch.opcodes import OPCODE_BITS, UNIT_BITS, Unit, built_units
 from siliconloom.arch.scaled import result_bytes
 from siliconloom.arch.tile import NpuTile
+from siliconloom.arch.units.pim import burst_of, results_of
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.arch.word import CODES, WORD_BYTES
 from siliconloom.rtl.bench.programs import EACH, ProgramCase
@@ -75,6 +76,50 @@ def fault_cases(chip: Chip) -> list[Faulty]:
     _illegal(faults)
     _words(faults)
     _bus(faults)
+    return faults.found
+
+
+def channel_faults(chip: Chip) -> list[Faulty]:
+    """Of a tile with a channel of memory that computes: addresses inside a burst, or beyond the scratchpad."""
+    tile = chip.tile
+    assert isinstance(tile, NpuTile)
+    assert tile.pim is not None
+    faults, misaligned = _Faults(chip, tile), Cause.MISALIGNED_OPERAND
+    burst, port = tile.pim.dram.organization.request_bytes, burst_of(tile)
+    write = Instruction(opcode=Opcode.PIM_WRITE, m=1, n=burst)
+    two = replace(write, m=2, pitch=burst, local_pitch=port)
+    wrong: dict[str, tuple[Instruction, dict[str, Any]]] = {
+        "part of a burst": (write, {"n": burst // 2}),
+        "from within a burst of the scratchpad": (write, {"a": Address(base=port // 2)}),
+        "to within a burst of the channel": (write, {"memory": Address(base=burst // 2)}),
+        "rows within a burst of the channel": (two, {"pitch": burst // 2}),
+        "rows within a burst of the scratchpad": (two, {"local_pitch": port // 2}),
+    }
+    for opcode, verb in ((Opcode.PIM_WRITE, "written"), (Opcode.PIM_READ, "read")):
+        for name, (whole, fields) in wrong.items():
+            faults.add(f"{verb} {name}", [replace(whole, opcode=opcode, **fields)], misaligned, 0)
+        faults.add(f"{verb} two rows side by side", [replace(two, opcode=opcode)], Cause.NONE)
+    vector = Instruction(opcode=Opcode.PIM_VECTOR, m=1, dtype=tile.circuit_format)
+    faults.add("a vector within a burst", [replace(vector, a=Address(base=port // 2))], misaligned, 0)
+    product = replace(vector, opcode=Opcode.PIM, n=1, k=1, c=Address(base=results_of(tile) // 2))
+    faults.add("results within a burst", [product], misaligned, 0)
+    pitched = replace(write, pitch=burst // 2, local_pitch=port // 2)
+    faults.add("one row, whatever the pitches are", [pitched], Cause.NONE)
+    faults.add("results behind half a line", [replace(product, c=Address(base=results_of(tile)))], Cause.NONE)
+    rows, columns = tile.pim.dram.organization.rows, tile.pim.row_columns
+    most = tile.pim.global_buffer // burst
+    for name, each in (
+        ("a longer row than a bank's is written", replace(write, n=(columns + 1) * burst)),
+        ("a longer row than a bank's is read", replace(write, opcode=Opcode.PIM_READ, n=(columns + 1) * burst)),
+        ("a vector of more than the global buffer", replace(vector, m=most + 1)),
+        ("a product of more rows than a bank's", replace(product, c=Address(), m=rows + 1)),
+        ("a product of more vectors than accumulators", replace(product, c=Address(), n=tile.pim.accumulators + 1)),
+        ("a product of a vector over more than all rows", replace(product, c=Address(), k=rows * columns + 1)),
+    ):
+        faults.add(name, [each], Cause.ILLEGAL_INSTRUCTION, 0)
+    beyond = Address(base=faults.tile.scratchpad.capacity)
+    faults.add("a vector beyond the scratchpad", [replace(vector, a=beyond)], Cause.LOCAL_ADDRESS)
+    faults.add("read beyond the scratchpad", [replace(write, opcode=Opcode.PIM_READ, a=beyond)], Cause.LOCAL_ADDRESS)
     return faults.found
 
 
@@ -218,6 +263,8 @@ def _illegal(faults: _Faults) -> None:
         pitched = Instruction(opcode=Opcode.MATMUL, m=1, n=1, k=1, d=Address(base=array.rows // 2))
         faults.add("a pitch within a row of the array", [pitched], misaligned, 0)
     _splits(faults, vector)
+    if faults.tile.pim is None:
+        faults.add("a product of a channel", [Instruction(opcode=Opcode.PIM, m=1, n=1, k=1)], illegal, 0)
 
 
 def _kept(faults: _Faults, append: Instruction) -> None:
@@ -302,11 +349,12 @@ def _words(faults: _Faults) -> None:
     if most <= PROGRAM_WORDS:
         faults.raw("as many words as there may be", [end] * most, Cause.NONE)
     sized = (Opcode.LOAD, "m"), (Opcode.GATHER, "k"), (Opcode.STORE, "n"), (Opcode.MATMUL, "k"), (Opcode.VECTOR, "m")
+    built = built_units(faults.tile)
     for opcode in Opcode:
-        if not opcode.unit.spec.circuit and opcode.unit != Unit.SEQUENCER:
+        if opcode.unit not in built and opcode.unit != Unit.SEQUENCER:
             word = encode(Instruction(opcode=opcode, m=1, n=1, k=1))
             faults.raw(f"{opcode.name.lower()}, of a unit that is not there", [word, end], illegal, 0)
-    for code in sorted(set(range(1 << UNIT_BITS)) - {int(unit) for unit in built_units()}):
+    for code in sorted(set(range(1 << UNIT_BITS)) - {int(unit) for unit in built}):
         word = (int(Opcode.BARRIER) | code << OPCODE_BITS).to_bytes(WORD_BYTES, "little")
         faults.raw(f"a barrier for unit {code}, which is not there", [word, end], illegal, 0)
     for opcode, name in sized:

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from siliconloom.arch import Chip
+from siliconloom.arch import Chip, NotSupported
 from siliconloom.arch.assembler import check_program
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.document import Document
@@ -25,10 +25,12 @@ from siliconloom.execution.image import refuse
 from siliconloom.execution.run import ModelRun, run_model, vocabulary
 from siliconloom.execution.walk import At
 from siliconloom.execution.weights import Floats, Weights
+from siliconloom.mapper.chip.banked import is_banked
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.mapper.chip.program import MappedWorkload
 from siliconloom.sim.chip.engine import Stopwatch
 from siliconloom.sim.golden.npu import LoadedProgram
+from siliconloom.verification.filling import filled
 from siliconloom.workloads import Graph, Operator
 from siliconloom.workloads.load import read_workload
 from siliconloom.workloads.precision import PrecisionName
@@ -171,10 +173,34 @@ def _precision(chip: Chip) -> str:
 
 def _mapped(chip: Chip, graph: Graph) -> MappedWorkload:
     """The mapping that ``loom sim`` times, of a program that the chip's tile runs."""
-    mapped = map_workload(chip, graph, Stopwatch(chip), search=False)
+    mapped = map_workload(chip, graph, Stopwatch(chip), search=False, channel=False)
     refuse(mapped)
     check_program(mapped.program, chip)
     return mapped
 
 
-__all__ = ["GPT2_LAYER", "LAYERS", "LLAMA_LAYER", "LayerRun", "LayerWeights", "SmallModel", "layer_runs"]
+def channel_runs(chip: Chip, spec: SmallModel, *, tokens: int = 32, seed: int = 0) -> tuple[str, LoadedProgram]:
+    """A program of a token behind so many, whose attention the chip's channel computes, with made-up values.
+
+    Raises
+    ------
+    NotSupported
+        Where the channel does not compute it, with the reason.
+    """
+    mapped = map_workload(chip, spec.token(tokens + 1, _precision(chip)), Stopwatch(chip), search=False)
+    if not is_banked(mapped.graph):
+        raise NotSupported("; ".join(mapped.notes))
+    check_program(mapped.program, chip)
+    return f"{spec.name}, token {tokens + 1}, channel", filled(mapped, seed)
+
+
+__all__ = [
+    "GPT2_LAYER",
+    "LAYERS",
+    "LLAMA_LAYER",
+    "LayerRun",
+    "LayerWeights",
+    "SmallModel",
+    "channel_runs",
+    "layer_runs",
+]

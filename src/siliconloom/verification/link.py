@@ -22,7 +22,6 @@ from siliconloom.rtl.bench.link_cases import LinkBenchCase, LinkOutcome, run_lin
 from siliconloom.rtl.bench.ring_cases import ChipOutcome, RingCase, run_ring_cases
 from siliconloom.rtl.bench.ring_tiles import SET_UP, TileCase, run_tile_cases
 from siliconloom.rtl.bench.runner import Spent
-from siliconloom.rtl.npu.registers import UNITS
 from siliconloom.sim.chip.engine import run
 from siliconloom.sim.dram.memory import effective
 from siliconloom.sim.network.ring import ChipRun, Produced, run_ring
@@ -273,7 +272,7 @@ def compare_block(
     faults = [modelled_faults(list(found)) for found in case.faults]
     executed_by_all, produced, after, streams = 0, [], [], []
     for rank, (shard, made, zero, outcome) in enumerate(zip(block.shards, runs, zeros, outcomes, strict=True)):
-        executed = executions(shard.program, made)
+        executed = executions(shard.program, made, chip)
         executed_by_all += sum(len(each) for each in executed.values())
         streams += _tile_streams(rank, shard.program, executed, zero, outcome)
         ends = [end + zero for _, _, end in executed["store"]]
@@ -301,7 +300,7 @@ def _tile_streams(
     begun = [cycle - count for cycle, count, _, _ in outcome.units[:1]]
     streams: list[ParityStream[Any]] = [ParityStream(f"chip {rank}, start of the tile's run", [zero], begun, instant)]
     lines = disassemble(program).splitlines()
-    for number, unit in enumerate(UNITS):
+    for number, unit in enumerate(executed):
         issued = [cycle for cycle, _, starts, _ in outcome.units if starts >> number & 1]
         completed = [cycle + 1 for cycle, _, _, ends in outcome.units if ends >> number & 1]
         streams.append(execution_stream(f"chip {rank}, {unit}", lines, executed[unit], issued, completed, zero))

@@ -14,26 +14,32 @@ from siliconloom.arch.budget import require_memory
 from siliconloom.arch.isa import Program, Unit
 from siliconloom.arch.listing import disassemble
 from siliconloom.arch.memo import compiled_memo, key_of
+from siliconloom.arch.pim import Command, PimTile
 from siliconloom.arch.tile import NpuTile
-from siliconloom.arch.verified import NpuCase, VerifiedNpu
+from siliconloom.arch.timing import PIM_REFRESH
+from siliconloom.arch.verified import NpuCase, Seen, VerifiedNpu
 from siliconloom.arch.word import WORD_BYTES
+from siliconloom.rtl.bench.pim_rules import RuleBook
 from siliconloom.rtl.bench.programs import ProgramCase, ProgramOutcome, run_programs
 from siliconloom.rtl.bench.runner import Spent
 from siliconloom.rtl.cells.sram import READ_WHILE_WRITTEN
 from siliconloom.rtl.emit import Bundle, build_rtl, only_own_circuits
 from siliconloom.rtl.library import writers
 from siliconloom.rtl.npu.geometry import PAGE
-from siliconloom.rtl.npu.registers import UNITS, Cause
+from siliconloom.rtl.npu.registers import Cause, unit_names
 from siliconloom.sim.chip.engine import Run, duration, run
 from siliconloom.sim.golden.npu import GoldenMachine, LoadedProgram
 from siliconloom.verification.chain import BANKS, why_no_programs
+from siliconloom.verification.channel_programs import channel_program
 from siliconloom.verification.directed import directed_programs
-from siliconloom.verification.layers import LAYERS, layer_runs
+from siliconloom.verification.layers import LAYERS, channel_runs, layer_runs
 from siliconloom.verification.parity import Findings, Parity, ParityStream, span, verilog
 from siliconloom.verification.programs import random_program
 from siliconloom.verification.races import races
 
 TRACE = 1_000_000
+RULES = 5
+"""Broken rules of a channel's DRAM that are told."""
 STALL, STALLED = 96, 4
 """Every fourth random program runs on a memory that hesitates with this chance in 256."""
 FAR = 0x7123_4567_0000_0000 >> 16
@@ -62,8 +68,9 @@ def compare(
 
     A run on a memory that hesitates (``stalled``) is compared by value alone.
     """
-    model = run(made.program, chip, exact=True, trace_limit=TRACE)
-    runs = executions(made.program, model)
+    commands = list[tuple[int, ...]]()
+    model = run(made.program, chip, exact=True, trace_limit=TRACE, commands=commands)
+    runs = executions(made.program, model, chip)
     parity = ProgramParity(
         name=name, stalled=stalled, program=made.program, executed=sum(len(each) for each in runs.values())
     )
@@ -72,12 +79,15 @@ def compare(
     if outcome.cause != Cause.NONE:
         parity.value_errors.append(f"the tile stopped with '{outcome.cause.text}' at instruction {outcome.instruction}")
     expected = made.loaded()
-    GoldenMachine(chip, expected).run(made.program)
+    golden = GoldenMachine(chip, expected, made.channel)
+    golden.run(made.program)
     parity.same_bytes("memory", outcome.memory, expected)
+    if golden.channel is not None:
+        parity.same_bytes("channel", outcome.channel, golden.channel.content(len(outcome.channel)))
     parity.cycles(outcome.cycles, model.cycles)
     if stalled:
         return parity
-    for unit in UNITS:
+    for unit in unit_names(chip.tile):
         number = Unit[unit.upper()]
         for counter, value in (("busy", model.busy[number]), ("waiting", model.waiting[number])):
             parity.count(f"{counter} cycles of {unit}", outcome.counters[unit][counter], int(value))
@@ -87,14 +97,39 @@ def compare(
             execution_stream(unit, lines, own, outcome.issued[unit], outcome.completed[unit])
             for unit, own in runs.items()
         ]
+        + ([] if golden.channel is None else [command_stream(commands, outcome.commands)])
     )
+    if golden.channel is not None:
+        parity.count_errors += broken_rules(golden.channel.tile, outcome.commands)
     return parity
 
 
-def executions(program: Program, model: Run) -> dict[str, list[tuple[int, int, int]]]:
+def command_stream(model: Sequence[tuple[int, ...]], rtl: Sequence[tuple[int, ...]]) -> ParityStream[Any]:
+    """Commands to the channel of memory that computes; refreshes behind the last instruction's are left out."""
+    wanted = [(cycle, code, place, max(row, 0), column) for cycle, code, place, row, column in model]
+    found = list(rtl)
+    while len(found) > len(wanted) and found[-1][1] == Command.REF:
+        found.pop()
+    return ParityStream("command", wanted, found, _command)
+
+
+def _command(logged: tuple[int, ...]) -> Seen:
+    cycle, code, place, row, column = logged
+    return Seen(cycle=cycle, what=f"{Command(code).name} place {place} row {row} column {column}")
+
+
+def broken_rules(pim: PimTile, commands: Sequence[tuple[int, ...]]) -> list[str]:
+    """What of JEDEC's rules the commands of a run break, the first few of it."""
+    rules = RuleBook(pim)
+    for cycle, code, place, row, column in commands:
+        rules.see(cycle - PIM_REFRESH, code, place, row, column)
+    return [f"DRAM array: {each}" for each in rules.broken[:RULES]]
+
+
+def executions(program: Program, model: Run, chip: Chip) -> dict[str, list[tuple[int, int, int]]]:
     """Of each unit, in order: instruction, cycle of leaving the queue, cycle from which it is complete."""
     rows = model.trace.tolist()
-    of_unit = {unit: Unit[unit.upper()] for unit in UNITS}
+    of_unit = {unit: Unit[unit.upper()] for unit in unit_names(chip.tile)}
     return {
         unit: [(r[0], r[4], r[3]) for r in rows if program.instructions[r[0]].unit == number]
         for unit, number in of_unit.items()
@@ -192,7 +227,7 @@ def check_programs(
     """
     bundle = bundle_of(chip)
     _refuse_large(chip)
-    cases = [ProgramCase(made.program, made.memory, made.base) for _, made in programs]
+    cases = [ProgramCase(made.program, made.memory, made.base, channel=made.channel) for _, made in programs]
     for number, each in enumerate(stall):
         cases[number] = replace(cases[number], stall=each)
     for number, more in enumerate(options):
@@ -254,17 +289,25 @@ def verify_programs(
 
     Then those that reach what random ones seldom do (`verification.directed`), and transformer layers.
     """
-    if isinstance(chip.tile, NpuTile) and (reason := why_no_programs(chip.tile)):
+    assert isinstance(chip.tile, NpuTile)
+    if reason := why_no_programs(chip.tile):
         raise NotSupported(f"programs on {chip.name}: {reason}; --set tile.scratchpad.banks={BANKS}")
     around = [surrounded(random_program(chip, seed + n), n, seed=seed) for n in range(programs)]
     made = [(f"random {seed + number}", each) for number, (each, _) in enumerate(around)]
     options = [more for _, more in around]
     made += directed_programs(chip)
     notes = []
+    if chip.tile.pim is not None:
+        made += [(f"channel {seed + number}", channel_program(chip, seed + number)) for number in range(programs)]
     if layers:
         try:
             made += [(r.name, r.made) for spec in LAYERS for r in layer_runs(chip, spec, seed=seed)]
         except LoomError as error:
             notes.append(f"no transformer layers: {error}")
+    if layers and chip.tile.pim is not None:
+        try:
+            made += [channel_runs(chip, spec, seed=seed) for spec in LAYERS]
+        except LoomError as error:
+            notes.append(f"no attention in the channel: {error}")
     found = check_programs(chip, made, simulator=simulator, options=options, spent=spent)
     return Findings(VerifiedNpu, "the whole tile, by programs", [parity.case() for parity in found], notes=notes)

@@ -14,7 +14,7 @@ from siliconloom.arch.memo import compiled_memo, key_of
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import BUILT, VectorFunction
 from siliconloom.rtl.emit import only_own_circuits
-from siliconloom.rtl.npu.registers import UNITS
+from siliconloom.rtl.npu.registers import unit_names
 from siliconloom.rtl.npu.testbench import ProgramVectors
 from siliconloom.sim.chip.engine import run
 from siliconloom.sim.golden.npu import GoldenMachine, LoadedProgram
@@ -88,7 +88,7 @@ def predict(chip: Chip, made: LoadedProgram) -> ProgramVectors:
     model = run(program, chip, exact=True, trace_limit=TRACE)
     ended = [program.instructions[row[0]].unit for row in model.trace.tolist()]
     counters = {}
-    for unit in UNITS:
+    for unit in unit_names(chip.tile):
         number = Unit[unit.upper()]
         counters[unit] = {
             "busy": int(model.busy[number]),

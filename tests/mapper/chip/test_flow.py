@@ -13,7 +13,7 @@ from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.sim.chip.engine import duration
 from siliconloom.sim.golden import functions
 from siliconloom.sim.golden.npu import GoldenMachine
-from siliconloom.verification.workload import filled
+from siliconloom.verification.filling import filled
 from siliconloom.workloads import load_workload
 from siliconloom.workloads.operators import Attention
 from tests.execution.models import DATAFLOWS, SHAPES, chip_of

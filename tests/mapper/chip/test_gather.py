@@ -20,7 +20,7 @@ from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.sim.chip.engine import run
 from siliconloom.sim.chip.levels import READ, USEFUL_READ, instruction_levels
 from siliconloom.sim.golden.npu import GoldenMachine
-from siliconloom.verification.workload import filled
+from siliconloom.verification.filling import filled
 from siliconloom.workloads import load_workload
 
 END = Instruction(opcode=Opcode.END)

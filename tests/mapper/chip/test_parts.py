@@ -19,8 +19,8 @@ from siliconloom.mapper.chip.tasks import gemm_shape
 from siliconloom.sim.chip.engine import run
 from siliconloom.sim.chip.tables import Counter
 from siliconloom.sim.golden.npu import GoldenMachine
+from siliconloom.verification.filling import filled
 from siliconloom.verification.races import races
-from siliconloom.verification.workload import filled
 from tests.mapper.chip.improvements import workload
 from tests.mapper.chip.semaphores import left
 from tests.mapper.chip.test_gather import small

@@ -3,6 +3,7 @@
 import itertools
 from contextlib import contextmanager
 from math import prod
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -21,7 +22,13 @@ from siliconloom.mapper.chip.rings import Loop
 from siliconloom.sim.chip.engine import Stopwatch
 from siliconloom.workloads import load_workload
 
+TILE = load_chip("npu-edge-int8").tile
 SIZES = st.lists(st.tuples(st.integers(1, 7), st.integers(1, 4)).map(lambda s: (s[0], min(s))), min_size=1, max_size=4)
+
+
+def nest_of(recorded):
+    """A task's, of which nothing depends and which nothing launches."""
+    return Nest(SimpleNamespace(builder=recorded, tile=TILE), SimpleNamespace(depends=False))
 
 
 class Recorded:
@@ -71,7 +78,7 @@ def test_one_stage_runs_a_tile_ahead_of_the_other(sizes, outer, data):
     outer = min(outer, len(sizes) - 1)
     recorded = Recorded()
     ends = []
-    nest = Nest(type("Context", (), {"builder": recorded})(), False)
+    nest = nest_of(recorded)
     head, tail = recorded.say("head"), recorded.say("tail")
     told = data.draw(st.one_of(st.none(), st.integers(outer, len(sizes))))
     unlike = data.draw(st.one_of(st.none(), st.integers(outer, len(sizes) - 1)))
@@ -117,7 +124,7 @@ def test_no_more_is_written_out_than_may_be(sizes, parts, most):
     """Except for the innermost dimension, which always has its pipeline."""
     outer = outside(sizes, parts, most)
     recorded = Recorded()
-    pipeline(Nest(type("Context", (), {"builder": recorded})(), False), sizes[outer:], recorded.say("h"), str)
+    pipeline(nest_of(recorded), sizes[outer:], recorded.say("h"), str)
     innermost = outside(sizes, 1, 1) == outer
     count = sum(1 for _ in written(recorded.here))
     assert innermost or parts * count <= most

@@ -1,0 +1,175 @@
+"""Attention of a token in a channel of memory that computes: where all lies, what comes out, what is refused."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from siliconloom.arch import NotSupported
+from siliconloom.arch.assembler import check_program
+from siliconloom.arch.datatype import DataType
+from siliconloom.arch.document import Document
+from siliconloom.arch.floats import narrowed, values_of
+from siliconloom.mapper.chip.banked import BankedLayout, first_rows, is_banked
+from siliconloom.mapper.chip.mapping import map_workload
+from siliconloom.mapper.chip.operands import attended
+from siliconloom.sim.chip.engine import Stopwatch, run
+from siliconloom.sim.golden.npu import GoldenMachine
+from siliconloom.verification.filling import filled
+from siliconloom.verification.races import races
+from siliconloom.workloads import Attention
+from siliconloom.workloads.load import read_workload
+from tests.rtl.channel_tiles import small_channel
+
+CHIPS = {
+    "bf16": small_channel(),
+    "fp32": small_channel(tile__vector__format="fp32"),
+    "one sum": small_channel(tile__pim__accumulators=1, tile__pim__global_buffer="512 B"),
+    "long rows": small_channel(tile__pim__dram__organization__columns=16, tile__pim__global_buffer="1 KiB"),
+}
+
+
+def model(family="llama", **changes):
+    """A description of a small model, of one layer."""
+    sizes = {"heads": 4, "kv_heads": 2, "width": 64, "context": 37, "batch": 1, "layers": 1} | changes
+    if family == "gpt2":
+        described = (
+            f"{{model_type: gpt2, n_embd: {sizes['width']}, n_layer: {sizes['layers']}, n_head: {sizes['heads']}, "
+            "n_positions: 512, vocab_size: 32}"
+        )
+    else:
+        described = (
+            f"{{model_type: llama, hidden_size: {sizes['width']}, num_hidden_layers: {sizes['layers']}, "
+            f"num_attention_heads: {sizes['heads']}, num_key_value_heads: {sizes['kv_heads']}, intermediate_size: 32, "
+            "vocab_size: 32, tie_word_embeddings: false}"
+        )
+    text = f"kind: transformer\nphase: decode\ncontext: {sizes['context']}\nbatch: {sizes['batch']}\nmodel: {described}"
+    return read_workload(Document.parse(text, "small"), "small")
+
+
+def mapped_to(chip, graph):
+    mapped = map_workload(chip, graph, Stopwatch(chip), search=False)
+    assert is_banked(mapped.graph), mapped.notes
+    return mapped
+
+
+def tame(memory):
+    """The same numbers, in fp32 or bf16, with ones for what is infinite, no number, or beyond 4: nothing overflows."""
+    words = memory.view("<u2")
+    words[(words >> 7 & 0xFF) > 128] = 0x3F80
+
+
+def numbers(memory, address, count, dtype):
+    width = dtype.bits // 8
+    return values_of(memory[address : address + count * width].copy().view(f"<u{width}"), dtype)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    name=st.sampled_from(sorted(CHIPS)),
+    family=st.sampled_from(["gpt2", "llama"]),
+    kv_heads=st.sampled_from([1, 2, 4]),
+    dim=st.sampled_from([8, 16, 24]),
+    batch=st.integers(1, 2),
+    context=st.integers(1, 70),
+    seed=st.integers(0, 99),
+)
+def test_what_comes_out_is_attention_over_the_channels_keys_and_values(
+    name, family, kv_heads, dim, batch, context, seed
+):
+    """In float64, of the queries, and the new keys and values, that lie in memory; all that is older is random."""
+    chip = CHIPS[name]
+    graph = model(family, width=4 * dim, heads=4, kv_heads=kv_heads, batch=batch, context=context)
+    mapped = mapped_to(chip, graph)
+    check_program(mapped.program, chip)
+    assert not any(races(mapped.program, chip))
+    made, dtype = filled(mapped, seed), chip.tile.circuit_format
+    tame(made.memory)
+    tame(made.channel)
+    memory = made.loaded()
+    golden = GoldenMachine(chip, memory, made.channel)
+    golden.run(made.program)
+    content = golden.channel.content(len(made.channel))
+    (shape,) = (each for each in mapped.graph.operators() if isinstance(each, Attention))
+    layout, first = BankedLayout(chip.tile.pim, shape), first_rows(chip.tile, mapped.graph)[shape.name]
+    (scales,) = (at for at, item in mapped.memory.objects() if (item.operator, item.role) == (shape.name, "scales"))
+    (scale,) = memory[scales : scales + 4].view("<f4")
+    found, stored = attended(mapped.graph, shape), mapped.results[shape.name]
+    size = dtype.bits // 8
+
+    def row(which, sequence, columns):
+        maker = mapped.results[found[which].maker]
+        at = maker.address + sequence * maker.row + found[which].column * size
+        return numbers(memory, at, columns, dtype)
+
+    def bf16(values):
+        return values_of(narrowed(values.astype(np.float32).view(np.uint32), DataType.BF16), DataType.BF16)
+
+    group = shape.heads // shape.kv_heads
+    for sequence in range(batch):
+        queries = row(0, sequence, shape.heads * dim).reshape(shape.heads, dim)
+        new_key, new_value = (row(which, sequence, shape.kv_heads * dim).reshape(-1, dim) for which in (1, 2))
+        for head in range(shape.kv_heads):
+            place = first + (sequence * shape.kv_heads + head) * layout.head_rows
+            base = place * chip.tile.pim.banks * layout.row_bytes
+            keys = np.array([numbers(content, base + layout.key_at(t), dim, DataType.BF16) for t in range(context)])
+            values = np.array(
+                [
+                    [
+                        numbers(content, base + layout.value_at(c, t) + t % layout.elements * 2, 1, DataType.BF16)[0]
+                        for c in range(dim)
+                    ]
+                    for t in range(context)
+                ]
+            )
+            assert np.array_equal(keys[-1], bf16(new_key[head]))
+            assert np.array_equal(values[-1], bf16(new_value[head]))
+            for query in range(group):
+                number = head * group + query
+                t = bf16(queries[number]) @ keys.T * float(scale)
+                power = np.exp2(t - t.max())
+                wanted = power / power.sum() @ values
+                at = stored.address + sequence * stored.row + number * dim * size
+                came = numbers(memory, at, dim, dtype)
+                assert np.abs(came - wanted).max() <= 0.03 * max(np.abs(values).max(), 1e-3)
+
+
+@pytest.mark.parametrize("name", sorted(CHIPS))
+def test_no_run_is_faster_than_its_bound_and_layers_have_rows_of_their_own(name):
+    chip = CHIPS[name]
+    mapped = mapped_to(chip, model(layers=2, batch=2, context=33))
+    outcome = run(mapped.program, chip, exact=True)
+    assert outcome.cycles >= mapped.bound.lower_bound_cycles
+    (shape,) = (each for each in mapped.graph.operators() if isinstance(each, Attention))
+    layout = BankedLayout(chip.tile.pim, shape)
+    seen = set()
+    for position in range(shape.positions):
+        places = {layout.key_at(position)}
+        places |= {layout.value_at(c, position) + position % layout.elements * 2 for c in range(shape.v_head_dim)}
+        assert len(places) == 1 + shape.v_head_dim
+        assert not places & seen
+        assert max(places) < layout.plane
+        seen |= places
+
+
+@pytest.mark.parametrize(
+    ("sets", "changes", "why"),
+    [
+        ({}, {"context": 200}, "the global buffer holds the probabilities of 112 keys"),
+        ({}, {"width": 48}, "keys are whole bursts of 8 elements (got 12)"),
+        ({"tile__pim__dram__organization__rows": 16}, {"context": 90}, "keys and values take 28 rows of every bank"),
+    ],
+)
+def test_what_the_channel_does_not_do_the_array_does_and_a_note_says_why(sets, changes, why):
+    chip = small_channel(**sets)
+    mapped = map_workload(chip, model(**changes), Stopwatch(chip), search=False)
+    assert not is_banked(mapped.graph)
+    assert any("attention is computed by the array" in note and why in note for note in mapped.notes), mapped.notes
+
+
+def test_a_mapping_file_is_refused_where_the_channel_computes_attention(tmp_path):
+    from siliconloom.mapper.chip.described import mapping_text
+
+    mapped = mapped_to(CHIPS["bf16"], model())
+    with pytest.raises(NotSupported, match="a mapping file where the channel computes attention"):
+        mapping_text(mapped)
