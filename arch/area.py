@@ -43,6 +43,8 @@ AREA_EXCLUDED = (
     "memory controllers, PHYs, links, pads",
 )
 """What no part counts."""
+CHANNEL_EXCLUDED = "the channel that computes: banks, lanes, buffers"
+"""What no part counts, either, of a tile with one."""
 PARTS = ("array", "vector", "scratchpad", "accumulator", "program", "memory")
 MM2 = 1e-6
 """Square millimetres of a square micrometre."""
@@ -80,6 +82,12 @@ def element_transistors(operand: DataType, element: Element = "multiply_add", de
     sums = {"multiply_add": 1, "compressor": operand.bits}.get(element, 2)
     more = (depth - 1) * (whole - register) + (sums - 1) * register
     return whole + more + 3 * depth * operand.bits * REGISTER_TRANSISTORS
+
+
+def area_excluded(chip: Chip) -> list[str]:
+    """What no part of a chip counts."""
+    beside = isinstance(chip.tile, NpuTile) and chip.tile.pim is not None
+    return [*AREA_EXCLUDED, *([CHANNEL_EXCLUDED] if beside else [])]
 
 
 def logic_area(transistors: float, node: float) -> float:
@@ -180,9 +188,11 @@ def published_area(die: PublishedDie) -> float:
 
 __all__ = [
     "AREA_EXCLUDED",
+    "CHANNEL_EXCLUDED",
     "PARTS",
     "PUBLISHED",
     "PublishedDie",
+    "area_excluded",
     "chip_area",
     "logic_area",
     "logic_transistors",

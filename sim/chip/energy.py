@@ -35,6 +35,15 @@ EXCLUDED_BY_BOARDS = ("host",)
 """The same of a GPU's energy, which is its board's."""
 
 
+def excluded(chip: Chip) -> list[str]:
+    """What no component of a chip counts: that of a channel beside its tile for which there are no figures, too."""
+    tile = chip.tile
+    if not isinstance(tile, NpuTile) or tile.pim is None:
+        return list(EXCLUDED)
+    commands = [] if tile.pim.dram.standard in BANK_ENERGY else ["commands of the banks"]
+    return [*EXCLUDED, "static power of the lanes", *commands]
+
+
 def standing_power(chip: Chip) -> dict[str, float]:
     """Watts of the whole chip and its memories, by `STANDING`, whether it works or not.
 

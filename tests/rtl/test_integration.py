@@ -93,6 +93,9 @@ def test_an_unknown_name_is_refused_with_the_nearest(capsys, tmp_path):
         ("systolic-ws-8", "no registers", "litex"),
         ("systolic-ws-8", "no registers", "vivado"),
         ("npu-x4-ring", "links", "litex"),
+        ("npu-pim-edge", "pins of its channel", "litex"),
+        ("npu-pim-edge", "pins of its channel", "vivado"),
+        ("npu-pim-edge", "pins of its channel", "librelane"),
         pytest.param("npu-x4-ring", "links", "vivado", marks=pytest.mark.slow(seconds=10)),
     ],
 )

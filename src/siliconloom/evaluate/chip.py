@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from siliconloom import __version__
 from siliconloom.arch import Chip, LoomError, load_chip
-from siliconloom.arch.area import AREA_EXCLUDED, chip_area
+from siliconloom.arch.area import area_excluded, chip_area
 from siliconloom.arch.document import Document
 from siliconloom.arch.isa import Program, Unit
 from siliconloom.arch.layout import next_power
@@ -31,7 +31,7 @@ from siliconloom.mapper.chip.mapping import fit_precision, map_workload
 from siliconloom.mapper.chip.program import MappedWorkload, lower
 from siliconloom.mapper.chip.tasks import unlaid
 from siliconloom.sim.chip.costs import CostService
-from siliconloom.sim.chip.energy import COMPONENTS, EXCLUDED, energy, memory_energy, standing_power
+from siliconloom.sim.chip.energy import COMPONENTS, energy, excluded, memory_energy, standing_power
 from siliconloom.sim.chip.engine import Counter, Progress, Run, Stall, Stopwatch, run
 from siliconloom.sim.chip.levels import READ, USEFUL_READ, USEFUL_WRITE, WRITE
 from siliconloom.sim.dram.memory import effective
@@ -258,7 +258,7 @@ def binding_key(chip: Chip, bound: Bound) -> str:
 def area_summary(chip: Chip) -> dict[str, Any]:
     """What a chip takes of silicon (`arch.result.AreaResult`)."""
     parts = chip_area(chip)
-    excludes = list(AREA_EXCLUDED)
+    excludes = area_excluded(chip)
     return {"mm2": sum(parts.values()), "parts": parts, "technology": chip.technology, "excludes": excludes}
 
 
@@ -351,7 +351,7 @@ def _result(simulation: Simulation) -> dict[str, Any]:
         **({"images_per_second": graph.images / simulation.seconds} if graph.images and outcome.cycles else {}),
         "energy_j": energy_j,
         "energy": joules,
-        "energy_excludes": list(EXCLUDED),
+        "energy_excludes": excluded(chip),
         "power_w": energy_j / simulation.seconds if outcome.cycles else 0.0,
         "area": area_summary(simulation.described),
         "bound": {

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from siliconloom.arch.area import CHANNEL_EXCLUDED
 from siliconloom.arch.errors import one_line
 from siliconloom.arch.quantity import format_bytes, format_count, format_si
 
@@ -153,6 +154,8 @@ def simulation_tables(result: dict[str, Any], out: Console) -> None:
     lines.append(("energy", f"{format_si(result['energy_j'], 'J')}, {format_si(result['power_w'], 'W')} on average"))
     lines += excluded_rows(result["energy_excludes"], out, 18)
     lines += [("area", area_text(result["area"])), ("", "arithmetic and SRAM; whole dies have 0.8 to 2.6 times that")]
+    if CHANNEL_EXCLUDED in result["area"]["excludes"]:
+        lines.append(("", f"without {CHANNEL_EXCLUDED}"))
     engine = result["simulator"]
     events = engine["events"] + engine["events_skipped"]
     jumped = f"{format_count(events, 'event')}, {engine['events_skipped'] / max(events, 1):.2%} of them jumped"

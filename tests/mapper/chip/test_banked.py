@@ -5,14 +5,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siliconloom.arch import NotSupported
+from siliconloom.arch import NotSupported, load_chip
+from siliconloom.arch.area import AREA_EXCLUDED, CHANNEL_EXCLUDED, area_excluded
 from siliconloom.arch.assembler import check_program
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.document import Document
 from siliconloom.arch.floats import narrowed, values_of
+from siliconloom.arch.pim import Command
 from siliconloom.mapper.chip.banked import BankedLayout, first_rows, is_banked
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.mapper.chip.operands import attended
+from siliconloom.sim.chip.energy import EXCLUDED, energy, excluded
 from siliconloom.sim.chip.engine import Stopwatch, run
 from siliconloom.sim.golden.npu import GoldenMachine
 from siliconloom.verification.filling import filled
@@ -173,3 +176,22 @@ def test_a_mapping_file_is_refused_where_the_channel_computes_attention(tmp_path
     mapped = mapped_to(CHIPS["bf16"], model())
     with pytest.raises(NotSupported, match="a mapping file where the channel computes attention"):
         mapping_text(mapped)
+
+
+@pytest.mark.parametrize(("standard", "counted"), [("HBM2", True), ("LPDDR5", False)])
+def test_what_is_not_counted_of_a_channel_is_said(standard, counted):
+    """Of its area nothing is; energy of the banks' commands is, where there are figures."""
+    chip = small_channel(tile__pim__dram__standard=standard)
+    mapped = mapped_to(chip, model())
+    outcome = run(mapped.program, chip)
+    none = np.zeros_like(outcome.commands[0])
+    (index,) = np.flatnonzero(outcome.commands[:, Command.PIM_DOT])
+    with_them, without = (
+        energy(chip, DataType.BF16, outcome.counters[index], outcome.traffic[index], commands)["memory"]
+        for commands in (outcome.commands[index], none)
+    )
+    assert (with_them > without) == counted
+    assert ("commands of the banks" not in excluded(chip)) == counted
+    assert area_excluded(chip) == [*AREA_EXCLUDED, CHANNEL_EXCLUDED]
+    plain = load_chip("npu-edge")
+    assert (excluded(plain), area_excluded(plain)) == (list(EXCLUDED), list(AREA_EXCLUDED))
