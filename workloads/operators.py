@@ -405,6 +405,8 @@ class Vector(Operator, frozen=True, kw_only=True):
     first, padding
         Of a gather by positions: the row of its table that a sequence begins with; a token that has no position, but
         the row before that one, where there is such a token.
+    banked
+        Of an append of keys: they go to a channel that computes, as they are.
     """
 
     function: VectorFunction
@@ -419,6 +421,7 @@ class Vector(Operator, frozen=True, kw_only=True):
     first: int = 0
     padding: int | None = None
     cached: CacheFormat | None = None
+    banked: bool = False
 
     kind: ClassVar[str] = "vector"
     _dimensions: ClassVar[tuple[str, ...]] = (
@@ -439,6 +442,8 @@ class Vector(Operator, frozen=True, kw_only=True):
 
     @property
     def output_bytes(self) -> int:
+        if self.banked:
+            return 0
         return super().output_bytes if self.cached is None else self.outputs * self.rows * self.row_bytes
 
     @property

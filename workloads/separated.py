@@ -28,6 +28,10 @@ def separated(graph: Graph) -> Graph:
     """
     if not any(isinstance(operator, Attention) for operator in graph.operators()):
         return graph
+    if formats := graph.cache_formats:
+        raise NotSupported(
+            f"attention as operators of their own (attention: separate) with keys and values in {formats[0]}"
+        )
     dataflow, ends = Dataflow(), dict[str, str]()
     for operator in graph.operators():
         parts: Sequence[Operator] = _parts(operator) if isinstance(operator, Attention) else [operator]

@@ -194,7 +194,11 @@ def in_banks(chip: Chip, graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     """The same graph with attention in the tile's channel, where all of it can be there; and a note where it is not."""
     tile = chip.tile
     attentions = [operator for operator in graph.operators() if isinstance(operator, Attention)]
-    if not isinstance(tile, NpuTile) or tile.pim is None or not attentions:
+    if not isinstance(tile, NpuTile) or tile.pim is None:
+        return graph, ()
+    if chip.attention == "separate":
+        return graph, ("the channel (tile.pim) rests: attention is operators of the array (attention: separate)",)
+    if not attentions:
         return graph, ()
     reason = next((found for each in attentions if (found := why_not(tile, graph, each))), None)
     if reason is None:

@@ -76,6 +76,8 @@ def vector_floor(tile: NpuTile, operator: Operator, fused: Sequence[Vector] = ()
 
 
 def _function_floor(tile: NpuTile, operator: Vector) -> int:
+    if operator.banked:
+        return 0
     cost, lanes = tile.vector.cost_of(operator.function, tile.parameter_format), tile.vector.lanes
     if not cost.by_row:
         each = cost.slot_cycles(lanes, operator.counted)

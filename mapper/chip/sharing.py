@@ -61,7 +61,7 @@ def shares(
             part = part_of(operator, cut)
             if part is not None:
                 found.setdefault(part, Share(part, tiles, cut))
-    after = (data_bytes(operator, fused) - operator.input_bytes) / operator.output_bytes
+    after = (data_bytes(operator, fused) - operator.input_bytes) / max(operator.output_bytes, 1)
     least = ((_least(chip, share, fused, after, room), share) for share in found.values())
     return sorted(least, key=lambda f: (f[0], -f[1].tiles))
 

@@ -201,7 +201,8 @@ def _append(graph: Graph, attention: Attention, name: str, kind: str) -> Task:
     function = VectorFunction.TRANSPOSE if cached.keys else VectorFunction.KV_APPEND
     common: dict[str, Any] = {"block": attention.block, "repeat": attention.repeat, "precision": attention.precision}
     rows, cols = attention.batch * cached.tokens, attention.kv_heads * cached.width
-    made = Vector(name=name, function=function, rows=rows, cols=cols, cached=attention.cached, **common)
+    common |= {"cached": attention.cached, "banked": attention.banked and cached.keys}
+    made = Vector(name=name, function=function, rows=rows, cols=cols, **common)
     return Task(made, held=0 if isinstance(maker, str) else maker.held, cached=cached)
 
 

@@ -55,7 +55,7 @@ register_circuit(VectorFunction.SOFTMAX, "softmax")
 register_way(
     Way(
         name="elements",
-        order=8,  # before softmax, which takes sums
+        order=-8,  # as of those that are chosen, before the functions of sums: a softmax shares their hook
         multiply=when(total=lambda stage: stage.value.as_signed(), factor=lambda stage: stage.m0.as_signed()),
     )
 )

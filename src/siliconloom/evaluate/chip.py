@@ -35,7 +35,7 @@ from siliconloom.sim.chip.energy import COMPONENTS, energy, excluded, memory_ene
 from siliconloom.sim.chip.engine import Counter, Progress, Run, Stall, Stopwatch, run
 from siliconloom.sim.chip.levels import READ, USEFUL_READ, USEFUL_WRITE, WRITE
 from siliconloom.sim.dram.memory import effective
-from siliconloom.workloads import Attention, Graph, load_workload
+from siliconloom.workloads import Attention, Graph, Operator, load_workload
 
 if TYPE_CHECKING:
     from siliconloom.evaluate.objectives import Search
@@ -322,6 +322,7 @@ def _result(simulation: Simulation) -> dict[str, Any]:
         }
         traffic = {level: counts["read"] + counts["write"] for level, counts in detail.items()}
     energy_j = sum(joules.values())
+    multiplied = graph.macs - sum((o.macs - array_macs(o)) * o.repeat for o in plan.graph.operators())
     return {
         "schema": SCHEMA,
         "kind": "chip",
@@ -346,7 +347,7 @@ def _result(simulation: Simulation) -> dict[str, Any]:
         "peak_macs": chip.peak_macs,
         "macs": graph.macs,
         "macs_executed": int(total[Counter.MACS]),
-        "utilization": graph.macs / (outcome.cycles * chip.peak_macs) if outcome.cycles else 0.0,
+        "utilization": multiplied / (outcome.cycles * chip.peak_macs) if outcome.cycles else 0.0,
         "tokens_per_second": graph.tokens / simulation.seconds if outcome.cycles else 0.0,
         **({"images_per_second": graph.images / simulation.seconds} if graph.images and outcome.cycles else {}),
         "energy_j": energy_j,
@@ -438,6 +439,11 @@ def _units(simulation: Simulation) -> dict[str, Any]:
     return units
 
 
+def array_macs(operator: Operator) -> int:
+    """Multiply-accumulates of one execution that are the array's: those of attention may be a channel's."""
+    return 0 if isinstance(operator, Attention) and operator.banked else operator.macs
+
+
 def _operators(simulation: Simulation) -> list[dict[str, Any]]:
     chip, outcome = simulation.chip, simulation.run
     rows: list[dict[str, Any]] = []
@@ -479,7 +485,7 @@ def _operators(simulation: Simulation) -> list[dict[str, Any]]:
                 "cycles": cycles,
                 "overlap_cycles": cycles - int(outcome.exclusive[index]),
                 "macs": macs,
-                "utilization": macs / (cycles * chip.peak_macs) if cycles else 0.0,
+                "utilization": array_macs(operator) * operator.repeat / (cycles * chip.peak_macs) if cycles else 0.0,
                 "bound_cycles": bound.lower_bound_cycles,
                 "bound": bound.name,
                 "read_bytes": int(counters[Counter.READ_BYTES]),

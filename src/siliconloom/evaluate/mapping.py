@@ -8,6 +8,7 @@ from msgspec.structs import asdict, replace
 
 from siliconloom.arch import load_chip
 from siliconloom.arch.document import Document
+from siliconloom.arch.isa import Unit
 from siliconloom.arch.overrides import split_overrides
 from siliconloom.arch.progress import NOBODY, Watcher
 from siliconloom.evaluate.chip import excess, mapped_to, narrowest, simulate
@@ -117,7 +118,10 @@ def plan_summary(plan: MappedWorkload) -> dict[str, Any]:
         "memory_bytes": plan.memory_bytes,
         "placement": placement_rows(plan),
         "placed": placed_summary(plan),
-        "tasks": [_task(plan, mapped, int(outcome.own[n])) for n, mapped in enumerate(plan.tasks)],
+        "tasks": [
+            _task(plan, mapped, int(outcome.own[n]), int(outcome.operator_busy[n, Unit.PIM]))
+            for n, mapped in enumerate(plan.tasks)
+        ],
         "notes": [*plan.graph.notes, *plan.notes, *filter(None, [excess(plan.chip, plan.program)])],
     }
 
@@ -127,8 +131,11 @@ def _gap(cycles: float, bound: int) -> float | None:
     return cycles / bound - 1 if bound else None
 
 
-def _binding(plan: MappedWorkload, mapped: MappedTask) -> dict[str, Any] | None:
-    """What a task waits for: the unit that works most of its time, by the mapper's estimate."""
+def _binding(plan: MappedWorkload, mapped: MappedTask, channel: float) -> dict[str, Any] | None:
+    """What a task waits for: the unit that works most of its time, by the mapper's estimate.
+
+    A channel beside the tile works for ``channel`` of it, as it was simulated.
+    """
     tiling = mapped.tiling
     if tiling is None:
         return None
@@ -138,6 +145,8 @@ def _binding(plan: MappedWorkload, mapped: MappedTask) -> dict[str, Any] | None:
     if not isinstance(tiling, VectorTiling):
         busy["tile.array"] = tiling.array_cycles
     shares = {key: min(cycles / tiling.cycles, 1.0) for key, cycles in busy.items()}
+    if channel:
+        shares["tile.pim"] = min(channel, 1.0)
     key = max(shares, key=lambda each: shares[each])
     others = ", ".join(f"{each} {share:.0%}" for each, share in shares.items() if each != key)
     if shares[key] >= BOUND:
@@ -147,8 +156,8 @@ def _binding(plan: MappedWorkload, mapped: MappedTask) -> dict[str, Any] | None:
     return {"key": key, "busy": shares[key], "latency": shares[key] < BOUND, "words": words}
 
 
-def _task(plan: MappedWorkload, mapped: MappedTask, taken: int) -> dict[str, Any]:
-    """A task; ``taken`` are the cycles of all its executions."""
+def _task(plan: MappedWorkload, mapped: MappedTask, taken: int, channel: int) -> dict[str, Any]:
+    """A task; ``taken`` are the cycles of all its executions, and ``channel`` those for which a channel worked."""
     operator, tiling = mapped.task.operator, mapped.tiling
     bound = mean_bound(plan.chip, operator, plan.placement, mapped.task.fused)
     cycles = taken / mapped.repeat
@@ -165,7 +174,7 @@ def _task(plan: MappedWorkload, mapped: MappedTask, taken: int) -> dict[str, Any
         "cycles": cycles,
         "lower_bound": bound.lower_bound_cycles,
         "gap": _gap(cycles, bound.lower_bound_cycles),
-        "binding": _binding(plan, mapped),
+        "binding": _binding(plan, mapped, channel / max(taken, 1)),
         "estimated_cycles": None if tiling is None else mapped.estimated_cycles,
         "bound": bound.as_dict(),
         "candidates": effort.candidates,

@@ -109,6 +109,16 @@ def placed_text(placed: dict[str, Any] | None) -> str:
     return f"{placed['by']}, {placed['gap'] or 0:.3%} above {least}: {'; '.join(tried)}"
 
 
+def utilization_text(result: dict[str, Any]) -> str:
+    """The array's share of its peak, of which multiply-accumulates, and how many are not the array's."""
+    array = result["utilization"] * result["cycles"] * result["peak_macs"]
+    beside = result["macs"] - round(array)
+    if not result["cycles"] or beside <= 1e-6 * result["macs"]:
+        return f"{result['utilization']:.1%} of {result['macs'] / 1e9:,.4g} G multiply-accumulates"
+    share = f"{result['utilization']:.1%} of {array / 1e9:,.4g} G multiply-accumulates"
+    return f"{share}; {beside / 1e9:,.4g} G are the channel's"
+
+
 def area_text(area: dict[str, Any]) -> str:
     """Square millimetres of a chip's arithmetic and SRAM, and of the largest parts."""
     parts = sorted((square, name) for name, square in area["parts"].items() if square)[::-1]
@@ -130,7 +140,7 @@ def simulation_tables(result: dict[str, Any], out: Console) -> None:
             f"{bound['lower_bound_cycles']:,} cycles, {bound['name']} ({bound['key']}); {bound['achieved']:.1%} of it "
             "reached",
         ),
-        ("array utilisation", f"{result['utilization']:.1%} of {result['macs'] / 1e9:,.4g} G multiply-accumulates"),
+        ("array utilisation", utilization_text(result)),
     ]
     if rates := rates_text(result):
         lines.append(("throughput", rates))
