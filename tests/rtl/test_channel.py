@@ -1,5 +1,7 @@
 """A tile and the channel of memory that computes beside it: its programs on the RTL, to the cycle and the byte."""
 
+import itertools
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -11,6 +13,7 @@ from siliconloom.arch.isa import Address, Instruction, Opcode, Program
 from siliconloom.arch.pim import Command
 from siliconloom.arch.timing import PIM_OFFER, PIM_REFRESH
 from siliconloom.arch.units.pim import macros_of
+from siliconloom.arch.vector import VectorFunction
 from siliconloom.rtl.bench.programs import ProgramCase, run_programs
 from siliconloom.rtl.emit import build_rtl
 from siliconloom.sim.chip.channel import TileChannel
@@ -23,8 +26,10 @@ from siliconloom.verification.faults import channel_faults
 from siliconloom.verification.filling import filled
 from siliconloom.verification.npu import check_programs, compare
 from siliconloom.verification.parity import verilog
+from siliconloom.verification.programs import random_program
 from tests.mapper.chip.test_banked import mapped_to, model
 from tests.rtl.channel_tiles import small_channel
+from tests.rtl.npu import small_chip
 from tests.rtl.test_float_tiles import needs
 
 VARIANTS = {
@@ -172,3 +177,17 @@ def test_a_tile_without_a_channel_has_no_unit_for_it():
 def test_a_channel_that_the_tile_cannot_drive_is_refused(key, value, told):
     with pytest.raises(LoomError, match=told):
         load_chip("npu-pim-edge", [(key, value)])
+
+
+@pytest.mark.slow(seconds=20)
+def test_a_softmax_of_elements_in_integers_is_the_golden_models(seed):
+    """It shares a hook with functions of sums, behind which it once stood."""
+    needs("icarus")
+    chip = small_chip()
+    made = ((number, random_program(chip, number, 3)) for number in itertools.count(1000 * seed))
+    named = ((f"program {number}", each) for number, each in made if VectorFunction.SOFTMAX_ROWS in used(each))
+    agree(chip, list(itertools.islice(named, 3)))
+
+
+def used(made):
+    return {i.function for i in made.program.instructions if i.opcode == Opcode.VECTOR}

@@ -12,6 +12,7 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.document import Document
 from siliconloom.arch.floats import narrowed, values_of
 from siliconloom.arch.pim import Command
+from siliconloom.evaluate.chip import simulate
 from siliconloom.mapper.chip.banked import BankedLayout, first_rows, is_banked
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.mapper.chip.operands import attended
@@ -195,3 +196,16 @@ def test_what_is_not_counted_of_a_channel_is_said(standard, counted):
     assert area_excluded(chip) == [*AREA_EXCLUDED, CHANNEL_EXCLUDED]
     plain = load_chip("npu-edge")
     assert (excluded(plain), area_excluded(plain)) == (list(EXCLUDED), list(AREA_EXCLUDED))
+
+
+@pytest.mark.parametrize("key", ["memory.dram.bandwidth=1GB/s", "tile.dma.bytes_per_cycle=2", "tile.vector.lanes=2"])
+def test_what_a_channel_does_is_no_faster_than_its_bound_and_no_work_of_the_array(key):
+    """Keys are written to the channel, not to memory: their bound once counted them there, and was not kept."""
+    sets = [("workload.phase", "decode"), ("workload.context", "96"), ("workload.layers", "1"), tuple(key.split("="))]
+    result = simulate("npu-pim-edge", "gpt2", sets).result()
+    rows = {row["name"]: row for row in result["operators"]}
+    assert all(row["cycles"] >= row["bound_cycles"] for row in rows.values())
+    assert rows["layer.attention"]["macs"] > 0
+    assert rows["layer.attention"]["utilization"] == 0
+    array = result["utilization"] * result["cycles"] * result["peak_macs"]
+    assert round(array) == result["macs"] - rows["layer.attention"]["macs"] == result["macs_executed"]
