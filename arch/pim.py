@@ -23,6 +23,8 @@ RESULT_BYTES = 4
 """Of an accumulator: fp32, or int32 for int8 operands."""
 CHANNEL_BYTES = 2
 """Of an element in the rows of a channel that an npu tile drives: bf16."""
+CHANNEL_MAPPING = "rorabgbacoch"
+"""Of an address of such a channel, from its top bit down, as `arch.units.pim.place_of` takes it apart."""
 MULTIPLY_STAGES = 1
 """Cycles from operands to products."""
 ACCUMULATE_STAGES = 1

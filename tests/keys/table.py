@@ -91,7 +91,8 @@ ROWS = (
         "beside",
         "tile.pim.",
         "lanes=4 accumulators=1 activate_group=1 commands=per_bank bank_machines=1 dual_row_buffer!true "
-        "global_buffer=128B channels!2 operands![int8] dram.timing.tRCD=20 activations!separate",
+        "global_buffer=128B channels!2 operands![int8] dram.timing.tRCD=20 activations!separate "
+        "dram.mapping!robarabgcoch dram.xor![ba^ro0] dram.controller.queues!shared dram.controller.scheduler!fcfs",
     ),
     # a mapping
     ("DescribedMapping", "mapped", "", "joined!true banked!false placement!{}"),
