@@ -15,6 +15,7 @@ from siliconloom.arch.array import SystolicArray
 from siliconloom.rtl.library import Library
 from siliconloom.rtl.npu.geometry import geometry_of
 from siliconloom.rtl.npu.tile import NpuTileCircuit
+from tests.rtl.channel_tiles import small_channel
 from tests.rtl.npu import small_chip
 
 PACKAGE = Path(siliconloom.__file__).parent
@@ -37,10 +38,10 @@ def sources(*parts):
     return [path for part in parts for path in sorted((PACKAGE / part).rglob("*.py"))]
 
 
-def elaborated(dataflow):
+def elaborated(dataflow, channel=False):
     """Elaborate the circuits of a tile one by one, those of the array aside: no Verilog is written."""
     changes = {"dataflow": dataflow} | ({"load_rows": 1} if dataflow == "output_stationary" else {})
-    chip = small_chip()
+    chip = small_channel() if channel else small_chip()
     array = SystolicArray.model_validate(chip.tile.array.model_dump() | changes)
     chip = chip.model_copy(update={"tile": chip.tile.model_copy(update={"array": array})})
     library = Library("proof")
@@ -97,9 +98,10 @@ def test_every_part_reads_the_constants(part):
         assert read == set(CONSTANTS) - {"VECTOR_STAGES"}, "which is the least that `vector.latency` may be"
 
 
+@pytest.mark.parametrize("channel", [False, True])
 @pytest.mark.parametrize("dataflow", ["weight_stationary", "output_stationary"])
-def test_circuits_are_what_the_constants_say(dataflow):
-    assert len(elaborated(dataflow)) > 20
+def test_circuits_are_what_the_constants_say(dataflow, channel):
+    assert len(elaborated(dataflow, channel)) > 20
 
 
 @pytest.mark.slow(seconds=0.7)
@@ -108,7 +110,7 @@ def test_circuits_are_what_the_constants_say(dataflow):
 def test_a_constant_that_the_circuit_is_not_built_for_is_refused(name, change, monkeypatch):
     monkeypatch.setattr(timing, name, getattr(timing, name) + change)
     with pytest.raises(LoomError, match=rf"{name} in arch/timing.py is {getattr(timing, name)}, but the circuit takes"):
-        elaborated("weight_stationary")
+        elaborated("weight_stationary", channel=name.startswith("PIM_"))
 
 
 def test_the_arrays_latency_and_the_packing_are_derived_in_one_place():
