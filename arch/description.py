@@ -51,10 +51,11 @@ class Chip(Description):
         default=False,
         description="the tiles can also work side by side as one, with arrays and buffers of all, where that is faster",
     )
-    attention: Literal["fused", "separate"] = Field(
+    attention: Literal["fused", "channel", "separate"] = Field(
         default="fused",
-        description="scores stay on the tile; or scores, softmax and the product with values are operators of their "
-        "own, with all pairs of a query and a key, whose results lie in memory",
+        description="scores stay on the tile, or in its channel (tile.pim) where that is faster; in the channel "
+        "wherever it can be, whatever that takes; or scores, softmax and the product with values are operators of "
+        "their own, with all pairs of a query and a key, whose results lie in memory",
     )
     memory: dict[Name, Memory] = Field(default={}, description="levels from nearest to farthest")
     pim: PimTile | None = Field(default=None, description="banks of the nearest memory that compute")
@@ -72,6 +73,8 @@ class Chip(Description):
             raise rule_at("tiles_join", "joins several npu tiles (tile_count, tile.kind)", "true")
         if self.attention == "separate" and (not isinstance(self.tile, NpuTile) or self.pim is not None):
             raise rule_at("attention", "not supported: operators of their own but on npu tiles alone", self.attention)
+        if self.attention == "channel" and (not isinstance(self.tile, NpuTile) or self.tile.pim is None):
+            raise rule_at("attention", "needs memory that computes beside an npu tile (tile.pim)", self.attention)
         if isinstance(self.tile, PimTile):
             self._check_pim(self.tile)
             if self.pim is not None or self.tile_count != 1:

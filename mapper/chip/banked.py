@@ -213,11 +213,27 @@ def in_banks(chip: Chip, graph: Graph) -> tuple[Graph, tuple[str, ...]]:
 
 def refuse_banked(chip: Chip, graph: Graph, what: str) -> None:
     """Raise `NotSupported` for something that is not built for attention in a channel, where a graph has it there."""
-    if is_banked(graph) or is_banked(in_banks(chip, graph)[0]):
+    if is_banked(graph):
         raise NotSupported(
             f"{what} where the channel computes attention (tile.pim of {chip.name}); with --set tile.pim=null it is "
             "the array that does"
         )
+
+
+def array_alone(chip: Chip, graph: Graph, what: str) -> tuple[str, ...]:
+    """That the array computes attention which a channel could compute, as something is not built for that.
+
+    Raises
+    ------
+    NotSupported
+        Where it is to be in the channel whatever that takes.
+    """
+    banked = in_banks(chip, graph)[0]
+    if not is_banked(banked):
+        return ()
+    if chip.attention == "channel":
+        refuse_banked(chip, banked, what)
+    return (f"attention is computed by the array, and the channel (tile.pim) rests: not built for {what}",)
 
 
 def is_banked(graph: Graph) -> bool:
@@ -305,6 +321,7 @@ __all__ = [
     "CHANNEL_BANKS",
     "ChannelTiling",
     "append_cost",
+    "array_alone",
     "channel_needs",
     "attention_cost",
     "channel_tiling",

@@ -16,7 +16,7 @@ from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.isa import Instruction, Opcode, Program
 from siliconloom.arch.packing import has_groups
 from siliconloom.arch.tile import NpuTile, SystolicTile
-from siliconloom.mapper.chip.banked import in_banks, room_beside
+from siliconloom.mapper.chip.banked import array_alone, in_banks, is_banked, room_beside
 from siliconloom.mapper.chip.block_sizes import Blocks, in_best_blocks
 from siliconloom.mapper.chip.bounds import graph_bound
 from siliconloom.mapper.chip.choice import (
@@ -63,6 +63,8 @@ OVERLAP = 0.007
 TRIED, FEW_TRIED = 10000, 20000
 """Most instructions of whole workloads that are simulated with rivals of single tasks; among few tasks."""
 INTERRUPTED = "the search was interrupted: this is the best mapping that it had found"
+SEARCHED = "searches of mappings and other objectives than time"
+"""What is not built for attention in a channel."""
 PAIRED = 16
 """Among few tasks: rivals of each of two neighbours that are tried together, the fastest pairs first."""
 
@@ -100,7 +102,8 @@ def map_workload(
         Rows of products may stay in both slots, which takes more instructions: where the program is longer than its
         memory with them it is looked for without.
     channel
-        Attention may be computed in a channel beside the tile (`banked.in_banks`).
+        Attention may be computed in a channel beside the tile (`banked.in_banks`): where the chip says so, or where
+        that takes fewer cycles. Searches and other objectives than time have the array do it.
 
     Raises
     ------
@@ -119,16 +122,43 @@ def map_workload(
         return _map_bare(chip, graph, notes)
     if not isinstance(chip.tile, NpuTile):
         raise NotSupported("mapping a workload to a pim tile")
-    graph, rests = in_banks(chip, graph) if channel else (graph, ())
+    tile, products = chip.tile, [operator.name for operator in graph.operators() if isinstance(operator, Gemm)]
+
+    def mapped(graph: Graph, notes: tuple[str, ...]) -> MappedWorkload:
+        def in_blocks(blocks: Blocks) -> MappedWorkload:
+            return _in_blocks(chip, graph, objective, placement, blocks, notes, search=search, kept=kept, stay=stay)
+
+        if objective is None:
+            return in_blocks({})
+        return in_best_blocks(smaller_blocks(tile.array), products, in_blocks, objective)
+
+    if not channel:
+        return mapped(graph, notes)
+    if not timed or (search and objective is not None):
+        alone = array_alone(chip, graph, SEARCHED)
+        return mapped(graph, (*notes, *alone))
+    banked, rests = in_banks(chip, graph)
     notes = (*notes, *rests)
+    if not is_banked(banked):
+        return mapped(graph, notes)
+    there = mapped(banked, notes)
+    if chip.attention == "channel":
+        return there
+    return _faster(there, mapped(graph, notes), objective)
 
-    def mapped(blocks: Blocks) -> MappedWorkload:
-        return _in_blocks(chip, graph, objective, placement, blocks, notes, search=search, kept=kept, stay=stay)
 
-    if objective is None:
-        return mapped({})
-    products = [operator.name for operator in graph.operators() if isinstance(operator, Gemm)]
-    return in_best_blocks(smaller_blocks(chip.tile.array), products, mapped, objective)
+def _faster(there: MappedWorkload, beside: MappedWorkload, objective: Objective | None) -> MappedWorkload:
+    """The workload with attention in the channel or on the array, whichever takes fewer cycles, and a note of both."""
+
+    def cycles(made: MappedWorkload) -> int:
+        return made.estimated_cycles if objective is None else objective.measure(made.program)
+
+    first, second = cycles(there), cycles(beside)
+    if first < second:
+        note = f"attention is computed in the channel (tile.pim): {first:,} cycles in all, by the array {second:,}"
+        return replace(there, notes=(*there.notes, note))
+    note = f"attention is computed by the array, and the channel (tile.pim) rests: {second:,} cycles in all, there "
+    return replace(beside, notes=(*beside.notes, f"{note}{first:,}"))
 
 
 def _in_blocks(

@@ -327,7 +327,8 @@ BASES: dict[str, Callable[[Sets], Any]] = {
     "pim rtl": lambda sets: repr(pim_geometry(load_chip("pim-hbm", sets))),
     "pim": command("sim pim-hbm gemms.yaml --set workload.precision=bf16"),
     "beside": command(
-        "sim npu-pim-edge gpt2 --set workload.layers=1 --set workload.phase=decode --set workload.context=48"
+        "sim npu-pim-edge gpt2 --set attention=channel --set workload.layers=1 --set workload.phase=decode "
+        "--set workload.context=48"
     ),
     "neupims": command(NEUPIMS),
     "neupims many": command(NEUPIMS.replace("batch=16", "batch=512")),

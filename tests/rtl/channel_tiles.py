@@ -3,6 +3,7 @@
 from siliconloom.arch import load_chip
 
 SMALL = {
+    "attention": "channel",
     "tile.array.rows": 2,
     "tile.array.cols": 2,
     "tile.array.load_rows": 1,

@@ -25,7 +25,7 @@ from siliconloom.evaluate.asked import asked
 from siliconloom.evaluate.hardware import PROVEN, SPECIFIED, hardware_of, hardware_summary
 from siliconloom.evaluate.placement import placed_summary
 from siliconloom.evaluate.timed import recall
-from siliconloom.mapper.chip.banked import refuse_banked
+from siliconloom.mapper.chip.banked import array_alone
 from siliconloom.mapper.chip.bounds import Bound, graph_bound, placed_bound
 from siliconloom.mapper.chip.mapping import fit_precision, map_workload
 from siliconloom.mapper.chip.program import MappedWorkload, lower
@@ -196,7 +196,7 @@ def mapped_to(chip: Chip, graph: Graph, cycles: Callable[[Program], int], mappin
     from siliconloom.mapper.chip.described import mapping_of
 
     graph, notes = fit_precision(chip, graph)
-    refuse_banked(chip, graph, "a mapping file")
+    notes = (*notes, *array_alone(chip, graph, "mapping files"))
     return lower(chip, graph, mapping_of(mapping, chip, graph), notes)
 
 

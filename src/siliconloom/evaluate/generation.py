@@ -13,13 +13,14 @@ from functools import cached_property
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from siliconloom.arch import Chip, load_chip
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.overrides import split_overrides
 from siliconloom.arch.tile import NpuTile
 from siliconloom.evaluate.chip import Simulation, check_floors, check_length
-from siliconloom.mapper.chip.banked import refuse_banked
+from siliconloom.mapper.chip.banked import array_alone
 from siliconloom.mapper.chip.kept import kept_of
 from siliconloom.mapper.chip.mapping import fit_precision, map_workload
 from siliconloom.mapper.chip.memory import Kept
@@ -114,9 +115,10 @@ class GenerationPlan:
         key = "sequence" if phase == "prefill" else "context"
         own = [("phase", phase), (key, str(length)), ("cache_length", str(self.room))]
         graph = load_workload(self.model, [*self.sets, *own])
-        refuse_banked(machine, fit_precision(machine, graph)[0], "text of a model")
+        alone = array_alone(machine, fit_precision(machine, graph)[0], "text of a model")
         began = time.perf_counter()
-        plan = map_workload(machine, graph, Stopwatch(machine), search=False, kept=kept)
+        plan = map_workload(machine, graph, Stopwatch(machine), search=False, kept=kept, channel=False)
+        plan = replace(plan, notes=(*plan.notes, *alone))
         check_length(machine, plan.program)
         mapped = time.perf_counter() - began
         done = Simulation(machine, plan.graph, plan, run(plan.program, machine), mapped, self.chip, self.sets)

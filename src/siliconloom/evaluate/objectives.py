@@ -14,10 +14,10 @@ from siliconloom.arch.errors import LoomError, NotSupported, nearest_name
 from siliconloom.arch.isa import Program
 from siliconloom.arch.technology import MEMORY_BYTE, TECHNOLOGIES
 from siliconloom.evaluate.placement import check_placement, chosen_placement, map_placed
-from siliconloom.mapper.chip.banked import refuse_banked
+from siliconloom.mapper.chip.banked import array_alone
 from siliconloom.mapper.chip.budget import Budget
 from siliconloom.mapper.chip.local_search import improved
-from siliconloom.mapper.chip.mapping import INTERRUPTED, fit_precision, map_workload
+from siliconloom.mapper.chip.mapping import INTERRUPTED, SEARCHED, fit_precision, map_workload
 from siliconloom.mapper.chip.objective import OBJECTIVES, Objective, in_time
 from siliconloom.mapper.chip.program import MappedWorkload
 from siliconloom.sim.chip.energy import energy, standing_power
@@ -80,8 +80,6 @@ def map_for(
         For other objectives than time on chips with several memory levels, or none.
     """
     check_objective(objective)
-    if search:
-        refuse_banked(chip, fit_precision(chip, graph)[0], "a search of mappings")
     if placement is not None:
         check_placement(placement, chip)
     if objective != "time" and len(chip.memory) != 1:
@@ -107,7 +105,8 @@ def _searched(objective: str, chip: Chip, graph: Graph, placement: str, *, searc
     if objective == "time":
         return _fastest(chip, graph, placement, search=search)
     fitted, _ = fit_precision(chip, graph)
-    fastest = map_workload(chip, graph, Stopwatch(chip), search=search)
+    fastest = map_workload(chip, graph, Stopwatch(chip), search=search, channel=False)
+    fastest = replace(fastest, notes=(*fastest.notes, *array_alone(chip, fitted, SEARCHED)))
     wanted = least_traffic(chip) if objective == "traffic" else least_energy(chip, fitted)
     if was_interrupted(fastest):
         return _Searched(replace(fastest, objective=objective), wanted)

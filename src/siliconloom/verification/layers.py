@@ -187,7 +187,8 @@ def channel_runs(chip: Chip, spec: SmallModel, *, tokens: int = 32, seed: int = 
     NotSupported
         Where the channel does not compute it, with the reason.
     """
-    mapped = map_workload(chip, spec.token(tokens + 1, _precision(chip)), Stopwatch(chip), search=False)
+    there = chip.model_copy(update={"attention": "channel"})
+    mapped = map_workload(there, spec.token(tokens + 1, _precision(chip)), Stopwatch(chip), search=False)
     if not is_banked(mapped.graph):
         raise NotSupported("; ".join(mapped.notes))
     check_program(mapped.program, chip)

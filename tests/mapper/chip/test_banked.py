@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siliconloom.arch import NotSupported, load_chip
+from siliconloom.arch import LoomError, NotSupported, load_chip
 from siliconloom.arch.area import AREA_EXCLUDED, CHANNEL_EXCLUDED, area_excluded
 from siliconloom.arch.assembler import check_program
 from siliconloom.arch.datatype import DataType
@@ -13,7 +13,10 @@ from siliconloom.arch.document import Document
 from siliconloom.arch.floats import narrowed, values_of
 from siliconloom.arch.pim import Command
 from siliconloom.evaluate.chip import simulate
+from siliconloom.evaluate.objectives import map_for
 from siliconloom.mapper.chip.banked import BankedLayout, first_rows, is_banked
+from siliconloom.mapper.chip.budget import Budget
+from siliconloom.mapper.chip.described import mapping_text
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.mapper.chip.operands import attended
 from siliconloom.sim.chip.energy import EXCLUDED, energy, excluded
@@ -182,12 +185,50 @@ def test_what_the_channel_does_not_do_the_array_does_and_a_note_says_why(sets, c
     assert any("attention is computed by the array" in note and why in note for note in mapped.notes), mapped.notes
 
 
-def test_a_mapping_file_is_refused_where_the_channel_computes_attention(tmp_path):
-    from siliconloom.mapper.chip.described import mapping_text
-
+def test_a_mapping_file_is_refused_where_the_channel_computes_attention():
     mapped = mapped_to(CHIPS["bf16"], model())
     with pytest.raises(NotSupported, match="a mapping file where the channel computes attention"):
         mapping_text(mapped)
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    name=st.sampled_from(sorted(CHIPS)),
+    heads=st.sampled_from([2, 4, 8]),
+    kv_heads=st.sampled_from([1, 2]),
+    batch=st.integers(1, 2),
+    context=st.integers(1, 100),
+)
+def test_attention_is_where_the_whole_workload_takes_fewer_cycles(name, heads, kv_heads, batch, context):
+    graph = model(width=16 * heads, heads=heads, kv_heads=kv_heads, batch=batch, context=context)
+    made = {}
+    for attention in ("fused", "channel"):
+        chip = CHIPS[name].model_copy(update={"attention": attention})
+        made[attention] = map_workload(chip, graph, Stopwatch(chip), search=False)
+    alone = map_workload(chip, graph, Stopwatch(chip), search=False, channel=False)
+    there, beside, found = (run(each.program, chip).cycles for each in (made["channel"], alone, made["fused"]))
+    assert is_banked(made["channel"].graph)
+    assert found == min(there, beside)
+    assert is_banked(made["fused"].graph) == (there < beside)
+    assert any(f"{there:,}" in note and f"{beside:,}" in note for note in made["fused"].notes)
+
+
+@pytest.mark.parametrize(
+    ("objective", "search"), [("time", Budget(trials=1)), ("energy", False), ("traffic", False), ("edp", False)]
+)
+def test_the_array_does_what_is_not_built_for_a_channel_and_a_note_says_so(objective, search):
+    what = "searches of mappings and other objectives than time"
+    chip, graph = CHIPS["bf16"].model_copy(update={"attention": "fused"}), model(context=70, kv_heads=4)
+    made = map_for(objective, chip, graph, search=search)
+    assert not is_banked(made.graph)
+    assert any(f"the channel (tile.pim) rests: not built for {what}" in note for note in made.notes), made.notes
+    with pytest.raises(NotSupported, match=f"{what} where the channel computes attention"):
+        map_for(objective, CHIPS["bf16"], graph, search=search)
+
+
+def test_attention_is_in_a_channel_of_the_tile_alone():
+    with pytest.raises(LoomError, match=r"attention: needs memory that computes beside an npu tile \(tile.pim\)"):
+        load_chip("npu-edge", [("attention", "channel")])
 
 
 @pytest.mark.parametrize(("standard", "counted"), [("HBM2", True), ("LPDDR5", False)])
@@ -212,7 +253,8 @@ def test_what_is_not_counted_of_a_channel_is_said(standard, counted):
 @pytest.mark.parametrize("key", ["memory.dram.bandwidth=1GB/s", "tile.dma.bytes_per_cycle=2", "tile.vector.lanes=2"])
 def test_what_a_channel_does_is_no_faster_than_its_bound_and_no_work_of_the_array(key):
     """Keys are written to the channel, not to memory: their bound once counted them there, and was not kept."""
-    sets = [("workload.phase", "decode"), ("workload.context", "96"), ("workload.layers", "1"), tuple(key.split("="))]
+    changed = {"attention": "channel", "workload.phase": "decode", "workload.context": "96", "workload.layers": "1"}
+    sets = [*changed.items(), tuple(key.split("="))]
     result = simulate("npu-pim-edge", "gpt2", sets).result()
     rows = {row["name"]: row for row in result["operators"]}
     assert all(row["cycles"] >= row["bound_cycles"] for row in rows.values())
