@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from msgspec import Struct, field
@@ -50,8 +50,11 @@ class FoldCase(Struct, frozen=True):
     schedule
         Predicted times of every fold, in order, for whoever compares them; they hold when nothing stalls.
     sigma
-        Standard deviation of A, of whole numbers as `arch.digits.chances_of` has them; ``None``: any values, the ends
-        of the format more often than others.
+        Standard deviation of A, of whole numbers as `arch.digits.chances_of` has them; ``None``: as ``values`` says.
+    values
+        ``any``: the ends of the format more often than others, so that sums go wrong where they can; ``uniform``: from
+        one end to the other, of floating-point formats from -1 to 1; ``normal``: with a standard deviation of a sixth
+        of the largest integer, of floating-point formats of 1.
     """
 
     gemms: tuple[ArrayProduct, ...]
@@ -60,6 +63,7 @@ class FoldCase(Struct, frozen=True):
     stall: dict[str, float] = field(default_factory=dict)
     schedule: tuple[FoldTime, ...] = ()
     sigma: float | None = None
+    values: Literal["any", "uniform", "normal"] = "any"
 
 
 class CaseResult(Struct, frozen=True):
@@ -104,6 +108,8 @@ def operands(case: FoldCase) -> list[tuple[Matrix, Matrix]]:
     for gemm in case.gemms:
         shapes = ((gemm.m, gemm.k), (gemm.k, gemm.n))
         draw = _integers if case.dtype.is_integer else _any_patterns if chance.random() < 0.5 else _numbers
+        if case.values != "any":
+            draw = _evenly if case.values == "uniform" else _normally
         a, b = (draw(chance, case.dtype, shape) for shape in shapes)
         if case.sigma is not None:
             a = _spread(chance, case.dtype, case.sigma, shapes[0])
@@ -124,6 +130,22 @@ def _integers(chance: np.random.Generator, dtype: DataType, shape: tuple[int, in
     values = chance.integers(low, high, size=shape, endpoint=True)
     extreme = chance.choice(np.array([low, high, 0, -1]), size=shape)
     return np.where(chance.random(shape) < 0.2, extreme, values)
+
+
+def _evenly(chance: np.random.Generator, dtype: DataType, shape: tuple[int, int]) -> Matrix:
+    return _in_format(chance.uniform(-1, 1, shape), dtype, 1.0)
+
+
+def _normally(chance: np.random.Generator, dtype: DataType, shape: tuple[int, int]) -> Matrix:
+    return _in_format(chance.standard_normal(shape), dtype, 6.0)
+
+
+def _in_format(values: NDArray[np.float64], dtype: DataType, largest: float) -> Matrix:
+    """Numbers in a format, whose largest integer stands for ``largest``."""
+    if not dtype.is_integer:
+        return np.asarray(patterns_of(values, dtype).astype(np.int64))
+    most = (1 << dtype.bits - 1) - 1
+    return np.clip(np.rint(values * most / largest), -most - 1, most).astype(np.int64)
 
 
 def _any_patterns(chance: np.random.Generator, dtype: DataType, shape: tuple[int, int]) -> Matrix:

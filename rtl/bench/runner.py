@@ -112,8 +112,11 @@ def run_cases(
     simulator: str,
     folder: Path,
     spent: Spent | None = None,
+    waves: bool = False,
 ) -> list[CaseResult]:
     """Build ``top`` with these ``ports`` from ``sources`` in ``folder`` and run ``cases`` on it; adds to ``spent``.
+
+    With ``waves`` Icarus writes the VCD files that the Verilog asks for (``$dumpvars``) to the folder.
 
     Raises
     ------
@@ -138,6 +141,7 @@ def run_cases(
         environment={"LOOM_BENCH": str(job)},
         arguments=[] if operand.is_integer and not array.resolve_stages else ["-Wno-fatal"],
         spent=spent,
+        waves=waves,
     )
     if not results.exists():
         raise LoomError(f"the simulation stopped before its end: {_tail(folder / 'test.log')}")
@@ -188,6 +192,7 @@ def simulate(
     arguments: Sequence[str] = (),
     cycles: int = 0,
     spent: Spent | None = None,
+    waves: bool = False,
 ) -> None:
     """Build ``top`` with these ``ports`` from ``sources`` in ``folder`` and run the cocotb module ``bench`` on it.
 
@@ -203,7 +208,7 @@ def simulate(
         When the bench printed an error, whatever else it found right.
     """
     level = care(cycles)
-    with _environment(simulator, level):
+    with _environment(simulator, level, waves=waves):
         runner = _runner(simulator, level)
         files: list[Any] = list(sources)
         if simulator == "verilator":
@@ -320,7 +325,7 @@ def _visible_ports(top: str, ports: Sequence[str], folder: Path) -> Path:
 
 
 @contextmanager
-def _environment(simulator: str, level: int = 1) -> Iterator[None]:
+def _environment(simulator: str, level: int = 1, *, waves: bool = False) -> Iterator[None]:
     """Put the simulator and this Python on the PATH, and keep cocotb from reading settings that are not ours.
 
     Verilator's makefile runs a script by ``python3``, with the module path that cocotb sets: this Python's, which
@@ -337,8 +342,10 @@ def _environment(simulator: str, level: int = 1) -> Iterator[None]:
     # Verilator's own library is compiled once (`compiled`), so it is the same one for all short benches
     variables = f"CFG_CXXFLAGS_PCH_I=-include OPT_FAST=-O{level} OPT_GLOBAL=-O{max(level, 1)}"
     os.environ["MAKEFLAGS"] = f"-j{os.cpu_count() or 1} -- {variables}"
-    for name in ("COCOTB_TEST_FILTER", "COCOTB_TESTCASE", "COCOTB_RANDOM_SEED"):
+    for name in ("COCOTB_TEST_FILTER", "COCOTB_TESTCASE", "COCOTB_RANDOM_SEED", "SIM_CMD_PREFIX", "SIM_CMD_SUFFIX"):
         os.environ.pop(name, None)
+    if waves:
+        os.environ["SIM_CMD_SUFFIX"] = "-vcd"  # cocotb's runner says -none before it, and the last one counts
     try:
         yield
     finally:

@@ -50,6 +50,7 @@ def test_a_step_is_what_loom_sim_writes(machine, workload, sets, capsys):
     assert without_wall(sl.simulate(machine, workload, sets).to_dict()) == without_wall(theirs)
 
 
+@pytest.mark.slow(seconds=10)
 def test_options_of_a_step_are_those_of_loom_sim(capsys, tmp_path):
     mapping = str(tmp_path / "m.yaml")
     assert main(["map", "npu-edge", "gpt2", *set_words(SMALL), "-o", mapping]) == 0

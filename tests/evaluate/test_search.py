@@ -18,7 +18,6 @@ from siliconloom.mapper.chip.described import mapping_text
 from siliconloom.mapper.chip.mapping import INTERRUPTED
 from siliconloom.mapper.chip.objective import OBJECTIVES
 from siliconloom.workloads import load_workload
-from tests.in_turn import in_turn
 from tests.mapper.chip.improvements import made_chip, random_chip, random_workload, workload
 
 SMALL = [("workload.layers", "1"), ("workload.sequence", "64")]
@@ -29,7 +28,8 @@ def small(model="gpt2"):
 
 
 @pytest.mark.parametrize(
-    ("case", "objective"), in_turn(((case, objective) for case in range(2) for objective in OBJECTIVES), 8)
+    ("case", "objective"),
+    [pytest.param(case, each, marks=pytest.mark.slow(seconds=8)) for case in range(2) for each in OBJECTIVES],
 )
 def test_a_search_is_no_worse_than_without_it_and_than_without_changes(objective, case, seed):
     r = random.Random(f"{seed} {case}")

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from siliconloom.cli import main
+from tests.in_turn import in_turn
 from tests.render.pages import COMMANDS, PICTURES, browser, chromium, open_page, other_pixels, picture, write_pages
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason="no Chromium (apt-get install chromium)")
@@ -42,8 +43,7 @@ def test_a_page_is_drawn_without_a_complaint_and_fits_a_phone(kind, pages, chrom
         page.close()
 
 
-@pytest.mark.parametrize("dark", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", COMMANDS)
+@pytest.mark.parametrize(("kind", "dark"), in_turn([(kind, dark) for dark in (False, True) for kind in COMMANDS], 4))
 def test_axe_finds_nothing(kind, dark, pages, chrome):
     from axe_playwright_python.sync_playwright import Axe
 

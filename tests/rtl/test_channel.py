@@ -60,14 +60,14 @@ def test_random_programs_and_a_token_agree_in_every_cycle_and_byte(seed):
     """Every command to the DRAM, too, and JEDEC's rules hold; a token of a small Llama has its attention there."""
     needs("icarus")
     chip = small_channel()
-    token = mapped_to(chip, model(layers=2, batch=2, context=21))
-    made = [*programs_of(chip, seed, 4), ("token", filled(token, seed))]
+    token = mapped_to(chip, model(batch=2, context=21))
+    made = [*programs_of(chip, seed, 2), ("token", filled(token, seed))]
     codes = [opcode for _, each in made for opcode in {i.opcode for i in each.program.instructions}]
     assert {Opcode.PIM, Opcode.PIM_READ, Opcode.PIM_WRITE, Opcode.PIM_VECTOR} <= set(codes)
     agree(chip, made)
 
 
-@pytest.mark.slow(seconds=25)
+@pytest.mark.slow(seconds=35)
 @pytest.mark.parametrize("name", sorted(VARIANTS))
 def test_other_channels_agree(name, seed):
     needs("icarus")
@@ -76,7 +76,7 @@ def test_other_channels_agree(name, seed):
     agree(chip, [*programs_of(chip, seed + 50, 6), ("token", filled(token, seed))])
 
 
-@pytest.mark.slow(seconds=25)
+@pytest.mark.slow(seconds=35)
 def test_hosts_with_habits_and_memories_that_hesitate_change_no_value(seed):
     """A start while refresh is due, resets, and a memory that hesitates: the run begins when the channel rests."""
     needs("icarus")
@@ -86,7 +86,7 @@ def test_hosts_with_habits_and_memories_that_hesitate_change_no_value(seed):
     agree(chip, made, options=[more for _, more in around])
 
 
-@pytest.mark.slow(seconds=25)
+@pytest.mark.slow(seconds=35)
 @pytest.mark.parametrize("elements", ["null", "fp32"])
 def test_every_fault_has_its_cause_and_the_next_run_is_right(elements, seed):
     needs("icarus")

@@ -220,7 +220,7 @@ def test_a_tile_does_what_it_must_in_every_surrounding(tile, seed):
         assert parity.passed, "\n".join([name, *parity.errors])
 
 
-@pytest.mark.slow(seconds=21)
+@pytest.mark.slow(seconds=45)
 @pytest.mark.rtl
 def test_every_fault_has_its_cause_and_the_next_run_is_right(tile):
     chip, run = tile

@@ -17,6 +17,7 @@ from siliconloom.rtl.formal import Monitor, check, prove
 from siliconloom.rtl.library import Library
 from siliconloom.verification.array import random_cases, scheduled
 from tests.arch.test_digits import PUBLISHED
+from tests.in_turn import in_turn
 from tests.rtl.test_parity import failures, need, run
 
 ELEMENTS = ["multiply_add", "carry_save", "compressor", "digit_serial"]
@@ -58,7 +59,7 @@ MUTATIONS = [
 ]
 
 
-@pytest.mark.parametrize(("element", "depth", "module", "old", "new"), MUTATIONS)
+@pytest.mark.parametrize(("element", "depth", "module", "old", "new"), in_turn(MUTATIONS, 4))
 def test_a_planted_bug_is_found(element, depth, module, old, new, tmp_path):
     need("icarus")
     sets = {"rows": 2, "cols": 2, "element": element, "depth": depth}
@@ -75,7 +76,7 @@ def test_a_planted_bug_is_found(element, depth, module, old, new, tmp_path):
     assert failures(run(chip, cases, "icarus", tmp_path, mutate)) != []
 
 
-@pytest.mark.parametrize(("sigma", "mean"), [(s, m) for s, m in PUBLISHED.items() if s is not None])
+@pytest.mark.parametrize(("sigma", "mean"), in_turn([(s, m) for s, m in PUBLISHED.items() if s is not None], 5))
 def test_verilog_counts_the_published_digits(sigma, mean, tmp_path):
     """One element works a cycle for each digit that is not zero, and one for an operand of zero."""
     need("icarus")

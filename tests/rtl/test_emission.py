@@ -143,7 +143,7 @@ def test_the_datacentre_npu_is_emitted_whole():
     assert sum(made.files[f].count("\n") for f in made.sidecar["verilog"]) < 100_000
 
 
-@pytest.mark.parametrize("number", [-5, -3])
+@pytest.mark.parametrize("number", in_turn([-5, -3], 2, seconds=6))
 def test_lines_are_shifted_by_modules_written_in_verilog(number):
     made = bundle(*SMALL[number])
     found = set()
@@ -289,6 +289,7 @@ def test_a_tile_of_few_banks_is_written_without_a_bench(tmp_path, capsys):
     assert line.endswith("tile.scratchpad.banks is 4, and programs of benches use 8; --set tile.scratchpad.banks=8")
 
 
+@pytest.mark.slow(seconds=8)
 def test_several_tiles_are_refused_with_what_would_be_written(tmp_path, capsys):
     assert main(["rtl", "npu-edge-int8", "-o", str(tmp_path / "out"), "--set", "tile_count=4"]) == 2
     told = capsys.readouterr().err

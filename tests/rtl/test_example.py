@@ -137,7 +137,7 @@ def test_tiles_without_room_for_a_product_say_so():
     assert "no room" in why_none(chip.tile.model_copy(update={"scratchpad": narrow}))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=8)
 @pytest.mark.parametrize("name", CHIPS)
 def test_the_c_program_writes_the_same_bytes_as_the_generator(name, made):
     chip, folder, commands = made(name)

@@ -62,7 +62,9 @@ def forked(work):
     return child
 
 
-@pytest.mark.parametrize("at_once", [True, False], ids=["exchange", "two renames"])
+@pytest.mark.parametrize(
+    "at_once", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["exchange", "two renames"]
+)
 def test_a_kill_at_any_time_leaves_a_whole_folder(tmp_path, seed, monkeypatch, at_once):
     if not at_once:
         monkeypatch.setattr(module.ctypes, "CDLL", lambda *_, **__: None)

@@ -195,7 +195,7 @@ def peripheral(text):
     return seen, made
 
 
-@pytest.mark.parametrize("reset", ["sync", "async_low"])
+@pytest.mark.parametrize("reset", ["sync", pytest.param("async_low", marks=pytest.mark.slow(seconds=7))])
 def test_the_peripheral_joins_every_port_of_the_top_but_the_trace(reset):
     made = tools(reset)
     seen, module = peripheral(made.files[f"litex/{TOP}_litex.py"])

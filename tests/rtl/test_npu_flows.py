@@ -28,6 +28,7 @@ from siliconloom.verification.programs import random_program
 from siliconloom.verification.random_tiles import random_npu
 from siliconloom.verification.vectors import bench_vectors
 from tests.arch.test_isa import instructions
+from tests.in_turn import in_turn
 from tests.rtl.npu import SMALL, npu, small_chip
 
 TOP = "npu_edge_int8"
@@ -107,7 +108,7 @@ def test_the_bench_of_the_library_npu_passes_and_its_commands_are_in_the_readme(
     assert done.stdout.startswith("PASS")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=38)
 @pytest.mark.rtl
 @pytest.mark.parametrize(("stall", "order"), [(100, 0), (50, 1), (50, 2)])
 def test_a_memory_that_hesitates_changes_cycles_alone(stall, order, tmp_path):
@@ -144,7 +145,7 @@ def test_a_changed_vector_fails(file, pattern, text, words, folder):
     assert words in out
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=14)
 @pytest.mark.rtl
 @pytest.mark.parametrize(
     ("module", "output", "fault", "words"),
@@ -210,12 +211,7 @@ def test_the_bench_uses_every_opcode_function_and_flag():
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "npu-edge-int8",
-        "gemmini-16",
-        "npu-edge",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("npu-balanced", "npu-datacenter", "tpu-v4")),
-    ],
+    in_turn(["npu-edge-int8", "gemmini-16", "npu-edge", "npu-balanced", "npu-datacenter", "tpu-v4"], 6, seconds=6),
 )
 def test_every_library_tile_has_programs_for_its_bench(name):
     """Wide arrays and buses too: random operands and results keep to their halves of memory."""

@@ -193,7 +193,7 @@ def test_a_plugged_unit_is_assembled_listed_timed_and_computed(examples):
 
 
 @pytest.mark.rtl
-@pytest.mark.slow
+@pytest.mark.slow(seconds=20)
 @pytest.mark.parametrize("tile", [0, 1])
 def test_a_unit_that_only_a_test_knows_runs_in_every_model(tile, seed, tmp_path):
     if simulator_path("icarus") is None:

@@ -34,7 +34,6 @@ from siliconloom.verification.programs import random_program
 from siliconloom.verification.races import races
 from siliconloom.verification.random_tiles import random_npu
 from siliconloom.verification.vectors import predict
-from tests.in_turn import in_turn
 from tests.rtl.npu import SMALL, quick_chip
 
 TILES, CHOICE, PROGRAMS = 8, 20, 10
@@ -263,7 +262,8 @@ def transfers_over_pages():
     return ProgramCase(program, np.arange(1 << 17, dtype=np.uint8), PROGRAM_BASE)
 
 
-@pytest.mark.parametrize("posts", in_turn([0, 1], 2, seconds=20))
+@pytest.mark.slow(seconds=12)
+@pytest.mark.parametrize("posts", [0, 1])
 def test_a_program_that_reads_a_line_while_it_is_written_fails_its_bench(posts, tmp_path):
     """Copies of a line that a load writes again and again: they wait for it, or the two race."""
     needs("icarus")

@@ -139,7 +139,7 @@ def test_the_library_s_tiles_in_small_agree(name, operands):
         assert parity.passed, "\n".join([parity.name, *parity.errors])
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=19)
 @pytest.mark.parametrize(
     ("module", "old", "new", "changes"),
     [

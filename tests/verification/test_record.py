@@ -69,10 +69,11 @@ def without_blocks(patch):
     patch.setattr(link, "run_tile_cases", lambda *_, **__: [])
 
 
-@pytest.mark.slow
 @icarus
 @pytest.mark.rtl
-@pytest.mark.parametrize("kind", MACHINES)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow(seconds=180 if kind == "npu" else 6)) for kind in MACHINES]
+)
 def test_every_machine_is_verified_in_one_record(kind, verified, capsys):
     written, _ = verified(kind, capsys)
     record = read_verified(written)

@@ -9,7 +9,11 @@ import typer
 
 from siliconloom.commands.options import Chip, Json, Set
 
-EXAMPLES = ("loom synth systolic-ws-8 --seeds 0", "loom synth npu-edge-int8 --module array")
+EXAMPLES = (
+    "loom synth systolic-ws-8 --seeds 0",
+    "loom synth npu-edge-int8 --module array",
+    "loom synth systolic-ws-8 --liberty cells.lib --power",
+)
 """Shown below the command's help."""
 
 
@@ -32,6 +36,9 @@ def command(
     module: Annotated[
         str | None, typer.Option("--module", metavar="MODULE", help="One module of the design alone, such as array.")
     ] = None,
+    power: Annotated[
+        bool, typer.Option("--power", help="Of a bare array: run its netlist, and what a product takes in those cells.")
+    ] = False,
     json_file: Json = None,
 ) -> None:
     """Synthesize a chip's RTL: cells, and clock on an FPGA.
@@ -45,14 +52,18 @@ def command(
     from siliconloom.render.output import check_outputs, write_json
     from siliconloom.render.synthesis import synthesis_tables
     from siliconloom.render.tables import Terminal, console
+    from siliconloom.verification.power import check_power, power_of
 
     chosen = check_request(target, liberty, part)
     check_outputs({"--json": json_file}, (chip, liberty))
     described = load_chip(chip, parse_assignments(sets or []))
+    if power:
+        check_power(described, liberty, module)
     watcher = Terminal(json_file != "-")
     result = run_synthesis(
         described, target=chosen, liberty=liberty, seeds=seeds, module=module, part=part, watcher=watcher
     )
+    result["power"] = power_of(described, liberty, watcher) if power and liberty is not None else None
     if json_file != "-":
         synthesis_tables(result, console())
     if json_file is not None:

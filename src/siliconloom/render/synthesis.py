@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from siliconloom.arch.quantity import format_si
 from siliconloom.render.tables import bold, table
 
 
@@ -48,6 +49,8 @@ def synthesis_tables(result: dict[str, Any], out: Console) -> None:
                     f"{run['critical_path']['delay_ns']:.1f} ns: {_short(run['critical_path']['through'])}",
                 )
             )
+    if result["power"] is not None:
+        lines += _power_lines(result["power"])
     for label, text in lines:
         out.print(f"  {label:12s} {text}", soft_wrap=True)
     for note in result["notes"]:
@@ -64,12 +67,46 @@ def synthesis_tables(result: dict[str, Any], out: Console) -> None:
     if result["modules"]:
         out.print(_modules_table(result))
         out.print()
+    if result["power"] is not None:
+        out.print(_power_table(result["power"]))
+        out.print()
     if result["bounds"]:
         floors = [
             (b["name"], f"{b['floor']:,}", f"{b['found']:,}", "yes" if b["holds"] else "NO") for b in result["bounds"]
         ]
         columns = [("what the design needs", "left"), ("at least", "right"), ("found", "right"), ("holds", "left")]
         out.print(table("bounds", columns, floors))
+
+
+def _power_lines(power: dict[str, Any]) -> list[tuple[str, str]]:
+    """A product's energy in a line, beside that of the table which ``loom sim`` counts with."""
+    first, known = power["runs"][0], power["table"]
+    found, own = first["joules_per_mac"]["total"], known["joules_per_mac"]
+    return [
+        ("energy", f"{found * 1e12:.3g} pJ a product of {power['operands']}, {first['values']} operands"),
+        ("", f"{power['library']}, {power['volts']:g} V; {power['assumed']}"),
+        ("", f"loom sim counts {own * 1e12:.3g} pJ ({known['technology']}) and a third of it for the clock"),
+        (
+            "power",
+            f"{format_si(power['watts'], 'W')} at {format_si(power['clock_hz'], 'Hz')}, "
+            f"{format_si(power['leakage_w'], 'W')} of it leaks",
+        ),
+    ]
+
+
+def _power_table(power: dict[str, Any]) -> Table:
+    """What a product takes, by what takes it."""
+    kinds = ("clock", "registers", "logic", "total")
+    rows = [
+        (
+            f"{run['values']}, {'with' if run['glitches'] else 'no'} glitches",
+            *(f"{run['joules_per_mac'][kind] * 1e12:.3f}" for kind in kinds),
+            f"{run['changes_per_mac']:.1f}",
+        )
+        for run in power["runs"]
+    ]
+    columns = [("pJ a product", "left"), *((kind, "right") for kind in kinds), ("changes", "right")]
+    return table(f"{power['macs']:,} products in {power['cycles']:,} cycles of the netlist", columns, rows)
 
 
 def _resources_table(part: dict[str, Any]) -> Table:

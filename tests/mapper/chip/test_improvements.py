@@ -266,7 +266,7 @@ KNOWN = {("dma doubled", "npu-balanced", "gpt2 {'phase': 'decode', 'context': 51
 """What was not looked into."""
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=18)
 @pytest.mark.parametrize("number", [1, 3])
 def test_one_tile_more_makes_no_chip_slower(number):
     """Ten tiles were 6 % slower than nine, seven 17 % slower than six: only halves were shares of a number of tiles."""

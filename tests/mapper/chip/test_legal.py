@@ -101,7 +101,7 @@ def mapped_if_it_fits(chip, graph):
         reject()
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(chip=tiles(), model=st.sampled_from(MODELS), decode=st.booleans(), length=st.integers(1, 300))
 def test_every_program_of_every_tile_is_taken_by_the_assembler(chip, model, decode, length):
     geometry_of(chip)

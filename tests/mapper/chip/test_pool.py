@@ -6,6 +6,7 @@ import pytest
 
 from siliconloom.arch import LoomError
 from siliconloom.mapper.chip.pool import Outlook
+from tests.in_turn import in_turn
 from tests.mapper.chip import improvements
 
 
@@ -20,7 +21,7 @@ def next_one(pool, limit):
     return min(near)[2] if near else None
 
 
-@pytest.mark.parametrize("case", range(2))
+@pytest.mark.parametrize("case", in_turn(range(2), 2, seconds=10))
 def test_the_most_promising_candidate_is_simulated_next(monkeypatch, seed, case):
     """Arrays of all candidates say the same as the rule, candidate by candidate."""
     asked, ask = [], Outlook.next
