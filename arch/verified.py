@@ -40,6 +40,7 @@ class AskedOfRtl(VerifiedPart):
     cases: int | None = Field(description="random cases of each sort of work; none of an npu tile")
     programs: int | None = Field(description="random programs of an npu tile; none of others, and of a workload")
     workload: str | None = Field(default=None, description="whose program was run, where one was given")
+    liberty: str | None = Field(default=None, description="library in whose cells the design ran, as a netlist")
     tools: dict[str, str] = Field(description="versions of the simulator and of what wrote and drove the Verilog")
 
 

@@ -136,10 +136,8 @@ class Netlist:
         )
 
     def _slews(self, pins: Mapping[str, Mapping[str, NDArray[np.int64]]], load: Numbers, count: int) -> Numbers:
-        """The slew of every net: of inputs and the clock the least that the library's tables have."""
-        tables = [t for cell in self.library.cells.values() for out in cell.outputs.values() for t in out.slew]
-        least = min((float(table.slews[0]) for table in tables), default=0.0)
-        slews = np.full(count, least)
+        """The slew of every net; inputs and the clock are steps."""
+        slews = np.zeros(count)
         for _ in range(SWEEPS):
             found = slews.copy()
             for kind, columns in pins.items():
@@ -187,14 +185,15 @@ def changes_of(path: Path, names: Mapping[str, list[Any]], clock: str, cycles: i
         Changes count until this net has risen so often.
     """
     nets, values, found = dict[str, list[Any]](), dict[str, str](), defaultdict[Any, int](int)
-    clocked, rises = names[clock], 0
+    (clocked,), rises, told = names[clock], 0, set[Any]()  # a net may have several names
     with path.open(encoding="ascii", errors="replace") as file:
         for line in file:
             if line.startswith("$var"):
                 _, _, width, short, name, *_ = line.split()
                 bits = names.get(name.removeprefix("\\"))
                 if bits is not None and len(bits) == int(width):
-                    nets[short] = bits
+                    nets[short] = [bit if bit not in told else None for bit in bits]
+                    told.update(bits)
             elif line.startswith("$enddefinitions"):
                 break
         for line in file:
@@ -214,15 +213,15 @@ def changes_of(path: Path, names: Mapping[str, list[Any]], clock: str, cycles: i
             before, values[short] = values.get(short), value
             if before is None:
                 continue
-            if own is clocked and value == "1" and before == "0":
+            if own == [clocked] and value == "1" and before == "0":
                 if rises == cycles:
                     break
                 rises += 1
             if len(own) == 1:
                 found[own[0]] += before != "x" and before != value
             else:
-                width = len(own)
-                for bit, one, other in zip(reversed(own), _filled(before, width), _filled(value, width), strict=True):
+                digits = (_filled(each, len(own)) for each in (before, value))
+                for bit, one, other in zip(reversed(own), *digits, strict=True):
                     found[bit] += one != other and one in "01" and other in "01"
     return {bit: number for bit, number in found.items() if isinstance(bit, int)}
 

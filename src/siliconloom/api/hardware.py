@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from siliconloom.arch import Chip, Document, LoomError, NotSupported, System, load_chip, machine_kind
 from siliconloom.arch.chip_ring import load_ring
@@ -40,6 +41,7 @@ def verified(
     cases: int | None = None,
     programs: int | None = None,
     mapping: str | Document | None = None,
+    liberty: Path | None = None,
     watcher: Watcher = NOBODY,
 ) -> Verified:
     """Record of the RTL of ``chip`` against its models, on random work or on a workload's program.
@@ -48,6 +50,8 @@ def verified(
     ----------
     cases, programs
         How much random work; `COUNT` of each unless given, and nothing where a ``workload`` runs.
+    liberty
+        A library: the design runs as a netlist of its cells.
 
     Raises
     ------
@@ -55,9 +59,14 @@ def verified(
         For options that contradict each other, and descriptions without RTL.
     """
     from siliconloom.evaluate.mapping import load_plan
+    from siliconloom.evaluate.synth import check_request
+    from siliconloom.rtl.synthesis.yosys import require_yosys
     from siliconloom.verification.machine import verify
 
     check_simulator(simulator)
+    if liberty is not None:
+        check_request(None, liberty)
+        require_yosys()
     for option, least, value in (("--seed", 0, seed), ("--cases", 1, cases), ("--programs", 1, programs)):
         if value is not None and value < least:
             raise LoomError(f"{option}: a whole number from {least} on (got {value})")
@@ -83,6 +92,7 @@ def verified(
         cases=COUNT if cases is None else cases,
         programs=COUNT if programs is None else programs,
         workload=mapped,
+        liberty=liberty,
         watcher=watcher,
     )
 

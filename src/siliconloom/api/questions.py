@@ -244,6 +244,7 @@ def verify(
     cases: int | None = None,
     programs: int | None = None,
     mapping: Mapped | None = None,
+    liberty: str | PathLike[str] | None = None,
     progress: bool = False,
 ) -> Result:
     """Build the RTL of a chip and run random work, or a workload's program, on it and on its models: ``loom verify``.
@@ -266,6 +267,8 @@ def verify(
         How much random work; 8 of each unless given.
     mapping
         Of the workload.
+    liberty
+        A cell library: the design runs as a netlist of its cells.
     progress
         Show a bar on standard error for what takes longer than two seconds.
 
@@ -296,6 +299,7 @@ def verify(
         cases=cases,
         programs=programs,
         mapping=mapping_document(mapping),
+        liberty=None if liberty is None else Path(liberty),
         watcher=_watcher(progress),
     )
     return Result(record.as_dict(), record)

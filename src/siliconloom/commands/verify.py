@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -37,6 +38,9 @@ def command(
     mapping: Annotated[
         str | None, typer.Option("--mapping", metavar="FILE", help="Of the workload, as loom map -o writes it.")
     ] = None,
+    liberty: Annotated[
+        Path | None, typer.Option("--liberty", metavar="FILE", help="Run the netlist of this library's cells.")
+    ] = None,
     json_file: Json = None,
 ) -> None:
     """Run the RTL of a chip beside its models, and compare.
@@ -51,7 +55,7 @@ def command(
     from siliconloom.render.verification import verification_table
 
     check_simulator(simulator)
-    check_outputs({"--json": json_file}, tuple(name for name in (chip, workload, mapping) if name))
+    check_outputs({"--json": json_file}, tuple(name for name in (chip, workload, mapping, liberty) if name))
     record = verified(
         chip,
         workload,
@@ -61,6 +65,7 @@ def command(
         cases=cases,
         programs=programs,
         mapping=mapping,
+        liberty=liberty,
         watcher=Terminal(json_file != "-"),
     )
     if json_file != "-":

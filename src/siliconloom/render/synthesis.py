@@ -50,7 +50,7 @@ def synthesis_tables(result: dict[str, Any], out: Console) -> None:
                 )
             )
     if result["power"] is not None:
-        lines += _power_lines(result["power"])
+        lines += _power_lines(result["power"], result["fmax"])
     for label, text in lines:
         out.print(f"  {label:12s} {text}", soft_wrap=True)
     for note in result["notes"]:
@@ -78,9 +78,10 @@ def synthesis_tables(result: dict[str, Any], out: Console) -> None:
         out.print(table("bounds", columns, floors))
 
 
-def _power_lines(power: dict[str, Any]) -> list[tuple[str, str]]:
+def _power_lines(power: dict[str, Any], fmax: dict[str, float] | None) -> list[tuple[str, str]]:
     """A product's energy in a line, beside that of the table which ``loom sim`` counts with."""
     first, known = power["runs"][0], power["table"]
+    above = "; a clock above Fmax" if fmax is not None and power["clock_hz"] > 1e6 * fmax["max"] else ""
     found, own = first["joules_per_mac"]["total"], known["joules_per_mac"]
     return [
         ("energy", f"{found * 1e12:.3g} pJ a product of {power['operands']}, {first['values']} operands"),
@@ -89,14 +90,15 @@ def _power_lines(power: dict[str, Any]) -> list[tuple[str, str]]:
         (
             "power",
             f"{format_si(power['watts'], 'W')} at {format_si(power['clock_hz'], 'Hz')}, "
-            f"{format_si(power['leakage_w'], 'W')} of it leaks",
+            f"{format_si(power['leakage_w'], 'W')} of it leaks{above}",
         ),
     ]
 
 
 def _power_table(power: dict[str, Any]) -> Table:
     """What a product takes, by what takes it."""
-    kinds = ("clock", "registers", "logic", "total")
+    kinds, cycles = ("clock", "registers", "logic", "total"), [run["cycles"] for run in power["runs"]]
+    long = f"{min(cycles):,}" + (f" to {max(cycles):,}" if max(cycles) > min(cycles) else "")
     rows = [
         (
             f"{run['values']}, {'with' if run['glitches'] else 'no'} glitches",
@@ -106,7 +108,7 @@ def _power_table(power: dict[str, Any]) -> Table:
         for run in power["runs"]
     ]
     columns = [("pJ a product", "left"), *((kind, "right") for kind in kinds), ("changes", "right")]
-    return table(f"{power['macs']:,} products in {power['cycles']:,} cycles of the netlist", columns, rows)
+    return table(f"{power['macs']:,} products in {long} cycles of the netlist", columns, rows)
 
 
 def _resources_table(part: dict[str, Any]) -> Table:

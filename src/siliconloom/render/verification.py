@@ -78,7 +78,8 @@ def verification_table(record: Verified, out: Console) -> None:
     parts = [*shape, asked.simulator, f"seed {asked.seed}", f"{record.time.total_s:.1f} s"]
     out.print(f"{bold(asked.machine)}: {', '.join(parts)}")
     print_changes(asked.overrides, out)
-    out.print(f"  verified: {record.verified}", soft_wrap=True)
+    cells = f", as a netlist of the cells of {asked.liberty}" if asked.liberty else ""
+    out.print(f"  verified: {record.verified}{cells}", soft_wrap=True)
     if record.behavioural:
         out.print(f"  behavioural: {record.behavioural}", soft_wrap=True)
     if isinstance(record, VerifiedLink):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -19,6 +20,7 @@ from siliconloom.rtl.bench.runner import Spent, run_cases
 from siliconloom.rtl.emit import build_rtl
 from siliconloom.sim.chip.engine import duration
 from siliconloom.sim.timing.systolic import gemm_folds, operand_folds, stall_free_schedule
+from siliconloom.verification.netlist import in_cells
 from siliconloom.verification.parity import Findings, Parity, ParityStream, verilog
 
 BEATS = 1500
@@ -59,13 +61,22 @@ def _seen(fold: FoldTime) -> Seen:
     return Seen(cycle=fold.first_output, end=fold.last_output)
 
 
-def verify_array(chip: Chip, array: SystolicArray, *, seed: int, simulator: str, cases: int, spent: Spent) -> Findings:
-    """Sequences of products on the RTL of ``chip``, which has this ``array``.
+def verify_array(
+    chip: Chip,
+    array: SystolicArray,
+    *,
+    seed: int,
+    simulator: str,
+    cases: int,
+    spent: Spent,
+    liberty: Path | None = None,
+) -> Findings:
+    """Sequences of products on the RTL of ``chip``, which has this ``array``; in cells, if there is a library of them.
 
     Half of them run back to back without stalls, compared cycle for cycle; the others stall every stream at random and
     are compared by value.
     """
-    bundle, made = build_rtl(chip), random_cases(array, seed, cases)
+    bundle, made = in_cells(build_rtl(chip), liberty, spent), random_cases(array, seed, cases)
     spent.predicted = sum(case.schedule[-1].last_output + 1 for case in made)
     with verilog(bundle) as (sources, folder):
         results = run_cases(
@@ -97,7 +108,9 @@ def products_of(program: Program) -> list[Instruction]:
     return found
 
 
-def verify_list(mapped: MappedWorkload, *, seed: int, simulator: str, spent: Spent) -> Findings:
+def verify_list(
+    mapped: MappedWorkload, *, seed: int, simulator: str, spent: Spent, liberty: Path | None = None
+) -> Findings:
     """Run the products of a workload on a bare array, with random operands, as ``loom sim`` times them: back to back.
 
     Raises
@@ -125,7 +138,7 @@ def verify_list(mapped: MappedWorkload, *, seed: int, simulator: str, spent: Spe
         raise NotSupported(
             f"RTL of {graph.name} on {chip.name}: {cycles:,} cycles; the bench of a bare array carries {MOST_CYCLES:,}"
         )
-    bundle, spent.predicted = build_rtl(chip), cycles
+    bundle, spent.predicted = in_cells(build_rtl(chip), liberty, spent), cycles
     with verilog(bundle) as (sources, folder):
         (result,) = run_cases(
             array, sources, bundle.top, bundle.ports, [case], simulator=simulator, folder=folder, spent=spent

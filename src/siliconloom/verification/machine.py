@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from siliconloom import __version__
 from siliconloom.arch import Chip, System
 from siliconloom.arch.chip_ring import ring_parts
+from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.pim import PimTile
 from siliconloom.arch.progress import NOBODY, Watcher
 from siliconloom.arch.result import digest_of
@@ -17,6 +19,7 @@ from siliconloom.arch.verified import Verified, totals_of
 from siliconloom.mapper.chip.program import MappedWorkload
 from siliconloom.rtl.bench.runner import Spent, require_simulator, tool_versions
 from siliconloom.rtl.npu.geometry import has_npu_rtl
+from siliconloom.rtl.synthesis.yosys import yosys_version
 from siliconloom.sim.dram.memory import effective
 from siliconloom.verification.array import verify_array, verify_list
 from siliconloom.verification.link import verify_ring
@@ -34,6 +37,7 @@ def verify(
     cases: int = 8,
     programs: int = 8,
     workload: MappedWorkload | None = None,
+    liberty: Path | None = None,
     watcher: Watcher = NOBODY,
 ) -> Verified:
     """Build the RTL of ``described``, run random work or a workload on it, and compare values and cycles.
@@ -54,6 +58,8 @@ def verify(
     workload
         Mapped to the chip: its program runs in place of random ones (`siliconloom.verification.workload`), or its
         products do on a bare array.
+    liberty
+        A library: what runs is the netlist of its cells that Yosys makes of the Verilog, without delays.
     watcher
         Is told what is under way.
 
@@ -61,6 +67,8 @@ def verify(
     ------
     LoomError
         When the simulator is missing or the description has no RTL.
+    NotSupported
+        For the netlist of a pim tile, or of a ring.
     CheckFailed
         When a bench printed an error of its own.
     """
@@ -69,6 +77,10 @@ def verify(
     options: dict[str, Any] = {"seed": seed, "simulator": simulator, "spent": spent}
     counts: dict[str, int | None] = {"cases": cases, "programs": None}
     machines: list[Chip | System] = [described]
+    if liberty is not None:
+        if isinstance(described, System) or isinstance(described.tile, PimTile):
+            raise NotSupported(f"--liberty for {described.name}: netlists of arrays and npu tiles are run")
+        options["liberty"] = liberty
     if workload is not None:
         refuse(described, workload)
     with watcher.stage(f"building and running {described.name} with {simulator} ...") as spent.tell:
@@ -97,7 +109,8 @@ def verify(
                 "overrides": dict(overrides),
                 "seed": seed,
                 "simulator": simulator,
-                "tools": tool_versions(simulator),
+                "liberty": None if liberty is None else liberty.name,
+                "tools": tool_versions(simulator) | ({} if liberty is None else {"yosys": yosys_version()}),
                 "workload": None if workload is None else workload.graph.name,
                 **counts,
             },

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -33,6 +34,7 @@ from siliconloom.verification.chain import BANKS, why_no_programs
 from siliconloom.verification.channel_programs import channel_program
 from siliconloom.verification.directed import directed_programs
 from siliconloom.verification.layers import LAYERS, channel_runs, layer_runs
+from siliconloom.verification.netlist import in_cells
 from siliconloom.verification.parity import Findings, Parity, ParityStream, span, verilog
 from siliconloom.verification.programs import random_program
 from siliconloom.verification.races import races
@@ -200,6 +202,7 @@ def check_programs(
     stall: Sequence[int] = (),
     options: Sequence[Mapping[str, Any]] = (),
     spent: Spent | None = None,
+    liberty: Path | None = None,
 ) -> list[ProgramParity]:
     """Build the tile of ``chip`` and run named programs on it.
 
@@ -217,6 +220,8 @@ def check_programs(
         For each program, what else its `ProgramCase` has, as `surrounded` gives it.
     spent
         The time that building and running took is added to it.
+    liberty
+        The tile is a netlist of this library's cells (`verification.netlist`).
 
     Raises
     ------
@@ -225,8 +230,8 @@ def check_programs(
     TooLarge
         When its model needs more memory than this machine has.
     """
-    bundle = bundle_of(chip)
     _refuse_large(chip)
+    bundle = in_cells(bundle_of(chip), liberty, spent)
     cases = [ProgramCase(made.program, made.memory, made.base, channel=made.channel) for _, made in programs]
     for number, each in enumerate(stall):
         cases[number] = replace(cases[number], stall=each)
@@ -283,7 +288,14 @@ def surrounded(made: LoadedProgram, number: int, *, seed: int = 0) -> tuple[Load
 
 
 def verify_programs(
-    chip: Chip, *, seed: int, simulator: str, programs: int, spent: Spent, layers: bool = True
+    chip: Chip,
+    *,
+    seed: int,
+    simulator: str,
+    programs: int,
+    spent: Spent,
+    layers: bool = True,
+    liberty: Path | None = None,
 ) -> Findings:
     """Random programs on the tile of ``chip``, each in other surroundings (`surrounded`).
 
@@ -309,5 +321,5 @@ def verify_programs(
             made += [channel_runs(chip, spec, seed=seed) for spec in LAYERS]
         except LoomError as error:
             notes.append(f"no attention in the channel: {error}")
-    found = check_programs(chip, made, simulator=simulator, options=options, spent=spent)
+    found = check_programs(chip, made, simulator=simulator, options=options, spent=spent, liberty=liberty)
     return Findings(VerifiedNpu, "the whole tile, by programs", [parity.case() for parity in found], notes=notes)

@@ -65,7 +65,7 @@ def power_of(chip: Chip, liberty: Path, watcher: Watcher = NOBODY) -> dict[str, 
     """
     array, library = check_power(chip, liberty), read_library(liberty)
     dtype, runs = operand_type(array), list[dict[str, Any]]()
-    with watcher.stage(f"generating {chip.name} ...") as say, working_folder("power") as folder:
+    with watcher.stage(f"generating {chip.name} ...") as say, working_folder("synth") as folder:
         bundle = build_rtl(chip)
         say(f"Yosys: {bundle.top} in the cells of {library.name} ...")
         made = gate_level(bundle, liberty, folder, flatten=True)
@@ -76,17 +76,15 @@ def power_of(chip: Chip, liberty: Path, watcher: Watcher = NOBODY) -> dict[str, 
             own = recording(with_delays(made, library) if delays else made)
             found = _run(array, own, netlist, case, folder / f"{values}_{delays}")
             runs.append(_entry(found, case, values, delays))
-    cycles, macs = case.schedule[-1].last_output + 1, case.gemms[0].m * case.gemms[0].n * case.gemms[0].k
-    worst = runs[0]["joules_per_mac"]["total"] * macs
+    first = runs[0]
     return {
         "library": library.name,
         "volts": library.volts,
         "operands": dtype.value,
-        "macs": macs,
-        "cycles": cycles,
+        "macs": macs_of(case),
         "runs": runs,
         "leakage_w": found.leakage,
-        "watts": worst / cycles * chip.clock + found.leakage,
+        "watts": first["joules_per_mac"]["total"] * macs_of(case) / first["cycles"] * chip.clock + found.leakage,
         "clock_hz": chip.clock,
         "table": {"technology": chip.technology, "joules_per_mac": TECHNOLOGIES[chip.technology].mac(dtype)},
         "tools": tool_versions("icarus"),
@@ -121,15 +119,20 @@ def _run(array: SystolicArray, made: Bundle, netlist: Netlist, case: FoldCase, f
 
 
 def _entry(found: NetlistEnergy, case: FoldCase, values: str, delays: bool) -> dict[str, Any]:
-    (gemm,) = case.gemms
-    macs = gemm.m * gemm.n * gemm.k
+    macs = macs_of(case)
     joules = {"clock": found.clock, "registers": found.registers, "logic": found.logic, "total": found.dynamic}
     return {
         "values": values,
         "glitches": delays,
+        "cycles": case.schedule[-1].last_output + 1,
         "joules_per_mac": {name: float(value) / macs for name, value in joules.items()},
         "changes_per_mac": found.changes / macs,
     }
 
 
-__all__ = ["check_power", "power_of"]
+def macs_of(case: FoldCase) -> int:
+    """Products of a case's operands."""
+    return sum(gemm.m * gemm.n * gemm.k for gemm in case.gemms)
+
+
+__all__ = ["check_power", "macs_of", "power_of"]

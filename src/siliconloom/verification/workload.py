@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from siliconloom.arch import Chip, System
 from siliconloom.arch.assembler import violations
 from siliconloom.arch.errors import NotSupported
@@ -47,7 +49,9 @@ def refuse(described: Chip | System, mapped: MappedWorkload) -> None:
         raise NotSupported(f"RTL of {mapped.graph.name} on {chip.name}: operator {first}{more}: {reason}")
 
 
-def verify_workload(mapped: MappedWorkload, *, seed: int, simulator: str, spent: Spent) -> Findings:
+def verify_workload(
+    mapped: MappedWorkload, *, seed: int, simulator: str, spent: Spent, liberty: Path | None = None
+) -> Findings:
     """Run a mapped workload's program on RTL, simulator and golden model, from a memory of made-up values.
 
     Raises
@@ -61,7 +65,9 @@ def verify_workload(mapped: MappedWorkload, *, seed: int, simulator: str, spent:
     made = filled(mapped, seed)
     limit = SLACK * duration(mapped.program, chip)
     name = f"{graph.name}, {graph.phase.value}"
-    found = check_programs(chip, [(name, made)], simulator=simulator, options=[{"limit": limit}], spent=spent)
+    found = check_programs(
+        chip, [(name, made)], simulator=simulator, options=[{"limit": limit}], spent=spent, liberty=liberty
+    )
     return Findings(VerifiedNpu, "the program of loom sim, every instruction", [each.case() for each in found])
 
 
