@@ -18,6 +18,7 @@ from siliconloom.arch.datatype import (
     scale_bits,
 )
 from siliconloom.arch.document import Description, rule_at
+from siliconloom.arch.quantity import Energy
 
 Pattern = Literal["2of4", "block"]
 Dataflow = Literal["weight_stationary", "output_stationary", "input_stationary"]
@@ -92,6 +93,13 @@ class WeightFormats(Description):
     def has_minima(self) -> bool:
         """Whether groups of any format have minima."""
         return self.minima and bool(self.codes)
+
+
+class ArrayEnergy(Description):
+    """What an array's elements take, in place of the technology's table: as ``loom synth --power`` measures it."""
+
+    product: Energy = Field(description="of a product and its sum, with the registers that they go through")
+    clock: Energy = Field(default=0.0, description="of an element's registers in every cycle, at work or not")
 
 
 class SparseWeights(Description):
@@ -179,6 +187,9 @@ class SystolicArray(Description):
         le=64,
         description="products that an element sums per cycle (output stationary): a cube has several, a tree of "
         "multipliers has one row, a column of elements one column",
+    )
+    energy: ArrayEnergy | None = Field(
+        default=None, description="of products, in the format of the elements; the technology table's when absent"
     )
     operand_sigma: float | None = Field(
         default=None,

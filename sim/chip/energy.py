@@ -38,10 +38,12 @@ EXCLUDED_BY_BOARDS = ("host",)
 def excluded(chip: Chip) -> list[str]:
     """What no component of a chip counts: that of a channel beside its tile for which there are no figures, too."""
     tile = chip.tile
+    own = not isinstance(tile, PimTile) and tile.array.energy is not None
+    left = [each.removeprefix("registers, ") if own else each for each in EXCLUDED]
     if not isinstance(tile, NpuTile) or tile.pim is None:
-        return list(EXCLUDED)
+        return left
     commands = [] if tile.pim.dram.standard in BANK_ENERGY else ["commands of the banks"]
-    return [*EXCLUDED, "static power of the lanes", *commands]
+    return [*left, "static power of the lanes", *commands]
 
 
 def standing_power(chip: Chip) -> dict[str, float]:
@@ -58,14 +60,16 @@ def standing_power(chip: Chip) -> dict[str, float]:
     operand = max(tile.array.operands, key=mac_transistors)
     logic = logic_transistors(tile)
     transistors = logic.array
-    work = elements * technology.mac(operand)
+    own = tile.array.energy
+    work = 0.0 if own is not None else elements * technology.mac(operand)
     if isinstance(tile, NpuTile):
         wide = (tile.vector.format or operand).accumulator
         transistors += logic.vector
         transistors += (tile.scratchpad.capacity + tile.accumulator.capacity) * SRAM_BYTE_TRANSISTORS
         work += tile.vector.slot * technology.mac(wide)
     watts["static"] = chip.tile_count * transistors * technology.transistor
-    watts["clock"] = chip.tile_count * work * chip.clock * CLOCK_SHARE / (1 - CLOCK_SHARE)
+    clocked = work * CLOCK_SHARE / (1 - CLOCK_SHARE) + (0.0 if own is None else elements * own.clock)
+    watts["clock"] = chip.tile_count * clocked * chip.clock
     for memory in chip.memory.values():
         if memory.kind == "sram":
             watts["static"] += memory.total_capacity * SRAM_BYTE_TRANSISTORS * technology.transistor
@@ -90,7 +94,7 @@ def energy(chip: Chip, dtype: DataType, counters: Int, traffic: Int, commands: I
     joules = dict.fromkeys(COMPONENTS, 0.0)
     rounded = isinstance(tile, NpuTile) and tile.rounds and dtype is tile.circuit_format
     operand = tile.array.circuit_format if isinstance(tile, NpuTile) and rounded else None
-    joules["array"] = int(counters[Counter.MACS]) * technology.mac(operand or dtype)
+    joules["array"] = int(counters[Counter.MACS]) * product_energy(chip, operand or dtype)
     if isinstance(tile, PimTile) or not isinstance(tile, NpuTile):
         return joules
     wide = dtype.accumulator
@@ -103,6 +107,12 @@ def energy(chip: Chip, dtype: DataType, counters: Int, traffic: Int, commands: I
     if tile.pim is not None and commands is not None:
         joules["memory"] += channel_energy(tile.pim, technology, commands)
     return joules
+
+
+def product_energy(chip: Chip, dtype: DataType) -> float:
+    """Joules of a product and its sum in an element of a chip's array."""
+    own = None if isinstance(chip.tile, PimTile) else chip.tile.array.energy
+    return TECHNOLOGIES[chip.technology].mac(dtype) if own is None else own.product
 
 
 def channel_energy(pim: PimTile, technology: Technology, commands: Int) -> float:

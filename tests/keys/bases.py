@@ -322,6 +322,9 @@ BASES: dict[str, Callable[[Sets], Any]] = {
     "sparse": command(
         "sim npu-edge-int8 few.yaml --set tile.array.sparsity.patterns=2of4 --set workload.weight_sparsity=2of4"
     ),
+    "own energy": command(
+        "sim npu-edge-int8 few.yaml --set tile.array.energy.product=1pJ --set tile.array.energy.clock=1pJ"
+    ),
     "packed rtl": lambda sets: repr(geometry_of(load_chip("npu-edge", sets))),
     "npu rtl": lambda sets: repr(geometry_of(load_chip("npu-edge-int8", sets))),
     "pim rtl": lambda sets: repr(pim_geometry(load_chip("pim-hbm", sets))),

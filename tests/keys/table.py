@@ -51,6 +51,8 @@ ROWS = (
         "passes=9 row_cycles=99 passes=2&tile.sequencer.launch_cycles=99&tile.vector.costs.softmax.kernels=3",
     ),
     ("VectorUnit", "packed elements", "tile.vector.", "format=null"),
+    ("SystolicArray", "own energy", "tile.array.", "energy=null"),
+    ("ArrayEnergy", "own energy", "tile.array.energy.", "product=2pJ clock=3pJ clock=0J"),
     ("SystolicArray", "packed", "tile.array.", "weights!null"),
     ("SystolicArray", "kept", "tile.array.", "cache!bf16 cache!int8"),
     ("SystolicArray", "packed rtl", "tile.array.", "cache=[bf16]"),

@@ -86,7 +86,8 @@ def _power_lines(power: dict[str, Any], fmax: dict[str, float] | None) -> list[t
     return [
         ("energy", f"{found * 1e12:.3g} pJ a product of {power['operands']}, {first['values']} operands"),
         ("", f"{power['library']}, {power['volts']:g} V; {power['assumed']}"),
-        ("", f"loom sim counts {own * 1e12:.3g} pJ ({known['technology']}) and a third of it for the clock"),
+        ("", f"loom sim counts {own * 1e12:.3g} pJ ({known['technology']}) and a third for the clock; or these:"),
+        ("", " ".join(f"--set {key}={value * 1e12:.3g}pJ" for key, value in power["description"].items())),
         (
             "power",
             f"{format_si(power['watts'], 'W')} at {format_si(power['clock_hz'], 'Hz')}, "

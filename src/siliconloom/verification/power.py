@@ -77,12 +77,17 @@ def power_of(chip: Chip, liberty: Path, watcher: Watcher = NOBODY) -> dict[str, 
             found = _run(array, own, netlist, case, folder / f"{values}_{delays}")
             runs.append(_entry(found, case, values, delays))
     first = runs[0]
+    taken, elements = first["joules_per_mac"], array.products
     return {
         "library": library.name,
         "volts": library.volts,
         "operands": dtype.value,
         "macs": macs_of(case),
         "runs": runs,
+        "description": {
+            "tile.array.energy.product": taken["registers"] + taken["logic"],
+            "tile.array.energy.clock": taken["clock"] * macs_of(case) / (first["cycles"] * elements),
+        },
         "leakage_w": found.leakage,
         "watts": first["joules_per_mac"]["total"] * macs_of(case) / first["cycles"] * chip.clock + found.leakage,
         "clock_hz": chip.clock,
