@@ -216,7 +216,7 @@ CARRIED = [
             for dtype in ("int8", "bf16", "w8a8")
             for flow in (*enumerate(DATAFLOWS), (7, "weight_stationary"))
         ),
-        11,
+        22,
         seconds=1.2,
     ),
 )

@@ -20,6 +20,7 @@ from siliconloom.verification.float_directed import packed_programs
 from siliconloom.verification.npu import check_programs
 from siliconloom.verification.programs import random_program
 from siliconloom.verification.random_tiles import random_npu
+from tests.in_turn import in_turn
 from tests.rtl.test_float_tiles import needs
 
 pytestmark = pytest.mark.rtl
@@ -84,8 +85,10 @@ def test_every_element_of_an_mx_block_stands_for_the_number_that_numpy_says(dtyp
     assert found == wanted
 
 
-@pytest.mark.parametrize("minima", [True, False])
-@pytest.mark.parametrize("dtype", [DataType.BF16, DataType.FP16])
+@pytest.mark.parametrize(
+    ("dtype", "minima"),
+    in_turn([(dtype, each) for dtype in (DataType.BF16, DataType.FP16) for each in (True, False)], 4, seconds=2),
+)
 def test_every_code_stands_for_the_number_that_numpy_says(dtype, minima, seed):
     """All 256 codes by scales and minima of every kind: any pattern, subnormal ones, infinities, no numbers."""
     numbers = np.random.default_rng(seed)

@@ -89,7 +89,7 @@ def test_chunks_attend_to_as_many_pairs_as_the_whole_prompt(model, cuts, stated)
     assert all(not part.notes for part in parts)
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(
     chip=st.sampled_from(["npu-edge-int8", "npu-edge"]),
     model=st.sampled_from(["gpt2", "llama3-8b", "pythia-1b"]),

@@ -39,7 +39,7 @@ def cost_of(plan):
     return Stopwatch(plan.chip)(plan.program)
 
 
-@pytest.mark.parametrize("case", in_turn(range(9), 4))
+@pytest.mark.parametrize("case", in_turn(range(9), 9))
 def test_a_mapping_that_is_found_is_what_its_description_says_and_costs_no_more(case, seed):
     r = random.Random(f"{seed} {case}")
     chip, graph = made_chip(random_chip(r)), workload(random_workload(r))
@@ -137,7 +137,7 @@ def searching(chip="npu-datacenter", model="llama3-8b", sets=(("layers", "1"), (
     return made
 
 
-@pytest.mark.parametrize("move", ["_changed", "pair", "_squeezed", "_turned_ring"])
+@pytest.mark.parametrize("move", in_turn(["_changed", "pair", "_squeezed", "_turned_ring"], 4))
 def test_every_kind_of_change_gives_legal_mappings(move):
     made = searching()
     layout, chosen = made.mapping.choice
