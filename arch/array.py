@@ -99,7 +99,7 @@ class ArrayEnergy(Description):
     """What an array's elements take, in place of the technology's table: as ``loom synth --power`` measures it."""
 
     product: Energy = Field(description="of a product and its sum, with the registers that they go through")
-    clock: Energy = Field(default=0.0, description="of an element's registers in every cycle, at work or not")
+    clock: Energy = Field(description="of an element's registers in every cycle, at work or not")
 
 
 class SparseWeights(Description):

@@ -79,11 +79,13 @@ class Parsed(int):
 
 
 def _energy(text: object) -> float:
-    if isinstance(text, float) and not isinstance(text, bool):
+    if isinstance(text, float) and 0 <= text <= 1:
         return text
     value = parse(text, ENERGY, "0.8 pJ")
     if value < 0:
         raise PydanticCustomError("quantity", "must not be negative", {})
+    if value > 1:
+        raise PydanticCustomError("quantity", "is larger than any machine this tool describes", {})
     return float(value)
 
 

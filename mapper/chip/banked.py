@@ -221,16 +221,16 @@ def refuse_banked(chip: Chip, graph: Graph, what: str) -> None:
 
 
 def array_alone(chip: Chip, graph: Graph, what: str) -> tuple[str, ...]:
-    """That the array computes attention which a channel could compute, as something is not built for that.
+    """Why the array computes attention on a chip with a channel: something is not built for that, or it cannot.
 
     Raises
     ------
     NotSupported
         Where it is to be in the channel whatever that takes.
     """
-    banked = in_banks(chip, graph)[0]
+    banked, rests = in_banks(chip, graph)
     if not is_banked(banked):
-        return ()
+        return rests
     if chip.attention == "channel":
         refuse_banked(chip, banked, what)
     return (f"attention is computed by the array, and the channel (tile.pim) rests: not built for {what}",)

@@ -143,7 +143,7 @@ def map_workload(
         return mapped(graph, notes)
     there = mapped(banked, notes)
     if chip.attention == "channel":
-        return there
+        return replace(there, notes=(*there.notes, "attention is computed in the channel (tile.pim), as described"))
     return _faster(there, mapped(graph, notes), objective)
 
 

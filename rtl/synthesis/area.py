@@ -31,6 +31,11 @@ SHARE, DEPTH = 0.02, 3
 CELL = re.compile(r"^\s*cell\s*\(\s*\"?(\w+)\"?\s*\)", re.MULTILINE)
 INVERTS = re.compile(r"function\s*:\s*\"\s*\(?\s*(?:!\s*\(?\s*\w+\s*\)?|\w+\s*')\s*\)?\s*\"")
 TIMING = re.compile(r"\btiming\s*\(")
+UNFIT = {
+    "ABC output file": "no gates in it that logic can be mapped to",
+    "cannot be legalized": "no register in it that the design needs",
+}
+"""What a library lacks, by what Yosys says then."""
 LOAD = 20
 """What an output drives, in the liberty file's unit (fF, mostly): a few gates."""
 
@@ -205,7 +210,10 @@ def _in_liberty(liberty: Path | None, commands: Sequence[str], folder: Path) -> 
     try:
         run_yosys(commands, folder)
     except YosysError as error:
-        raise (error if liberty is None else LoomError(f"{liberty}: {error}")) from None
+        if liberty is None:
+            raise
+        why = next((words for text, words in UNFIT.items() if text in str(error)), str(error))
+        raise LoomError(f"{liberty}: {why}") from None
 
 
 def fpga_netlist(bundle: Bundle, folder: Path) -> dict[str, int]:

@@ -19,7 +19,7 @@ from siliconloom.arch.errors import LoomError
 
 Numbers = NDArray[np.float64]
 _TOKEN = re.compile(r'"([^"]*)"|([(){}:;,])|((?:[^\s(){}:;,"\\/]|/(?!\*))+)|(/\*.*?\*/|\\|\s+)', re.DOTALL)
-_NUMBER = re.compile(r"[-+]?\d+\.?\d*(?:[eE][-+]?\d+)?")
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _SCALES = {"f": 1e-15, "p": 1e-12, "n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0}
 
 
@@ -131,6 +131,16 @@ class CellLibrary(Struct, frozen=True):
     seconds: float
     cells: dict[str, Cell]
 
+    @property
+    def has_energies(self) -> bool:
+        """Whether any cell says what it takes inside."""
+        return any(out.energy for cell in self.cells.values() for out in cell.outputs.values())
+
+    @property
+    def has_delays(self) -> bool:
+        """Whether any cell says how long it takes."""
+        return any(out.delay > 0 for cell in self.cells.values() for out in cell.outputs.values())
+
 
 def read_library(path: Path) -> CellLibrary:
     """The cells of a Liberty file.
@@ -140,20 +150,32 @@ def read_library(path: Path) -> CellLibrary:
     LoomError
         When it is not there or no Liberty file, with its line, or says no supply.
     """
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise LoomError(f"{path}: {error.strerror}") from None
+    check_plain(path)
+    text = path.read_text(encoding="utf-8", errors="replace")
     root = parse(text, str(path))
     volts = root.number("nom_voltage", 0.0)
     if volts <= 0:
         raise LoomError(f"{path}: a supply was expected (nom_voltage)")
-    scale, unit = (root.values.get("capacitive_load_unit") or ["1", "pf"])[:2]
-    farads = float(scale) * _SCALES[unit[0].lower() if len(unit) > 1 else ""]
+    loads = root.values.get("capacitive_load_unit") or ["1", "pf"]
+    unit = re.fullmatch(r"([fpnum]?)f", loads[-1].lower())
+    if len(loads) != 2 or unit is None or _NUMBER.fullmatch(loads[0]) is None:
+        raise LoomError(f"{path}: capacitive_load_unit: a number and ff or pf were expected (got {', '.join(loads)})")
+    farads = float(loads[0]) * _SCALES[unit[1]]
     watts, seconds = _unit(root.text("leakage_power_unit"), 1e-9), _unit(root.text("time_unit"), 1e-9)
     templates = {each.arguments[0]: each for each in root.groups if each.name.endswith("template") and each.arguments}
     cells = {each.arguments[0]: _cell(each, templates, watts) for each in root.of("cell") if each.arguments}
     return CellLibrary(root.arguments[0] if root.arguments else path.stem, volts, farads, seconds, cells)
+
+
+def check_plain(path: Path) -> None:
+    """Refuse a file that is not there, or is no text; raises `LoomError`."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(2)
+    except OSError as error:
+        raise LoomError(f"{path}: {error.strerror}") from None
+    if head == b"\x1f\x8b":
+        raise LoomError(f"{path}: compressed; unpack it (gunzip)")
 
 
 def parse(text: str, name: str) -> Group:
@@ -303,4 +325,4 @@ def _between(axis: Numbers, at: Numbers) -> tuple[NDArray[np.int64], Numbers]:
     return low, (at - axis[low]) / (axis[low + 1] - axis[low])
 
 
-__all__ = ["Cell", "CellLibrary", "CellOutput", "Table", "parse", "read_library"]
+__all__ = ["Cell", "CellLibrary", "CellOutput", "Table", "check_plain", "parse", "read_library"]

@@ -39,7 +39,7 @@ def excluded(chip: Chip) -> list[str]:
     """What no component of a chip counts: that of a channel beside its tile for which there are no figures, too."""
     tile = chip.tile
     own = not isinstance(tile, PimTile) and tile.array.energy is not None
-    left = [each.removeprefix("registers, ") if own else each for each in EXCLUDED]
+    left = [each.replace("registers", "clock tree") if own else each for each in EXCLUDED]
     if not isinstance(tile, NpuTile) or tile.pim is None:
         return left
     commands = [] if tile.pim.dram.standard in BANK_ENERGY else ["commands of the banks"]

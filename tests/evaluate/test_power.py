@@ -7,13 +7,14 @@ import subprocess
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import siliconloom as sl
-from siliconloom.arch import CheckFailed, load_chip
+from siliconloom.arch import CheckFailed, LoomError, load_chip
 from siliconloom.cli import main
 from siliconloom.rtl.synthesis import gates
 from siliconloom.rtl.synthesis.liberty import read_library
@@ -213,6 +214,13 @@ def test_a_planted_fault_in_the_netlist_is_found(monkeypatch):
         power.power_of(chip, LIBERTY)
 
 
+def test_a_system_leaves_out_what_its_chips_do():
+    sets = {"chip.tile.array.energy.product": "2 pJ", "chip.tile.array.energy.clock": "1 pJ"}
+    own, table = (sl.simulate("npu-datacenter-x8", "gpt2", each).to_dict() for each in (sets, {}))
+    assert "clock tree, wires and conversions of the array" in own["energy_excludes"]
+    assert "registers, wires and conversions of the array" in table["energy_excludes"]
+
+
 @settings(max_examples=10, deadline=None)
 @given(product=st.floats(0.01, 9), clock=st.floats(0, 9), rows=st.integers(1, 40))
 def test_a_described_energy_is_counted_product_by_product_and_cycle_by_cycle(product, clock, rows):
@@ -255,10 +263,59 @@ def test_what_is_not_supported_is_one_clear_line(words, line, capsys):
         ("library (a) {\n}", "x.lib: a supply was expected (nom_voltage)"),
         ("cells (a) {\n}", "x.lib: no Liberty file: a group library was expected (got cells)"),
         ("", "x.lib:1: no Liberty file: word was expected (got its end)"),
+        ("library (a) { nom_voltage : 1; capacitive_load_unit (1); }", "ff or pf were expected (got 1)"),
+        (
+            "library (a) { nom_voltage : 1; capacitive_load_unit (1,furlong); }",
+            "ff or pf were expected (got 1, furlong)",
+        ),
+        ("library (a) { nom_voltage : 1; capacitive_load_unit (one,pf); }", "ff or pf were expected (got one, pf)"),
+        ("\x1f\x8b", "x.lib: compressed; unpack it (gunzip)"),
     ],
 )
 def test_a_damaged_library_is_one_clear_line(text, line, tmp_path):
     path = tmp_path / "x.lib"
-    path.write_text(text)
-    with pytest.raises(Exception, match=re.escape(line)):
+    path.write_text(text, encoding="latin-1")
+    with pytest.raises(LoomError, match=re.escape(line)):
         read_library(path)
+
+
+def test_numbers_need_no_digit_before_their_point(tmp_path):
+    text = LIBERTY.read_text()
+    short = tmp_path / "short.lib"
+    short.write_text(re.sub(r"\b0\.", ".", text))
+    own, other = read_library(LIBERTY), read_library(short)
+    assert own.cells.keys() == other.cells.keys()
+    for name, cell in own.cells.items():
+        assert other.cells[name].inputs == cell.inputs
+        for pin, output in cell.outputs.items():
+            found = other.cells[name].outputs[pin]
+            assert found.delay == output.delay
+            for one, two in zip((*output.energy, *output.slew), (*found.energy, *found.slew), strict=True):
+                assert np.array_equal(one.values, two.values)
+
+
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize(
+    ("pattern", "text", "line"),
+    [
+        (r"internal_power", "internal_energy", "no energies of its cells (internal_power)"),
+        (r"  cell \(DFF\).*", "}", "no register in it that the design needs"),
+    ],
+)
+def test_what_a_library_lacks_is_said(pattern, text, line, tmp_path, capsys):
+    path = tmp_path / "own.lib"
+    path.write_text(re.sub(pattern, text, LIBERTY.read_text(), flags=re.DOTALL))
+    assert main(["synth", *SMALL, "--liberty", str(path), "--power"]) == 2
+    (told,) = capsys.readouterr().err.splitlines()
+    assert line in told
+
+
+@pytest.mark.usefixtures("tools")
+@pytest.mark.slow(seconds=6)
+def test_cells_without_delays_have_no_glitches(tmp_path, capsys):
+    path = tmp_path / "own.lib"
+    path.write_text(LIBERTY.read_text().replace("timing ()", "timed ()"))
+    assert main(["synth", *SMALL, "--liberty", str(path), "--power", "--json", "-"]) == 0
+    entry = json.loads(capsys.readouterr().out)["power"]
+    assert [run["glitches"] for run in entry["runs"]] == [False, False]
+    assert "no glitches (cells without delays)" in entry["assumed"]

@@ -74,6 +74,7 @@ def command(
         objective,
         search=length,
         placement=placement,
+        alone="" if output is None else "mapping files",
         watcher=watcher,
     )
     result = plan_summary(plan)

@@ -204,7 +204,7 @@ def _values(
     weights = own_weights(model) if weights is None else weights
     found: Weights = RandomWeights(graph, seed) if weights is None else FileWeights(graph, weights)
     given_mapping = None if mapping is None else Document.load(mapping)
-    mapped, _ = load_plan(chip, model, assignments, given_mapping)
+    mapped, _ = load_plan(chip, model, assignments, given_mapping, alone="values of a model")
     refuse(mapped)
     added = epsilon_of(graph, epsilon, mapped.chip)
     check_length(mapped.chip, mapped.program)

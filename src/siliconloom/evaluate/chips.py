@@ -21,7 +21,7 @@ from siliconloom.evaluate.pim_machine import PimMachine
 from siliconloom.evaluate.steps import PlannedStep
 from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.shard import with_context
-from siliconloom.sim.chip.energy import EXCLUDED, standing_power
+from siliconloom.sim.chip.energy import excluded, standing_power
 from siliconloom.workloads import Collective, Graph, Phase
 
 
@@ -86,7 +86,7 @@ def chip_system_result(
         "energy_j": sum(joules.values()),
         "energy": joules,
         "energy_excludes": [
-            *EXCLUDED,
+            *excluded(machine.chip),
             *(["attention that chips share"] if plan.context > 1 else []),
             *(["commands of the banks"] if part.uncounted else []),
         ],

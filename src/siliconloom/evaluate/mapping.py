@@ -14,11 +14,13 @@ from siliconloom.arch.progress import NOBODY, Watcher
 from siliconloom.evaluate.chip import excess, mapped_to, narrowest, simulate
 from siliconloom.evaluate.objectives import Search, map_for
 from siliconloom.evaluate.placement import placed_summary, placement_rows
+from siliconloom.mapper.chip.banked import array_alone
 from siliconloom.mapper.chip.bounds import mean_bound
 from siliconloom.mapper.chip.budget import Budget
 from siliconloom.mapper.chip.chosen import Effort
 from siliconloom.mapper.chip.composition import composed_cycles
 from siliconloom.mapper.chip.described import refuse_joined
+from siliconloom.mapper.chip.mapping import fit_precision
 from siliconloom.mapper.chip.program import MappedTask, MappedWorkload
 from siliconloom.mapper.chip.sharing import CUT_DIMENSIONS
 from siliconloom.mapper.chip.vector_cost import VectorTiling
@@ -40,6 +42,7 @@ def load_plan(
     *,
     search: Search = False,
     placement: str | None = None,
+    alone: str = "",
     watcher: Watcher = NOBODY,
 ) -> tuple[MappedWorkload, bool]:
     """Load chip and workload by file or library name, and map one to the other as `evaluate.chip.simulate` does.
@@ -52,6 +55,8 @@ def load_plan(
         Lower the whole workload for every way to share out the buffers, and simulate changes of the best mapping.
     placement
         As `evaluate.chip.simulate` takes it.
+    alone
+        What is not built for attention in a channel, if it is asked for: the array computes attention.
     watcher
         Is told how far the search is.
 
@@ -62,8 +67,8 @@ def load_plan(
     if search:
         with watcher.share("searching") as advance:
             budget = replace(search if isinstance(search, Budget) else Budget(), advance=advance)
-            return _load_plan(chip, workload, overrides, mapping, objective, budget, placement)
-    return _load_plan(chip, workload, overrides, mapping, objective, search, placement)
+            return _load_plan(chip, workload, overrides, mapping, objective, budget, placement, alone)
+    return _load_plan(chip, workload, overrides, mapping, objective, search, placement, alone)
 
 
 def _load_plan(
@@ -74,6 +79,7 @@ def _load_plan(
     objective: str,
     search: Search,
     placement: str | None,
+    alone: str,
 ) -> tuple[MappedWorkload, bool]:
     chip_sets, workload_sets = split_overrides(overrides)
     machine, graph = load_chip(chip, chip_sets), load_workload(workload, workload_sets)
@@ -84,7 +90,9 @@ def _load_plan(
     if mapping is not None:
         refuse_joined(mapping, machine)
         return mapped_to(machine, graph, Stopwatch(machine), mapping), False
-    return map_for(objective, machine, graph, search=search, placement=placement), False
+    told = array_alone(machine, fit_precision(machine, graph)[0], alone) if alone and not search else ()
+    plan = map_for(objective, machine, graph, search=search, placement=placement, channel=not told)
+    return replace(plan, notes=(*plan.notes, *told)), False
 
 
 def plan_summary(plan: MappedWorkload) -> dict[str, Any]:

@@ -61,7 +61,13 @@ def check_objective(name: str) -> str:
 
 
 def map_for(
-    objective: str, chip: Chip, graph: Graph, *, search: Search = False, placement: str | None = None
+    objective: str,
+    chip: Chip,
+    graph: Graph,
+    *,
+    search: Search = False,
+    placement: str | None = None,
+    channel: bool = True,
 ) -> MappedWorkload:
     """Map a workload so that an objective, one of `OBJECTIVES`, is as small as can be found.
 
@@ -71,6 +77,8 @@ def map_for(
         Simulate every way to share out the buffers, and then changes of the best mapping, as many as a `Budget` says.
     placement
         One of `evaluate.placement.PLACEMENTS` on a chip with several memory levels.
+    channel
+        As `map_workload` takes it.
 
     Raises
     ------
@@ -86,7 +94,7 @@ def map_for(
         levels = f"{len(chip.memory)} memory levels" if chip.memory else "no memory"
         raise NotSupported(f"--objective {objective} on {chip.name}, which has {levels}")
     who = chosen_placement(placement, chip, search=bool(search))
-    found, weighed, others = _searched(objective, chip, graph, who, search=bool(search))
+    found, weighed, others = _searched(objective, chip, graph, who, search=bool(search), channel=channel)
     if not search:
         return found
     budget = search if isinstance(search, Budget) else Budget()
@@ -101,9 +109,9 @@ class _Searched(NamedTuple):
     others: Sequence[MappedWorkload] = ()
 
 
-def _searched(objective: str, chip: Chip, graph: Graph, placement: str, *, search: bool) -> _Searched:
+def _searched(objective: str, chip: Chip, graph: Graph, placement: str, *, search: bool, channel: bool) -> _Searched:
     if objective == "time":
-        return _fastest(chip, graph, placement, search=search)
+        return _fastest(chip, graph, placement, search=search, channel=channel)
     fitted, _ = fit_precision(chip, graph)
     fastest = map_workload(chip, graph, Stopwatch(chip), search=search, channel=False)
     fastest = replace(fastest, notes=(*fastest.notes, *array_alone(chip, fitted, SEARCHED)))
@@ -130,12 +138,12 @@ def _said(best: MappedWorkload, last: MappedWorkload) -> MappedWorkload:
     return replace(best, notes=(*best.notes, INTERRUPTED), searched=last.searched)
 
 
-def _fastest(chip: Chip, graph: Graph, placement: str, *, search: bool) -> _Searched:
+def _fastest(chip: Chip, graph: Graph, placement: str, *, search: bool, channel: bool) -> _Searched:
     """The fastest mapping; a ``search`` also looks among those that other objectives prefer, as estimates err."""
     if len(chip.memory) > 1:
-        return _Searched(map_placed(placement, chip, graph, search=search), in_time(Stopwatch(chip)))
+        return _Searched(map_placed(placement, chip, graph, search=search, channel=channel), in_time(Stopwatch(chip)))
     clock = Stopwatch(chip)
-    best, weighed = map_workload(chip, graph, clock, search=search), in_time(clock)
+    best, weighed = map_workload(chip, graph, clock, search=search, channel=channel), in_time(clock)
     if not search or was_interrupted(best) or len(chip.memory) != 1:
         return _Searched(best, weighed)
     fitted, _ = fit_precision(chip, graph)

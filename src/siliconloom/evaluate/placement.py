@@ -39,7 +39,7 @@ def chosen_placement(name: str | None, chip: Chip, *, search: bool) -> str:
     return "best" if search and len(chip.memory) > 1 and is_available() else "heuristic"
 
 
-def map_placed(way: str, chip: Chip, graph: Graph, *, search: bool = False) -> MappedWorkload:
+def map_placed(way: str, chip: Chip, graph: Graph, *, search: bool = False, channel: bool = True) -> MappedWorkload:
     """Map a workload to a chip with several memory levels, placed by one of `PLACEMENTS`.
 
     With ``best`` the programs of both placements are simulated and the faster one is taken, the heuristic's where they
@@ -52,7 +52,7 @@ def map_placed(way: str, chip: Chip, graph: Graph, *, search: bool = False) -> M
     """
     clock = Stopwatch(chip)
     if way == "heuristic" or not isinstance(chip.tile, NpuTile):
-        return map_workload(chip, graph, clock, search=search)
+        return map_workload(chip, graph, clock, search=search, channel=channel)
     fitted, _ = fit_precision(chip, graph)
     wanted = first_demands(chip, fitted)
     greedy: Placement | None
@@ -70,7 +70,7 @@ def map_placed(way: str, chip: Chip, graph: Graph, *, search: bool = False) -> M
         cycles = None
         if way in (name, "best"):
             known = plans.get("heuristic") if placement == greedy else None
-            plans[name] = known or map_workload(chip, graph, clock, placement, search=search)
+            plans[name] = known or map_workload(chip, graph, clock, placement, search=search, channel=channel)
             cycles = clock(plans[name].program)
         tried[name] = _tried(name, chip, placement, cycles, solved)
         made = plans.get(name)

@@ -24,6 +24,7 @@ from siliconloom.rtl.pim.bank import LANE_BITS, RESULT_BITS
 from siliconloom.rtl.pim.geometry import pim_geometry
 from siliconloom.rtl.synthesis.area import Area, ModuleArea, Target, fpga_netlist, luts_of, synthesize
 from siliconloom.rtl.synthesis.devices import LARGEST, RESOURCES, Device, device_of, excess, used_of
+from siliconloom.rtl.synthesis.liberty import check_plain
 from siliconloom.rtl.synthesis.module import module_of
 from siliconloom.rtl.synthesis.place import nextpnr_command, placements, version_of
 from siliconloom.rtl.synthesis.timing import ASSUMED, StaticTiming, sta_command, static_timing
@@ -53,6 +54,7 @@ def check_request(target: str | None, liberty: Path | None, part: str | None = N
             raise LoomError(
                 f"{liberty}: {'is a folder, a liberty file was expected' if liberty.exists() else 'no such file'}"
             )
+        check_plain(liberty)
         return "generic"
     return "ecp5" if target != "generic" else "generic"
 

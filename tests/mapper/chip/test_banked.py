@@ -12,7 +12,9 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.document import Document
 from siliconloom.arch.floats import narrowed, values_of
 from siliconloom.arch.pim import Command
+from siliconloom.cli import main
 from siliconloom.evaluate.chip import simulate
+from siliconloom.evaluate.mapping import load_plan
 from siliconloom.evaluate.objectives import map_for
 from siliconloom.mapper.chip.banked import BankedLayout, first_rows, is_banked
 from siliconloom.mapper.chip.budget import Budget
@@ -224,6 +226,18 @@ def test_the_array_does_what_is_not_built_for_a_channel_and_a_note_says_so(objec
     assert any(f"the channel (tile.pim) rests: not built for {what}" in note for note in made.notes), made.notes
     with pytest.raises(NotSupported, match=f"{what} where the channel computes attention"):
         map_for(objective, CHIPS["bf16"], graph, search=search)
+
+
+def test_a_mapping_file_and_values_are_the_arrays_where_the_channel_is_faster(tmp_path, capsys):
+    """Where cost decides; a token behind many positions, which the channel has otherwise."""
+    sets = {"workload.phase": "decode", "workload.context": "512", "workload.layers": "1"}
+    words = [word for key, value in sets.items() for word in ("--set", f"{key}={value}")]
+    assert main(["map", "npu-pim-edge", "gpt2", *words, "-o", str(tmp_path / "m.yaml")]) == 0
+    assert "rests: not built for mapping files" in " ".join(capsys.readouterr().out.split())
+    plan, _ = load_plan("npu-pim-edge", "gpt2", list(sets.items()), alone="values of a model")
+    assert not is_banked(plan.graph)
+    assert any("rests: not built for values of a model" in note for note in plan.notes)
+    assert is_banked(load_plan("npu-pim-edge", "gpt2", list(sets.items()))[0].graph)
 
 
 def test_attention_is_in_a_channel_of_the_tile_alone():
