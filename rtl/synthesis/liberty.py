@@ -23,15 +23,15 @@ _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _SCALES = {"f": 1e-15, "p": 1e-12, "n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0}
 
 
-class Group(Struct):
+class LibertyGroup(Struct):
     """A group of a Liberty file: its name, its arguments, what it says and the groups in it."""
 
     name: str
     arguments: list[str]
     values: dict[str, list[str]] = field(default_factory=dict)
-    groups: list[Group] = field(default_factory=list)
+    groups: list[LibertyGroup] = field(default_factory=list)
 
-    def of(self, *names: str) -> Iterator[Group]:
+    def of(self, *names: str) -> Iterator[LibertyGroup]:
         """The groups in it that have one of these names."""
         return (each for each in self.groups if each.name in names)
 
@@ -45,7 +45,7 @@ class Group(Struct):
         return default if found is None else float(found[0])
 
 
-class Table(Struct, frozen=True):
+class LookupTable(Struct, frozen=True):
     """A quantity by input slew and load, or by slew alone, or a constant; linear between its points and beyond them.
 
     Parameters
@@ -84,8 +84,8 @@ class CellOutput(Struct, frozen=True):
         From an input to it, in the library's unit of time: the median of its tables.
     """
 
-    energy: tuple[Table, ...]
-    slew: tuple[Table, ...]
+    energy: tuple[LookupTable, ...]
+    slew: tuple[LookupTable, ...]
     delay: float
 
 
@@ -106,7 +106,7 @@ class Cell(Struct, frozen=True):
 
     leakage: float
     inputs: dict[str, float]
-    input_energy: dict[str, tuple[Table, ...]]
+    input_energy: dict[str, tuple[LookupTable, ...]]
     outputs: dict[str, CellOutput]
 
 
@@ -178,7 +178,7 @@ def check_plain(path: Path) -> None:
         raise LoomError(f"{path}: compressed; unpack it (gunzip)")
 
 
-def parse(text: str, name: str) -> Group:
+def parse(text: str, name: str) -> LibertyGroup:
     """The library of a Liberty file, which errors call ``name``; raises `LoomError` with its line."""
     position, line, tokens = 0, 1, list[_Token]()
     while position < len(text):
@@ -236,11 +236,11 @@ class _Reader:
             self.at += 1
         return found
 
-    def group(self) -> Group:
+    def group(self) -> LibertyGroup:
         """A group, with all that is in it."""
         name = self.take("word")
         self.take("(")
-        made = Group(name, self.words())
+        made = LibertyGroup(name, self.words())
         self.take(")")
         self.take("{")
         while self.kind() != "}":
@@ -270,8 +270,8 @@ def _unit(text: str, default: float) -> float:
     return default if found is None else float(found[1]) * _SCALES[found[2]]
 
 
-def _cell(group: Group, templates: dict[str, Group], watts: float) -> Cell:
-    inputs, input_energy, outputs = dict[str, float](), dict[str, tuple[Table, ...]](), dict[str, CellOutput]()
+def _cell(group: LibertyGroup, templates: dict[str, LibertyGroup], watts: float) -> Cell:
+    inputs, input_energy, outputs = dict[str, float](), dict[str, tuple[LookupTable, ...]](), dict[str, CellOutput]()
     for pin in group.of("pin"):
         energy = tuple(
             _table(table, templates) for way in pin.of("internal_power") for table in way.of(*_ways("power"))
@@ -295,7 +295,7 @@ def _ways(what: str) -> tuple[str, str, str]:
     return f"rise_{what}", f"fall_{what}", what
 
 
-def _table(group: Group, templates: dict[str, Group]) -> Table:
+def _table(group: LibertyGroup, templates: dict[str, LibertyGroup]) -> LookupTable:
     """A table by slew and load, whatever the order of its template."""
     template = templates.get(group.arguments[0]) if group.arguments else None
     values = np.array(_numbers(group.values.get("values", [])))
@@ -310,7 +310,7 @@ def _table(group: Group, templates: dict[str, Group]) -> Table:
     if order == ["load", "slew"]:
         shaped = shaped.T
     slews, loads = axes.get("slew", np.zeros(1)), axes.get("load", np.zeros(1))
-    return Table(slews, loads, shaped.reshape(len(slews), len(loads)))
+    return LookupTable(slews, loads, shaped.reshape(len(slews), len(loads)))
 
 
 def _numbers(texts: Sequence[str]) -> list[float]:
@@ -325,4 +325,4 @@ def _between(axis: Numbers, at: Numbers) -> tuple[NDArray[np.int64], Numbers]:
     return low, (at - axis[low]) / (axis[low + 1] - axis[low])
 
 
-__all__ = ["Cell", "CellLibrary", "CellOutput", "Table", "check_plain", "parse", "read_library"]
+__all__ = ["Cell", "CellLibrary", "CellOutput", "LookupTable", "check_plain", "parse", "read_library"]

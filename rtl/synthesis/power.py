@@ -19,7 +19,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError
-from siliconloom.rtl.synthesis.liberty import CellLibrary, Numbers, Table
+from siliconloom.rtl.synthesis.liberty import CellLibrary, LookupTable, Numbers
 
 SWEEPS = 6
 """Times that slews are found anew from those before them: each lasts for a few cells."""
@@ -165,7 +165,7 @@ def _columns(cells: list[dict[str, Any]]) -> dict[str, NDArray[np.int64]]:
     }
 
 
-def _mean(tables: tuple[Table, ...], slews: Numbers, loads: Numbers) -> Numbers:
+def _mean(tables: tuple[LookupTable, ...], slews: Numbers, loads: Numbers) -> Numbers:
     """The mean of some tables; nothing where there are none."""
     if not tables:
         return np.zeros(len(slews))

@@ -96,7 +96,7 @@ def test_changes_are_those_of_the_waveform(data, width, cycles, seen, tmp_path_f
     assert found[2] == 2 * min(seen, cycles)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(
     kinds=st.lists(st.sampled_from(["INVX1", "INVX4", "BUFX2"]), min_size=1, max_size=12),
     fanout=st.integers(1, 3),
@@ -221,7 +221,7 @@ def test_a_system_leaves_out_what_its_chips_do():
     assert "registers, wires and conversions of the array" in table["energy_excludes"]
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(product=st.floats(0.01, 9), clock=st.floats(0, 9), rows=st.integers(1, 40))
 def test_a_described_energy_is_counted_product_by_product_and_cycle_by_cycle(product, clock, rows):
     sets = [("tile.array.energy.product", f"{product:.4f} pJ"), ("tile.array.energy.clock", f"{clock:.4f} pJ")]
@@ -294,6 +294,7 @@ def test_numbers_need_no_digit_before_their_point(tmp_path):
                 assert np.array_equal(one.values, two.values)
 
 
+@pytest.mark.slow(seconds=2)
 @pytest.mark.usefixtures("tools")
 @pytest.mark.parametrize(
     ("pattern", "text", "line"),

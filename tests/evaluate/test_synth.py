@@ -251,14 +251,15 @@ def test_bad_input_is_one_clear_line(arguments, line, tmp_path, capsys):
 
 @pytest.mark.usefixtures("yosys")
 @pytest.mark.parametrize(
-    ("text", "line"), [("nonsense\n", "No entries found"), ("library(x) { }\n", "D flip-flops are not supported")]
+    ("text", "line"),
+    [("nonsense\n", "No entries found"), ("library(x) { }\n", "no register in it that the design needs")],
 )
 def test_a_useless_liberty_file_is_one_clear_line(text, line, tmp_path, capsys):
     path = tmp_path / "bad.lib"
     path.write_text(text)
     assert main(["synth", *SMALL, "--liberty", str(path)]) == 2
     err = capsys.readouterr().err
-    assert err.startswith(f"loom: {path}: Yosys stopped:")
+    assert err.startswith(f"loom: {path}: ")
     assert line in err
     assert err.count("\n") == 1
 

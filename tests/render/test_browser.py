@@ -165,6 +165,7 @@ def test_lines_over_time_are_read_by_keyboard_and_pointer(pages, chrome):
     page.close()
 
 
+@pytest.mark.slow(seconds=8)
 def test_data_of_every_chart_and_table_can_be_saved(pages, chrome):
     for kind, path in pages.items():
         page, _ = open_page(chrome, path)

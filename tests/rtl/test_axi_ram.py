@@ -52,6 +52,7 @@ def test_a_program_runs_on_cocotbext_axi_s_memory(tmp_path):
     np.testing.assert_array_equal(result["memory"], expected)
 
 
+@pytest.mark.slow(seconds=14)
 def test_identifiers_are_as_wide_as_described():
     made = npu()
     top = made.files[f"{made.top}.v"]

@@ -56,6 +56,7 @@ def programs_of(chip, first, count):
     return made
 
 
+@pytest.mark.slow(seconds=17)
 def test_random_programs_and_a_token_agree_in_every_cycle_and_byte(seed):
     """Every command to the DRAM, too, and JEDEC's rules hold; a token of a small Llama has its attention there."""
     needs("icarus")

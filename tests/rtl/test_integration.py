@@ -421,7 +421,7 @@ def read_back(folder, top):
     return {name: (port["direction"].removesuffix("put"), len(port["bits"])) for name, port in ports.items()}
 
 
-@pytest.mark.parametrize("reset", ["sync", "async_low"])
+@pytest.mark.parametrize("reset", ["sync", pytest.param("async_low", marks=pytest.mark.slow(seconds=7))])
 def test_the_component_has_the_ports_of_the_wrapper(reset, tmp_path):
     tools(reset).write(tmp_path / "rtl")
     told = {}

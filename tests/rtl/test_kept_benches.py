@@ -59,6 +59,7 @@ def run(chip, folder, change=lambda text: text):
     return [error for each in found for error in compare(each).errors]
 
 
+@pytest.mark.slow(seconds=2.5)
 def test_what_was_compiled_is_compiled_no_more(tmp_path, builds):
     chip = load_chip("systolic-ws-8", SMALL)
     assert run(chip, tmp_path / "a") == []
@@ -78,6 +79,7 @@ def test_another_circuit_is_compiled_and_its_bug_is_found(tmp_path, builds):
     assert builds() == 2
 
 
+@pytest.mark.slow(seconds=2.5)
 def test_a_damaged_file_is_compiled_again(tmp_path, builds):
     chip = load_chip("systolic-ws-8", SMALL)
     assert run(chip, tmp_path / "a") == []
@@ -130,7 +132,8 @@ def test_a_tile_with_a_unit_from_elsewhere_is_generated_each_time(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "overrides", "resets"), [("systolic-ws-8", SMALL, ("sync", "async_low")), ("pim-hbm", [], ("sync",))]
+    ("name", "overrides", "resets"),
+    [("systolic-ws-8", SMALL, ("sync", "async_low")), pytest.param("pim-hbm", [], ("sync",), marks=pytest.mark.slow)],
 )
 def test_modules_that_are_remembered_are_those_that_are_written(name, overrides, resets, monkeypatch):
     chip, made = load_chip(name, overrides), []

@@ -253,6 +253,7 @@ def test_vectors_that_do_not_hold_the_program_are_refused():
 # --- structure and unknown values
 
 
+@pytest.mark.slow(seconds=4)
 def test_the_tile_has_no_latches_no_loops_and_no_conflicts(folder):
     pytest.importorskip("pyosys")
     sidecar = npu().sidecar

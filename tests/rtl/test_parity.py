@@ -117,7 +117,7 @@ MUTATIONS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "operands", "module", "old", "new"), in_turn(MUTATIONS, 8))
+@pytest.mark.parametrize(("name", "operands", "module", "old", "new"), in_turn(MUTATIONS, 16, seconds=2.5))
 def test_a_planted_fault_is_found(name, operands, module, old, new, tmp_path):
     """A bench that cannot fail is worth nothing: change one operator in the Verilog, and it must be seen."""
     need("icarus")
@@ -193,6 +193,7 @@ def test_the_products_of_loom_sim_run_on_a_bare_array(name, dtype, tmp_path):
     assert record.cases[0].model_cycles == duration(work.program, chip)
 
 
+@pytest.mark.slow(seconds=2.5)
 def test_verification_repeats_for_a_seed():
     need("icarus")
     chip = load_chip("systolic-is-8", [("tile.array.rows", "2"), ("tile.array.cols", "3")])

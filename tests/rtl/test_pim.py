@@ -159,6 +159,7 @@ def test_a_tile_with_too_short_a_timing_breaks_the_arrays_rules(tmp_path):
     assert any("tRCD" in rule for rule in outcome.broken)
 
 
+@pytest.mark.slow(seconds=2)
 def test_data_that_are_not_there_are_reported(tmp_path):
     needs("icarus")
     chip = load_chip("pim-hbm", SMALL)
@@ -197,6 +198,7 @@ def test_a_small_tile_is_verified_with_a_table(capsys):
     assert "passed: every value equal" in capsys.readouterr().out
 
 
+@pytest.mark.slow(seconds=2)
 def test_a_mismatch_ends_the_command_with_status_one(monkeypatch, capsys, tmp_path):
     needs("icarus")
     slower = build_rtl(load_chip("pim-hbm", [*SMALL, ("tile.dram.timing.tRAS", "35")]))

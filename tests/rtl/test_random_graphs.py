@@ -9,7 +9,7 @@ A_DAY = 4
 
 
 @pytest.mark.rtl
-@pytest.mark.slow(seconds=100)
+@pytest.mark.slow(seconds=200)
 @pytest.mark.parametrize("number", range(A_DAY))
 def test_random_graphs_on_random_tiles_agree_in_every_cycle_and_byte(number, seed):
     """Four of the fifty tiles a day."""

@@ -43,7 +43,7 @@ def check_same(chip, graph):
     return mapped
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(0, 10**6))
 def test_a_mapping_that_is_written_and_read_is_the_same_program(seed):
     r = random.Random(seed)

@@ -171,7 +171,7 @@ def test_answers_do_not_change_and_a_limit_gives_a_bound():
     assert best[0].bound >= 0.99 * best[0].cost
 
 
-@pytest.mark.parametrize("near", ["24 MiB", "64 MiB"])
+@pytest.mark.parametrize("near", [pytest.param("24 MiB", marks=pytest.mark.slow), "64 MiB"])
 def test_the_faster_program_is_taken_and_both_are_told(near):
     tiered = chip(hbm={**NEAR, "capacity": near}, ddr={**FAR, "capacity": "80 MiB"}, flash=FLASH)
     graph, clock = gpt2(("layers", "3")), Stopwatch(tiered)
