@@ -189,6 +189,8 @@ class Clock:
         for gap in range(1, self.passes):
             found = 0
             for (tensor, place), reads in self.reads.items():
+                if tensor not in self.cascade.inputs and not self.values.producer(tensor, place)[0].inputs:
+                    continue  # an initial value is in no one's way
                 made = min(reads) if tensor in self.cascade.inputs else self.known[tensor, place] // self.size
                 found += tensor in tensors and made <= gap < max(reads)
             counts.append(found)
