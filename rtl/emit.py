@@ -51,6 +51,11 @@ class Bundle(Struct, frozen=True):
         """Names of the top module's ports."""
         return [port["name"] for port in self.sidecar["ports"]]
 
+    @property
+    def runs_programs(self) -> bool:
+        """Whether it is a whole npu tile, which is synthesized module by module."""
+        return "program_words" in self.sidecar["parameters"]
+
     def write(self, folder: Path) -> list[Path]:
         """Write all files to ``folder`` in one step; returns the paths of the Verilog files, in file-list order.
 

@@ -141,24 +141,44 @@ def map_workload(
     notes = (*notes, *rests)
     if not is_banked(banked):
         return mapped(graph, notes)
-    there = mapped(banked, notes)
     if chip.attention == "channel":
+        there = mapped(banked, notes)
         return replace(there, notes=(*there.notes, "attention is computed in the channel (tile.pim), as described"))
-    return _faster(there, mapped(graph, notes), objective)
+    try:
+        there = mapped(banked, notes)
+    except LoomError as error:  # the array may have room where what is left beside the channel's banks has none
+        rests = (f"attention is computed by the array, and the channel (tile.pim) rests: {error}",)
+        return mapped(graph, (*notes, *rests))
+    if there.searched is not None and there.searched.interrupted:
+        return there
+    try:
+        beside = mapped(graph, notes)
+    except LoomError as error:  # keys and values in main memory may be too many for it
+        note = f"attention is computed in the channel (tile.pim); by the array: {error}"
+        return replace(there, notes=(*there.notes, note))
+    return _faster(there, beside, objective, tile.sequencer.program_words)
 
 
-def _faster(there: MappedWorkload, beside: MappedWorkload, objective: Objective | None) -> MappedWorkload:
-    """The workload with attention in the channel or on the array, whichever takes fewer cycles, and a note of both."""
+def _faster(there: MappedWorkload, beside: MappedWorkload, objective: Objective | None, words: int) -> MappedWorkload:
+    """The workload with attention in the channel or on the array, whichever takes fewer cycles, and a note of both.
+
+    A program that is longer than the sequencer's memory loses against one that is not.
+    """
 
     def cycles(made: MappedWorkload) -> int:
         return made.estimated_cycles if objective is None else objective.measure(made.program)
 
-    first, second = cycles(there), cycles(beside)
-    if first < second:
-        note = f"attention is computed in the channel (tile.pim): {first:,} cycles in all, by the array {second:,}"
-        return replace(there, notes=(*there.notes, note))
-    note = f"attention is computed by the array, and the channel (tile.pim) rests: {second:,} cycles in all, there "
-    return replace(beside, notes=(*beside.notes, f"{note}{first:,}"))
+    def is_long(made: MappedWorkload) -> bool:
+        return len(made.program.instructions) > words
+
+    def told(made: MappedWorkload) -> str:
+        return f"{cycles(made):,}" + (" (more instructions than the sequencer holds)" if is_long(made) else "")
+
+    if (is_long(there), cycles(there)) < (is_long(beside), cycles(beside)):
+        note = f"attention is computed in the channel (tile.pim): {told(there)} cycles in all, by the array "
+        return replace(there, notes=(*there.notes, f"{note}{told(beside)}"))
+    note = f"attention is computed by the array, and the channel (tile.pim) rests: {told(beside)} cycles in all, there "
+    return replace(beside, notes=(*beside.notes, f"{note}{told(there)}"))
 
 
 def _in_blocks(

@@ -154,6 +154,8 @@ def read_library(path: Path) -> CellLibrary:
     text = path.read_text(encoding="utf-8", errors="replace")
     root = parse(text, str(path))
     volts = root.number("nom_voltage", 0.0)
+    if _unit(root.text("voltage_unit"), 1.0) != 1.0:
+        raise LoomError(f"{path}: voltage_unit: 1V was expected (got {root.text('voltage_unit')})")
     if volts <= 0:
         raise LoomError(f"{path}: a supply was expected (nom_voltage)")
     loads = root.values.get("capacitive_load_unit") or ["1", "pf"]
@@ -266,7 +268,7 @@ class _Reader:
 
 def _unit(text: str, default: float) -> float:
     """A unit such as 1nW or 10ps."""
-    found = re.match(r"\s*(\d+\.?\d*)\s*([fpnum]?)[sWA]", text)
+    found = re.match(r"\s*(\d+\.?\d*)\s*([fpnum]?)[sWAV]", text)
     return default if found is None else float(found[1]) * _SCALES[found[2]]
 
 

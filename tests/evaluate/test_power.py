@@ -269,6 +269,7 @@ def test_what_is_not_supported_is_one_clear_line(words, line, capsys):
             "ff or pf were expected (got 1, furlong)",
         ),
         ("library (a) { nom_voltage : 1; capacitive_load_unit (one,pf); }", "ff or pf were expected (got one, pf)"),
+        ("library (a) { nom_voltage : 1; voltage_unit : 1mV; }", "voltage_unit: 1V was expected (got 1mV)"),
         ("\x1f\x8b", "x.lib: compressed; unpack it (gunzip)"),
     ],
 )

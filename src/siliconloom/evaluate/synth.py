@@ -110,7 +110,7 @@ def synth(
         what = f"Yosys: {bundle.top} for {liberty.name if liberty else target}"
         say(f"{what} ...")
         small = array is not None and array.rows * array.cols <= FLATTENED_ELEMENTS
-        flatten = small and ("program_words" not in bundle.sidecar["parameters"] or module is not None)
+        flatten = small and (not bundle.runs_programs or module is not None)
 
         def known(done: int, modules: int) -> None:
             say(f"{what}, {done} of {modules} modules ...")

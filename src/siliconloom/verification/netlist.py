@@ -9,9 +9,6 @@ from siliconloom.rtl.bench.runner import Spent
 from siliconloom.rtl.emit import Bundle
 from siliconloom.rtl.synthesis.gates import gate_level
 
-UNFLATTENED = "program_words"
-"""A parameter of whole npu tiles, which are synthesized module by module."""
-
 
 def in_cells(bundle: Bundle, liberty: Path | None, spent: Spent | None = None) -> Bundle:
     """The same design in the cells of a library, if there is one; memories stay what they are.
@@ -26,7 +23,7 @@ def in_cells(bundle: Bundle, liberty: Path | None, spent: Spent | None = None) -
     if spent is not None and spent.tell is not None:
         spent.tell(f"Yosys: {bundle.top} in the cells of {liberty.name} ...")
     with working_folder("synth") as folder:
-        return gate_level(bundle, liberty, folder, flatten=UNFLATTENED not in bundle.sidecar["parameters"])
+        return gate_level(bundle, liberty, folder, flatten=not bundle.runs_programs)
 
 
 __all__ = ["in_cells"]

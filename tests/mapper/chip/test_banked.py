@@ -16,6 +16,7 @@ from siliconloom.cli import main
 from siliconloom.evaluate.chip import simulate
 from siliconloom.evaluate.mapping import load_plan
 from siliconloom.evaluate.objectives import map_for
+from siliconloom.mapper.chip import mapping
 from siliconloom.mapper.chip.banked import BankedLayout, first_rows, is_banked
 from siliconloom.mapper.chip.budget import Budget
 from siliconloom.mapper.chip.described import mapping_text
@@ -213,6 +214,37 @@ def test_attention_is_where_the_whole_workload_takes_fewer_cycles(name, heads, k
     assert found == min(there, beside)
     assert is_banked(made["fused"].graph) == (there < beside)
     assert any(f"{there:,}" in note and f"{beside:,}" in note for note in made["fused"].notes)
+
+
+@pytest.mark.parametrize(
+    ("sets", "why"),
+    [
+        ({"memory__dram__capacity": "60000 B"}, "by the array: the workload needs 68.38 KiB"),
+        ({"tile__sequencer__program_words": 186}, "by the array 20,179 (more instructions than the sequencer"),
+    ],
+)
+def test_the_channel_has_what_the_array_has_no_room_for(sets, why):
+    chip = small_channel(attention="fused", **sets)
+    made = map_workload(chip, model(context=60, batch=2), Stopwatch(chip), search=False)
+    assert is_banked(made.graph)
+    assert any(why in note for note in made.notes), made.notes
+
+
+def test_the_array_has_what_there_is_no_room_for_beside_the_channel(monkeypatch):
+    inside = mapping._in_blocks
+
+    def refused(chip, graph, *arguments, **options):
+        if is_banked(graph):
+            raise LoomError("no room")
+        return inside(chip, graph, *arguments, **options)
+
+    monkeypatch.setattr(mapping, "_in_blocks", refused)
+    chip = small_channel(attention="fused")
+    made = map_workload(chip, model(context=60), Stopwatch(chip), search=False)
+    assert not is_banked(made.graph)
+    assert "attention is computed by the array, and the channel (tile.pim) rests: no room" in made.notes
+    with pytest.raises(LoomError, match="no room"):
+        map_workload(small_channel(), model(context=60), Stopwatch(chip), search=False)
 
 
 @pytest.mark.parametrize(
