@@ -121,6 +121,9 @@ class DramTiming(Description):
         return self.tRAS + self.tRP if self.tRC is None else self.tRC
 
 
+Refresh = Literal["none", "rank", "bank"]
+
+
 class DramController(Description):
     """Queues and policies of one channel's controller."""
 
@@ -143,7 +146,7 @@ class DramController(Description):
     write_low: int = Field(default=8, ge=0, le=1024, description="more writes than this are drained when banks idle")
     bank_queue: int = Field(default=8, ge=1, le=256, description="requests waiting in front of each bank")
     row_hits: int = Field(default=4, ge=1, le=2**20, description="hits in a row before a waiting conflict may close it")
-    refresh: Literal["none", "rank", "bank"] = Field(
+    refresh: Refresh = Field(
         default="rank", description="of all banks of a rank at once, of one bank after the other, or none"
     )
     two_commands: bool = Field(default=False, description="row and column commands have a bus each, as in HBM")
@@ -155,8 +158,8 @@ class DramController(Description):
         return self
 
 
-class Dram(Description):
-    """One memory behind one address space."""
+class DramCells(Description):
+    """What a datasheet says of a memory, whoever gives it commands."""
 
     kind: Literal["dram"] = Field(description="what is described")
     name: Name = Field(description="letters, digits, . _ -")
@@ -166,6 +169,23 @@ class Dram(Description):
     clock_period: Duration = Field(description="tCK of the command clock")
     organization: DramOrganization = Field(description="how many of what")
     timing: DramTiming = Field(description="constraints between commands, in cycles")
+
+    @property
+    def burst_cycles(self) -> int:
+        """Cycles for which a burst holds the data bus."""
+        return max(self.organization.burst_length // self.organization.beats_per_clock, 1)
+
+    @property
+    def peak_bandwidth(self) -> float:
+        """Bytes per second of all data buses."""
+        return (
+            self.organization.channels * self.organization.request_bytes / self.burst_cycles / self.clock_period * 1e12
+        )
+
+
+class Dram(DramCells):
+    """One memory behind one address space: its cells, and how requests at addresses become commands."""
+
     controller: DramController = Field(default=DramController(), description="queues and policies of each channel")
     mapping: str = Field(
         description="order of ro, ra, bg, ba, ch, co in an address, from its top bit down; a part with bits (co2) is "
@@ -197,18 +217,6 @@ class Dram(Description):
             if int(found[3]) >= max(widths[found[2]], 1):
                 raise ValueError(f"xor: {found[2]} has {widths[found[2]]} bits, none from {found[3]} on (got '{text}')")
         return self
-
-    @property
-    def burst_cycles(self) -> int:
-        """Cycles for which a burst holds the data bus."""
-        return max(self.organization.burst_length // self.organization.beats_per_clock, 1)
-
-    @property
-    def peak_bandwidth(self) -> float:
-        """Bytes per second of all data buses."""
-        return (
-            self.organization.channels * self.organization.request_bytes / self.burst_cycles / self.clock_period * 1e12
-        )
 
     def widths(self) -> dict[str, int]:
         """Bits of every field of an address."""
@@ -263,12 +271,13 @@ def dram_names() -> list[str]:
     return library_names(LIBRARY)
 
 
-def _named(value: object) -> object:
+def named_dram(value: object) -> object:
+    """The memory of a name or path, anything else as it is; raises `ValueError`, for validators."""
     try:
         return load_dram(value) if isinstance(value, str) else value
     except LoomError as error:
         raise ValueError(str(error)) from None
 
 
-NamedDram = Annotated[Dram, BeforeValidator(_named)]
+NamedDram = Annotated[Dram, BeforeValidator(named_dram)]
 """A memory within another description, or the name of one in the library."""

@@ -8,14 +8,14 @@ commands that keep the memory's timing. ``sim.pim.channel`` says when each comma
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Struct
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.document import Description
-from siliconloom.arch.dram import NamedDram
+from siliconloom.arch.document import Description, rule_at
+from siliconloom.arch.dram import Dram, DramCells, DramController, Refresh, named_dram
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.quantity import Bytes
 
@@ -24,18 +24,70 @@ RESULT_BYTES = 4
 CHANNEL_BYTES = 2
 """Of an element in the rows of a channel that an npu tile drives: bf16."""
 CHANNEL_MAPPING = "rorabgbacoch"
-"""Of an address of such a channel, from its top bit down, as `arch.units.pim.place_of` takes it apart."""
+"""Of an address of a channel that computes, from its top bit down, as `arch.units.pim.place_of` takes it apart."""
 MULTIPLY_STAGES = 1
 """Cycles from operands to products."""
 ACCUMULATE_STAGES = 1
 """Cycles from the sum of the products to the accumulator."""
 
 
+class ChannelController(Description):
+    """What of a controller a channel that computes has: its sequencer takes macros in order and has no requests."""
+
+    LATER: ClassVar[dict[str, str]] = {
+        key: "a channel that computes has no queue of requests and no policy for them; its macros keep their order"
+        for key in DramController.model_fields
+        if key != "refresh"
+    }
+
+    refresh: Refresh = Field(default="rank", description="of all banks of a rank at once, or none")
+
+
+class ChannelDram(DramCells):
+    """A memory whose banks compute: the cells, without what says how requests of others are served.
+
+    Of a memory that is named, the cells and the refresh are taken; its controller and mapping are for requests.
+    """
+
+    LATER: ClassVar[dict[str, str]] = {
+        "xor": "macros and instructions of a channel that computes name banks; nothing is mixed into their number"
+    }
+
+    controller: ChannelController = Field(default=ChannelController(), description="its refresh")
+    mapping: str = Field(
+        default=CHANNEL_MAPPING,
+        description="of an address, from its top bit down: a row, a bank, a burst of the row; no other is built",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> ChannelDram:
+        if self.mapping.replace("ch", "", 1) == CHANNEL_MAPPING.replace("ch", ""):
+            return self
+        rule = (
+            f"not supported: a channel that computes is addressed by row, bank and burst of the row: {CHANNEL_MAPPING}"
+        )
+        raise rule_at("mapping", rule, self.mapping)
+
+
+def _cells(value: object) -> object:
+    """The cells of a memory that is named, or read already."""
+    found = named_dram(value)
+    if not isinstance(found, Dram):
+        return found
+    kept = {name: getattr(found, name) for name in DramCells.model_fields}
+    controller = ChannelController(refresh=found.controller.refresh)
+    return ChannelDram.model_construct(**kept, controller=controller, mapping=CHANNEL_MAPPING)
+
+
+NamedCells = Annotated[ChannelDram, BeforeValidator(_cells)]
+"""A memory whose banks compute within another description, or the name of one in the library."""
+
+
 class PimTile(Description):
     """Channels of DRAM whose banks compute: bank-side lanes, a global buffer, a command sequencer."""
 
     kind: Literal["pim"] = Field(description="channels of DRAM whose banks compute")
-    dram: NamedDram = Field(description="one channel: a description, or the name of one in the library")
+    dram: NamedCells = Field(description="one channel: a description, or the name of one in the library")
     channels: int = Field(default=1, ge=1, le=1024, description="equal and independent")
     lanes: int = Field(ge=1, le=1024, description="16-bit multipliers per bank; each does two int8 products")
     accumulators: int = Field(default=4, ge=1, le=64, description="sums that a bank holds at once")

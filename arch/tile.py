@@ -19,9 +19,8 @@ from siliconloom.arch.array import (
 )
 from siliconloom.arch.datatype import CACHE_SCALED, DataType
 from siliconloom.arch.document import Description, Name, rule_at
-from siliconloom.arch.dram import Dram, DramController
 from siliconloom.arch.errors import nearest_name
-from siliconloom.arch.pim import CHANNEL_MAPPING, RESULT_BYTES, PimTile
+from siliconloom.arch.pim import RESULT_BYTES, PimTile
 from siliconloom.arch.quantity import Bytes
 from siliconloom.arch.vector import VectorCost, VectorFunction, vector_cost
 
@@ -303,27 +302,12 @@ class NpuTile(Description):
         if key := next((name for name, asked in apart.items() if asked), None):
             rule = "a tile has its channel transfer or compute, one after the other: nothing is to be kept apart"
             raise rule_at(f"pim.{key}", rule, str(getattr(pim, key)).lower())
-        self._check_requests(pim.dram)
         for key, value in powers.items():
             if value & (value - 1):
                 raise rule_at(key, "banks, bursts of a row and bytes of the buffer are powers of two", value)
         if pim.banks * RESULT_BYTES % burst:
             rule = f"sums of all banks, {RESULT_BYTES} bytes each, are whole bursts of {burst} bytes"
             raise rule_at("pim.dram.organization", rule, f"{pim.banks} banks")
-
-    @staticmethod
-    def _check_requests(dram: Dram) -> None:
-        """What says how a memory is asked has no place: instructions name rows, commands keep their order."""
-        if dram.mapping.replace("ch", "") != CHANNEL_MAPPING.replace("ch", ""):
-            rule = f"an address of a tile's channel is a row, a bank, and a burst of the row: {CHANNEL_MAPPING}"
-            raise rule_at("pim.dram.mapping", rule, dram.mapping)
-        if dram.xor:
-            raise rule_at("pim.dram.xor", "nothing is mixed into banks of a tile's channel", ", ".join(dram.xor))
-        usual = DramController()
-        for key in DramController.model_fields:
-            if key != "refresh" and getattr(dram.controller, key) != getattr(usual, key):
-                rule = "a tile's channel has no queues of requests and no policy: it takes commands in their order"
-                raise rule_at(f"pim.dram.controller.{key}", rule, getattr(dram.controller, key))
 
     @property
     def circuit_format(self) -> DataType:

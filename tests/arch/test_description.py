@@ -1,6 +1,8 @@
 import pytest
 
 from siliconloom.arch import DataType, DescriptionError, SystolicArray, chip_names, load_chip, load_system
+from siliconloom.arch.dram import DramCells, load_dram
+from siliconloom.arch.pim import CHANNEL_MAPPING
 from siliconloom.evaluate.schemas import schema_of
 
 CONTRACT = [
@@ -94,12 +96,28 @@ def test_a_system_and_a_pim_tile_can_be_described(tmp_path):
         ("tile.activate_group", "3", "tile.activate_group"),
         ("tile.dram.organization.channels", "2", "describes one channel"),
         ("tile.dram.timing.tRAS", "3", "tRAS must be at least tRCD"),
-        ("tile.dram.mapping", "rorabgba", "mapping must be a permutation"),
+        ("tile.dram.mapping", "rorabacochbg", "addressed by row, bank and burst of the row: rorabgbacoch"),
+        ("tile.dram.xor", "[ba^ro0]", "nothing is mixed into their number"),
+        ("tile.dram.controller.scheduler", "fcfs", "no queue of requests"),
+        ("tile.dram.controller.two_comands", "true", "valid keys: refresh"),
     ],
 )
 def test_a_pim_tile_that_contradicts_itself_is_refused(key, value, told):
     with pytest.raises(DescriptionError, match=told):
         load_chip("pim-hbm", [(key, value)])
+
+
+def test_a_channel_that_computes_takes_the_cells_of_a_named_memory():
+    """Its controller and mapping are for requests; of those it takes the refresh alone."""
+    for name in ("hbm2", "hbm2e"):
+        whole, clock = load_dram(name), 10**12 / load_dram(name).clock_period
+        cells = load_chip("pim-hbm", [("tile.dram", name), ("clock", f"{clock} Hz")]).tile.dram
+        assert {key: getattr(cells, key) for key in DramCells.model_fields} == {
+            key: getattr(whole, key) for key in DramCells.model_fields
+        }
+        assert cells.mapping == CHANNEL_MAPPING
+        assert cells.controller.refresh == whole.controller.refresh
+    assert load_chip("pim-hbm", [("tile.dram.name", "other")]).tile.dram.name == "other"
 
 
 def test_durations_become_whole_cycles_rounded_up():

@@ -94,7 +94,7 @@ ROWS = (
         "tile.pim.",
         "lanes=4 accumulators=1 activate_group=1 commands=per_bank bank_machines=1 dual_row_buffer!true "
         "global_buffer=128B channels!2 operands![int8] dram.timing.tRCD=20 activations!separate "
-        "dram.mapping!robarabgcoch dram.xor![ba^ro0] dram.controller.queues!shared dram.controller.scheduler!fcfs",
+        "dram.controller.refresh=none",
     ),
     # a mapping
     ("DescribedMapping", "mapped", "", "joined!true banked!false placement!{}"),
@@ -215,9 +215,17 @@ ROWS = (
         "Dram",
         "dram",
         "",
-        "name=other clock_period=2ns mapping=rochrababgco mapping=corabgbachro&organization.rows=16384 xor=[ba^ro0]",
+        "name=other standard=HBM3 clock_period=2ns mapping=rochrababgco mapping=corabgbachro&organization.rows=16384 "
+        "xor=[ba^ro0]",
     ),
-    ("Dram", "neupims", "chip.pim.dram.", "standard=GDDR6"),
+    ("ChannelDram", "neupims", "chip.pim.dram.", "standard=GDDR6"),
+    (
+        "ChannelDram",
+        "pim",
+        "tile.dram.",
+        "clock_period=2ns&&clock=500MHz mapping!robarabgcoch xor![ba^ro0] controller.two_commands!true",
+    ),
+    ("ChannelController", "pim", "tile.dram.controller.", "refresh=none queues!shared refresh!bank"),
     ("DramOrganization", "dram", "", "mapping=corabgbachro&organization.rows=16384"),
     (
         "DramController",
@@ -462,6 +470,7 @@ COMMENTS = {"description", "source", "product"}
 
 ELSEWHERE: dict[str, str] = {
     "DescribedRun.repair": "tests/evaluate/test_faulty_runs.py",
+    "ChannelDram.name": "tests/arch/test_description.py",
     "Transformer.experts": "tests/workloads/test_workload_graph.py",
     **{
         f"{kind}.{key}": "tests/sweeps/test_sweep_keys.py"

@@ -40,6 +40,8 @@ MODULES = (
     "workloads.requests",
 )
 """Where the descriptions that users write are; those of `baselines` are this package's own data."""
+SHARED = {"DramCells"}
+"""Keys that several descriptions share; each of those is tried."""
 LONG = {"neupims", "neupims many", "unequal"}
 """Whose answers take seconds."""
 TRIALS = [
@@ -121,7 +123,8 @@ def described() -> dict[str, list[str]]:
     for module in MODULES:
         loaded = importlib.import_module(f"siliconloom.{module}")
         for value in vars(loaded).values():
-            if isinstance(value, type) and issubclass(value, Description) and value.__module__ == loaded.__name__:
+            written = isinstance(value, type) and issubclass(value, Description) and value.__name__ not in SHARED
+            if written and value.__module__ == loaded.__name__:
                 found[value.__name__] = keys_of(value)
     return found
 

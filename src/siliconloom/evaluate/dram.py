@@ -94,6 +94,7 @@ def dram_result(
         "schema": SCHEMA,
         "version": __version__,
         "memory": dram.name,
+        "standard": dram.standard,
         "cycles": found.cycles,
         "seconds": seconds,
         "bytes": moved,
