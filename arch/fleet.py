@@ -51,7 +51,7 @@ class FleetGroup(Description):
 
 
 class FleetDescription(Description):
-    """A fleet; ``link`` is what keys and values cross from a replica for prompts to one for answers."""
+    """A fleet; ``link`` is what keys and values cross from one replica to another."""
 
     kind: Literal["fleet"]
     name: Name
@@ -67,8 +67,6 @@ class FleetDescription(Description):
             raise rule_at("groups", "replicas for prompts need others for answers, and none that do whole requests")
         if roles & apart and self.link is None:
             raise rule_at("link", "is missing: keys and values cross it from prompts to answers")
-        if not roles & apart and self.link is not None:
-            raise rule_at("link", "changes nothing: all replicas do whole requests")
         return self
 
 

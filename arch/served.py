@@ -119,6 +119,15 @@ class ScalingResult(ResultSection):
     remade: int = Field(description="times that a request was on a replica which was lost")
 
 
+class MigrationResult(ResultSection):
+    """Requests that moved between replicas as they ran (serve.migrate_below)."""
+
+    moved: int
+    given_up: int = Field(description="moves that ended with nothing: the request had ended, or there was no room")
+    copied_tokens: int = Field(description="tokens whose keys and values were copied, those of given up moves too")
+    apart_s: float = Field(description="seconds between two replicas, in which a request stood, mean over moves")
+
+
 class CostsResult(ResultSection):
     """Where the times of steps come from."""
 
@@ -173,6 +182,7 @@ class ServingResult(ResultSection):
         default=None, description="share of guessed tokens that were right (serve.speculate)"
     )
     scaling: ScalingResult | None = None
+    migration: MigrationResult | None = None
     cached_share: float = Field(description="of prompts' tokens, those that lay in the cache already")
     memory: ServingMemory = Field(description="of the first group")
     groups: list[ReplicaGroupResult]

@@ -109,6 +109,9 @@ class ServeSettings(Description):
         that one takes requests.
     lost_every, restart_s
         Mean seconds of a replica's life, which is exponential, and seconds until another one is in its place.
+    migrate_below, migrate_above, migrate_every
+        Tokens more that each running request of a replica could get, below which its requests move to replicas above
+        the other limit (Llumnix), which is twice the first where it is not said; and seconds between two looks.
     price, electricity
         Dollars for an hour of a chip, and for a kilowatt-hour.
     """
@@ -145,6 +148,9 @@ class ServeSettings(Description):
     start_s: Annotated[float, Field(ge=0, le=1e9)] | None = None
     lost_every: Annotated[float, Field(ge=1e-3, le=1e12)] | None = None
     restart_s: Annotated[float, Field(ge=0, le=1e9)] | None = None
+    migrate_below: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    migrate_above: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    migrate_every: Annotated[float, Field(ge=1e-3, le=1e6)] = 1.0
     price: Annotated[float, Field(ge=0, le=1e6)] | None = None
     electricity: Annotated[float, Field(ge=0, le=1e3)] = 0.1
 
@@ -222,11 +228,26 @@ class ServeSettings(Description):
             raise rule_at(
                 "lost_every", "needs serve.restart_s, seconds until there is another replica", self.lost_every
             )
-        for key in ("replicas_least", "lost_every"):
+        self._check_migration()
+        for key in ("replicas_least", "lost_every", "migrate_below"):
             if getattr(self, key) is not None and self.batching is Batching.STATIC:
                 raise rule_at(key, "is not of serve.batching static", getattr(self, key))
             if getattr(self, key) is not None and self.prefill_replicas:
                 raise rule_at(key, "is not of serve.prefill_replicas", getattr(self, key))
+
+    def _check_migration(self) -> None:
+        """Refuse keys of requests that move where none do, and limits that both hold."""
+        below, above = self.migrate_below, self.migrate_above
+        for key in ("migrate_above", "migrate_every"):
+            if below is None and getattr(self, key) != type(self).model_fields[key].default:
+                raise rule_at(key, "changes nothing without serve.migrate_below", getattr(self, key))
+        if below is not None and above is not None and above < below:
+            raise rule_at("migrate_above", f"must be at least serve.migrate_below, {below:g}", above)
+
+    @property
+    def by_events(self) -> bool:
+        """Whether replicas are looked at beside each other, at any time."""
+        return self.elastic or self.migrate_below is not None
 
     @property
     def elastic(self) -> bool:

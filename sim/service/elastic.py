@@ -1,4 +1,6 @@
-"""Replicas that come and go: as many as there is work for, and new ones in place of those that are lost.
+"""Replicas that come and go, or whose requests move: everything in the order of time.
+
+There are as many replicas as there is work for, and new ones in place of those that are lost.
 
 The number of replicas follows the tokens that are due (prompts and answers of all that wait or run). Where each one has
 more than ``serve.scale_at``, one more is started, and takes requests ``serve.start_s`` later. Where one fewer would
@@ -24,6 +26,7 @@ from siliconloom.arch.errors import LoomError
 from siliconloom.arch.serving import ServeSettings
 from siliconloom.sim.service.live import LiveRequest
 from siliconloom.sim.service.log import RequestLog
+from siliconloom.sim.service.migration import Migration, Move
 from siliconloom.sim.service.pipeline import PipelinedReplica
 from siliconloom.sim.service.replica import Replica
 
@@ -35,7 +38,7 @@ SLACK = 0.5
 MOST_LOST = 1000
 """Times that one request is lost, after which it is taken to never end."""
 TOLD_EVERY = 256
-UP, GONE, LOST, COME, LOOK = range(5)
+UP, GONE, LOST, MOVE, COME, LOOK, BALANCE = range(7)
 """What may happen, in the order in which things of one time do."""
 
 
@@ -71,12 +74,19 @@ class ReplicaPlace(Struct, eq=False):
     drains: float = 0.0
     period: Period | None = None
 
+    @property
+    def engine(self) -> Replica:
+        """The replica's one scheduler."""
+        assert isinstance(self.replica, Replica)
+        return self.replica
+
 
 class Dispatch(Protocol):
     """What the fleet says of requests, and of who gets one."""
 
     log: RequestLog
     apart_s: float
+    handover: Callable[[int], float]
 
     def live(self, number: int) -> LiveRequest:
         """The request of a number, as it comes for the first time."""
@@ -110,10 +120,13 @@ class ElasticService:
         self._least = settings.replicas_least or len(replicas)
         self._most = settings.replicas_most or len(replicas)
         self._random = [np.random.default_rng((settings.seed, 1, place)) for place in range(len(replicas))]
-        self._events: list[tuple[float, int, int, int, LiveRequest | None]] = []
+        self._events: list[tuple[float, int, int, int, LiveRequest | Move | None]] = []
         self._order = self._to_come = 0
         self._waiting: list[tuple[LiveRequest, float]] = []
         """Requests for which there is no replica, and since when."""
+        self.migration: Migration | None = None
+        if settings.migrate_below is not None:
+            self.migration = Migration(settings, self.places, fleet.log, fleet.handover, self._later)
 
     def serve(self, arrivals: Sequence[tuple[float, int]], told: Callable[[float], None]) -> None:
         """Let requests come, and replicas come, go, and take steps, in the order of time."""
@@ -125,6 +138,8 @@ class ElasticService:
             self._open(place, begin)
         if self._scales:
             self._push(begin + LOOK_S, LOOK)
+        if self.migration is not None:
+            self._push(begin + self._settings.migrate_every, BALANCE)
         seen = 0
         while True:
             busy = sorted((each.replica.clock, at) for at, each in enumerate(self.places) if each.replica.busy)
@@ -132,6 +147,8 @@ class ElasticService:
             ends = max(each.replica.clock for each in self.places)
             if not busy and not self._to_come and not self._waiting and now >= ends:
                 self._settle(np.inf)
+                if self.migration is not None:
+                    self.migration.end()
                 return
             if not busy or now <= busy[0][0]:
                 kind = self._happens()
@@ -156,16 +173,21 @@ class ElasticService:
             found[period.place] += max(until - max(since(period), begin), 0.0)
         return found
 
-    def _push(self, at: float, kind: int, number: int = 0, live: LiveRequest | None = None) -> None:
+    def _later(self, at: float, move: Move, comes: bool) -> None:
+        self._push(at, MOVE, int(comes), move)
+
+    def _push(self, at: float, kind: int, number: int = 0, live: LiveRequest | Move | None = None) -> None:
         self._order += 1
-        self._to_come += kind == COME
+        self._to_come += kind == COME or (kind == MOVE and number == 1)
         heapq.heappush(self._events, (at, kind, self._order, number, live))
 
     def _happens(self) -> int:
         """The next thing happens; returns its kind."""
         at, kind, _, number, live = heapq.heappop(self._events)
         self._settle(at)
-        if kind == COME:
+        if isinstance(live, Move):
+            self._move(live, at, comes=number == 1)
+        elif kind == COME:
             self._to_come -= 1
             self._give(self._fleet.live(number) if live is None else live, at)
             self._look(at)
@@ -176,10 +198,27 @@ class ElasticService:
         elif kind == LOST:
             place, life = divmod(number, 1 << 32)
             self._lose(place, life, at)
-        else:
+        elif kind == LOOK:
             self._look(at)
             self._push(at + LOOK_S, LOOK)
+        elif self.migration is not None:
+            self.migration.look(at, self._in(PlaceState.OPEN), self._in(PlaceState.DRAINING))
+            self._push(at + self._settings.migrate_every, BALANCE)
         return kind
+
+    def _move(self, move: Move, at: float, *, comes: bool) -> None:
+        """A copy has ended, or a request comes to its new replica."""
+        migration = self.migration
+        assert migration is not None
+        if not comes:
+            apart = migration.apart_s
+            migration.goes_on(move, at)
+            self._fleet.apart_s += migration.apart_s - apart
+            return
+        self._to_come -= 1
+        if not migration.comes(move, at):
+            self._give(move.live, at)
+        migration.again(move, at, draining=self.places[move.source].state is PlaceState.DRAINING)
 
     def _advance(self, busy: Sequence[tuple[float, int]], until: float) -> None:
         """The replica that is furthest behind takes its next steps."""

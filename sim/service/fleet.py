@@ -97,8 +97,8 @@ class Fleet:
         """Seconds that requests spent between replicas, or waited for one, all together."""
         self._later: dict[int, int] = {}
         """Turns of conversations, by the request whose end they wait for."""
-        self.elastic = ElasticService(settings, self.first, self) if settings.elastic else None
-        """Where replicas come and go."""
+        self.elastic = ElasticService(settings, self.first, self) if settings.by_events else None
+        """Where replicas come and go, or requests move between them."""
 
     def _made(self, groups: Sequence[ReplicaGroup], index: int, *, hands_over: bool = False) -> list[AnyReplica]:
         found: list[AnyReplica] = []

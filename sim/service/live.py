@@ -25,6 +25,8 @@ class LiveRequest(Struct, eq=False):
         When it came to its answer: the count of steps of its `DecodingRequests`, and the tokens in the cache then.
     told_s
         When its last token came.
+    reserved
+        Blocks that are held for it where it comes to with keys and values.
     """
 
     number: int
@@ -48,6 +50,7 @@ class LiveRequest(Struct, eq=False):
     deciding: bool = False
     swapped: bool = False
     handed: bool = False
+    reserved: int = 0
 
 
 __all__ = ["LiveRequest"]

@@ -35,6 +35,8 @@ class RequestLog:
         self.cached, self.preempted = np.zeros(count, np.int64), np.zeros(count, np.int64)
         self.lost = np.zeros(count, np.int64)
         """Times that the replica which had the request was lost."""
+        self.moved = np.zeros(count, np.int64)
+        """Times that it moved to another replica as it ran."""
         self.turns = False
         """Whether ends of requests are beginnings of others, in conversations."""
 

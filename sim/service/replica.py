@@ -9,7 +9,7 @@ time goes with what happens, not with tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -101,6 +101,12 @@ class Replica:
         self._load = 0
         self._padding = 0
         self._preempted = False
+        self._coming: list[LiveRequest] = []
+        """Requests that came from another replica with keys and values, and go before all that wait."""
+        self._reserved = 0
+        """Blocks that are held for them, and for others on their way."""
+        self.give_back: Callable[[], bool] | None = None
+        """Asked to free blocks that are held for a request on its way; false where there is none."""
 
     @property
     def engines(self) -> list[Replica]:
@@ -110,11 +116,11 @@ class Replica:
     @property
     def busy(self) -> bool:
         """Whether any request waits or runs."""
-        return bool(self._waiting or self._running)
+        return bool(self._waiting or self._running or self._coming)
 
     @property
     def waiting(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self._coming)
 
     @property
     def running(self) -> int:
@@ -122,15 +128,15 @@ class Replica:
 
     def present(self, at: float) -> int:
         """Requests that wait or run at a time, those that leave with the step that is under way then among them."""
-        return len(self._waiting) + len(self._running) + (self.left - self._left_before if at < self.clock else 0)
+        return self.waiting + len(self._running) + (self.left - self._left_before if at < self.clock else 0)
 
     @property
     def load(self) -> int:
         """Tokens that are due: prompts and answers of all that wait or run."""
         return self._load
 
-    def submit(self, request: LiveRequest, at: float) -> None:
-        """A request comes; those that came before it are before it in the queue, whatever their numbers."""
+    def submit(self, request: LiveRequest, at: float, *, first: bool = False) -> None:
+        """A request comes; those that came before it are before it in the queue, unless it is to be the first."""
         request.order = self._arrived
         self._arrived += 1
         self._count_present(at)
@@ -141,8 +147,63 @@ class Replica:
             request.rank = float(request.prompt) if order is Order.SHORTEST else 0.0
         if not request.handed:  # what a replica had answered that was lost is made anew, too
             request.target = request.prompt + request.generated
-        self._waiting.push(request)
+        if first:
+            self._coming.append(request)
+        else:
+            self._waiting.push(request)
         self._load += request.output - request.generated + (0 if request.handed else request.target)
+
+    @property
+    def answering(self) -> int:
+        """Requests that are at their answers."""
+        return self._decoding.count
+
+    @property
+    def freeness(self) -> float:
+        """Tokens more that each running request could get, beside what the first waiting one needs (Llumnix)."""
+        block = self.settings.block
+        free = self.pool.available - (-(-self._waiting.first().target // block) if self._waiting else 0)
+        return free * block / max(len(self._running), 1)
+
+    def lightest(self) -> LiveRequest | None:
+        """Of the requests at their answers that matter least the shortest."""
+        found = [each for each in self._running.values() if each.deciding]
+        return min(found, key=lambda r: (-r.rank, self._decoding.length(r), r.order), default=None)
+
+    def answers(self, request: LiveRequest) -> bool:
+        """Whether a request is at its answer here."""
+        return self._running.get(request.number) is request and request.deciding
+
+    def length_of(self, request: LiveRequest) -> int:
+        """Tokens in the cache of a request that is at its answer."""
+        return self._decoding.length(request)
+
+    def reserve(self, blocks: int) -> bool:
+        """Hold blocks for a request on its way, or give them back, if negative; false where there are not as many."""
+        if 0 < blocks > self.pool.available - self._needed():
+            return False
+        if blocks > 0:
+            self.pool.take(blocks)
+        else:
+            self.pool.give(-blocks)
+        self._reserved += blocks
+        return True
+
+    def _freed(self) -> bool:
+        """Whether blocks that were held for a request on its way are free now."""
+        return self._reserved > 0 and self.give_back is not None and self.give_back()
+
+    def release(self, request: LiveRequest) -> None:
+        """A request at its answer leaves for another replica, between two steps."""
+        self._count_present(self.clock)
+        self._put_off(request, swaps=True)
+        request.swapped, request.handed = False, True
+        self._load -= request.output - request.generated
+
+    def take_over(self, request: LiveRequest, reserved: int, at: float) -> None:
+        """One comes from there, with keys and values for which blocks are held, before all that wait."""
+        request.reserved = reserved
+        self.submit(request, at, first=True)
 
     def matched(self, path: Sequence[Segment]) -> int:
         """Tokens of a prompt that begins so that lie in the cache."""
@@ -157,7 +218,8 @@ class Replica:
             extra_s += self._admit_static()
         else:
             while self._needed() > self.pool.available:
-                extra_s += self._preempt()
+                if not self._freed():
+                    extra_s += self._preempt()
             self._preempted = self._preempted and bool(self._running)  # what nobody is beside comes again at once
         chunks: list[tuple[LiveRequest, int]] = []
         prompts_only = False
@@ -196,8 +258,9 @@ class Replica:
             size = min(budget, each.target - each.done)
             blocks = -(-(each.done + size) // block) - each.shared - each.held
             while blocks > pool.available - reserved and each.number in self._prompts:
-                extra_s += self._preempt()
-                reserved = self._needed()
+                if not self._freed():
+                    extra_s += self._preempt()
+                    reserved = self._needed()
             if each.number not in self._prompts:
                 break
             pool.take(blocks)
@@ -206,12 +269,14 @@ class Replica:
             budget -= size
         spare = int(settings.watermark * pool.blocks)
         self._preempted = self._preempted and bool(self._running)
-        while self._waiting and not self._preempted and len(self._running) < settings.max_sequences:
-            each = self._waiting.first()
+        while self.waiting and not self._preempted and len(self._running) < settings.max_sequences:
+            each = self._coming[0] if self._coming else self._waiting.first()
             if not self.adapters.fits(each.adapter):
                 break
             if each.swapped or each.handed:
                 if not self._return(each, reserved + spare):
+                    if not (chunks or self._running) and self._freed():
+                        continue
                     break
                 extra_s += each.target * self._swap_s if each.swapped else 0.0
                 extra_s += self.adapters.enter(each.adapter)
@@ -233,6 +298,8 @@ class Replica:
             idle = _idle_of(node)
             blocks = -(-(known + size) // block) - known // block
             if blocks > pool.available - idle - reserved - spare:
+                if not (chunks or self._running) and self._freed():
+                    continue
                 break
             self._waiting.pop()
             extra_s += self.adapters.enter(each.adapter)
@@ -255,9 +322,17 @@ class Replica:
     def _return(self, each: LiveRequest, reserved: int) -> bool:
         """Give a request whose keys and values come from elsewhere its blocks; false where there is no room."""
         blocks = -(-each.target // self.settings.block)
-        if blocks + (each.target % self.settings.block == 0) > self.pool.available - reserved:
+        next_step = each.target + 1 + len(self._chances)
+        more = -(-next_step // self.settings.block) - each.reserved
+        if more > max(self.pool.available - reserved, 0):
             return False
-        self._waiting.pop()
+        if self._coming:
+            self._coming.pop(0)
+        else:
+            self._waiting.pop()
+        self.pool.give(each.reserved)
+        self._reserved -= each.reserved
+        each.reserved = 0
         self.pool.take(blocks)
         each.shared = 0
         self._start(each)
@@ -323,7 +398,7 @@ class Replica:
         drawn = float(joules.sum())
         self.joules += drawn
         self.steps += number
-        waiting = len(self._waiting)
+        waiting = self.waiting
         if count:
             self._tell(seconds, extra_s, count, start)
             self._grow(number)
@@ -480,7 +555,7 @@ class Replica:
     def _preempt(self) -> float:
         """Send a running request back to the queue: the last by the queue's order; returns seconds that it takes."""
         each = max(self._running.values(), key=lambda r: (r.rank, r.order))
-        if len(self._running) == 1 and _held_twice(each) == 0:
+        if len(self._running) == 1 and not self._coming and _held_twice(each) == 0:
             raise AssertionError("the only request is preempted: a bug")
         self.log.preempted[each.number] += 1
         self._preempted = True
@@ -496,10 +571,12 @@ class Replica:
         for each in list(self._running.values()):
             self._put_off(each, swaps=False)
             self._waiting.push(each)
-        found = [self._waiting.pop() for _ in range(len(self._waiting))]
+        found = [*self._coming, *(self._waiting.pop() for _ in range(len(self._waiting)))]
+        self._coming.clear()
         for each in found:
-            each.swapped = False
-        self.pool.check(0)
+            each.swapped, each.handed, each.reserved = False, False, 0
+        self.pool.check(self._reserved)
+        self._reserved = 0
         self.pool = BlockPool(self.pool.blocks, self.pool.block)
         self.adapters.clear()
         self._load = 0
@@ -534,14 +611,14 @@ class Replica:
     def _count_present(self, at: float) -> None:
         """Add the requests that were here since somebody looked."""
         if at >= self._looked_s:
-            self.present_s += (len(self._waiting) + len(self._running)) * (at - self._looked_s)
+            self.present_s += (self.waiting + len(self._running)) * (at - self._looked_s)
             self._looked_s = at
         else:  # a request that came while a step was under way
             self.present_s += self._looked_s - at
 
     def check(self) -> None:
         """Raise `AssertionError` where blocks or tokens were lost."""
-        self.pool.check(sum(map(self._own_blocks, self._running.values())))
+        self.pool.check(sum(map(self._own_blocks, self._running.values())) + self._reserved)
         if not self.busy and (self._load or not self._decoding.empty):
             raise AssertionError(f"{self._load} tokens of no request are left: a bug")
 

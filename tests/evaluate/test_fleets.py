@@ -88,7 +88,7 @@ def test_the_link_is_crossed_once_by_each_request_with_an_answer():
             DescriptionError,
             "link: is missing",
         ),
-        ([{"machine": "h100"}], {"link": LINK}, DescriptionError, "link: changes nothing"),
+        ([{"machine": "h100"}], {"link": LINK}, LoomError, "link: changes nothing"),
         ([{"machine": "dgx-h100", "plan": {"tensor": 16}}], {}, LoomError, "groups.0: plan.tensor 16"),
         ([{"machine": "h100", "overrides": {"clok": "1 GHz"}}], {}, LoomError, "groups.0: --set clok"),
         ([], {}, DescriptionError, "groups"),

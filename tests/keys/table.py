@@ -463,6 +463,15 @@ ROWS = (
         "replicas_most=2 replicas_most!1 replicas_most!5 scale_at=4000 start_s=0.4 replicas_least=3 replicas_least!4 "
         "restart_s=0.3&&serve.lost_every=0.5 restart_s=0.3&&serve.lost_every=0.5&&serve.seed=7",
     ),
+    (
+        "ServeSettings",
+        "served moving",
+        "serve.",
+        "migrate_below=400 migrate_below!null migrate_above=900 migrate_above!100 migrate_every=0.4 "
+        "batching!static prefill_replicas!1",
+    ),
+    ("ServeSettings", "served many", "serve.", "migrate_above!9 migrate_every!9"),
+    ("ServeSettings", "served", "serve.", "migrate_below!9"),
 )
 
 COMMENTS = {"description", "source", "product"}

@@ -118,8 +118,14 @@ def _prepare_fleet(
         raise NotSupported("serve.batching static with replicas for prompts and for answers")
     if apart and settings.shared_attention:
         raise LoomError("serve.shared_attention: changes nothing: what is handed over is shared with nobody (role)")
-    if apart and settings.elastic:
-        raise NotSupported("serve.replicas_least and serve.lost_every with replicas for prompts and for answers")
+    if apart and settings.by_events:
+        raise NotSupported(
+            "serve.replicas_least, serve.lost_every and serve.migrate_below with replicas for prompts and for answers"
+        )
+    if settings.migrate_below is not None and fleet.link is None:
+        raise LoomError("serve.migrate_below: keys and values move over the fleet's link, which is missing (link)")
+    if not apart and settings.migrate_below is None and fleet.link is not None:
+        raise LoomError("link: changes nothing: all replicas do whole requests, and none move (serve.migrate_below)")
     members = []
     for at, group in enumerate(fleet.groups):
         try:
@@ -136,10 +142,10 @@ def _prepare_fleet(
         assert link is not None
         return size / (link.count * link.bandwidth) + link.latency / PICOSECONDS
 
-    if ReplicaRole.PROMPTS in ends:
+    if ReplicaRole.PROMPTS in ends or settings.migrate_below is not None:
         per_token = {_per_token(member.served) for member in members}
         if len(per_token) > 1:
-            raise NotSupported("replicas for prompts and for answers that keep keys and values in different formats")
+            raise NotSupported("moving requests between replicas that keep keys and values in different formats")
     digests = "".join(member.served.cluster.digest for member in members)
     return ServedFleet(fleet.name, digest_of([fleet]) + digests, tuple(members), handover)
 

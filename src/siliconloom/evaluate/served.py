@@ -45,6 +45,7 @@ def request_columns(fleet: Fleet) -> dict[str, NDArray[Any]]:
             "e2e_s": log.finished - log.arrival,
             "cached_tokens": log.cached,
             "preempted": log.preempted,
+            "moved": log.moved,
             "replica": log.replica,
         }
 
@@ -107,6 +108,7 @@ def run_result(fleet: Fleet, trace: RequestTrace, settings: ServeSettings, objec
         "preempted": int(log.preempted.sum()),
         **_accepted(fleet),
         **_scaling(fleet, duration),
+        **_migration(fleet),
         "cached_share": float(log.cached[done].sum()) / max(int(log.cached[done].sum()) + computed, 1),
         "replicas": [
             _replica(replica, share, handing=bool(fleet.second))
@@ -126,7 +128,7 @@ def _able(fleet: Fleet, duration: float) -> list[float]:
 
 def _scaling(fleet: Fleet, duration: float) -> dict[str, Any]:
     """Of replicas that come and go, how many there were."""
-    if fleet.elastic is None:
+    if fleet.elastic is None or not fleet.settings.elastic:
         return {}
     begin = float(fleet.requests.arrival_s[0])
     paid = sum(fleet.elastic.paid(begin, begin + duration))
@@ -138,6 +140,21 @@ def _scaling(fleet: Fleet, duration: float) -> dict[str, Any]:
             "started": fleet.elastic.started,
             "lost": fleet.elastic.lost,
             "remade": int(fleet.log.lost.sum()),
+        }
+    }
+
+
+def _migration(fleet: Fleet) -> dict[str, Any]:
+    """Of requests that moved between replicas as they ran."""
+    moves = None if fleet.elastic is None else fleet.elastic.migration
+    if moves is None:
+        return {}
+    return {
+        "migration": {
+            "moved": moves.moved,
+            "given_up": moves.given_up,
+            "copied_tokens": moves.copied,
+            "apart_s": moves.apart_s / moves.moved if moves.moved else 0.0,
         }
     }
 
@@ -211,7 +228,7 @@ def _timeline(fleet: Fleet, duration: float) -> dict[str, list[float]]:
             peak[inner] = np.maximum(peak[inner], table["blocks"][row])
         used += peak / replica.pool.blocks / len(fleet.engines)
     more = {}
-    if fleet.elastic is not None:
+    if fleet.elastic is not None and fleet.settings.elastic:
         periods = [(each.up - first, min(each.end - first, duration)) for each in fleet.elastic.periods]
         ups, gone = np.array([(up, duration if end != end else end) for up, end in periods]).T
         there = gone > ups

@@ -181,7 +181,8 @@ def prepare(
         stages_too = f", plan.pipeline {stages}" if stages > 1 else ""
         raise LoomError(f"plan.tensor {plan.tensor}{stages_too}: {cluster.name} has {cluster.chips} chips")
     if stages > 1:
-        for key, asked in (("speculate", settings.speculate), ("adapter_rank", settings.adapter_rank)):
+        for key in ("speculate", "adapter_rank", "migrate_below"):
+            asked = getattr(settings, key)
             if asked is not None:
                 raise NotSupported(f"serve.{key} with plan.pipeline {stages}")
     replicas = cluster.chips // plan.chips if data is None else data
@@ -191,6 +192,8 @@ def prepare(
         )
     if settings.router is not Router.ROUND_ROBIN and replicas == 1 and not fleet:
         raise LoomError(f"serve.router {settings.router.value}: changes nothing: there is one replica")
+    if settings.migrate_below is not None and replicas == 1 and not fleet:
+        raise LoomError(f"serve.migrate_below {settings.migrate_below:g}: changes nothing: there is one replica")
     if not fleet:
         check_scaling(settings, replicas)
     if settings.prefill_replicas >= replicas and settings.prefill_replicas:

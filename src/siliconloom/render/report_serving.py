@@ -140,7 +140,7 @@ def _asked(result: dict[str, Any]) -> str:
 
 
 def _tiles(result: dict[str, Any]) -> list[tuple[str, str]]:
-    cost, scaling = result["cost"], result.get("scaling")
+    cost, scaling, moves = result["cost"], result.get("scaling"), result.get("migration")
     tiles = [
         (format_si(result["ttft_s"]["p50"], "s"), f"to the first token, median; {_p99(result, 'ttft_s')}"),
         (format_si(result["tpot_s"]["p50"], "s"), f"for each further token, median; {_p99(result, 'tpot_s')}"),
@@ -149,6 +149,7 @@ def _tiles(result: dict[str, Any]) -> list[tuple[str, str]]:
         (rate(result["goodput"]), "goodput: requests a second" + (" that keep to the limits" * bool(_limited(result)))),
         (f"{result['busy']:.1%}", f"of the time at work, {result['batch']:.3g} requests in a step"),
         *([(f"{scaling['mean']:.3g}", "replicas in the mean")] if scaling else []),
+        *([(f"{moves['moved']:,}", "moves to another replica")] if moves else []),
         (f"{_fullest(result):.1%}", f"of the cache in use at most; {result['preempted']:,} preempted"),
     ]
     if result["energy_j"] is not None:

@@ -80,6 +80,7 @@ def serving_tables(result: dict[str, Any], out: Console) -> None:
             else []
         ),
         *([("scaled", _scaled(result))] if result.get("scaling") else []),
+        *([("moved", _moved(result["migration"]))] if result.get("migration") else []),
         ("busy", f"{result['busy']:.1%} of the time, {result['batch']:.3g} requests in a step"),
         (
             "cache",
@@ -122,6 +123,13 @@ def _scaled(result: dict[str, Any]) -> str:
     scaling = result["scaling"]
     lost = f"; {scaling['lost']:,} lost, {scaling['remade']:,} requests made anew" if scaling["lost"] else ""
     return f"{scaling['mean']:.3g} replicas in the mean; {scaling['started']:,} started{lost}"
+
+
+def _moved(migration: dict[str, Any]) -> str:
+    """Requests that moved between replicas, in words."""
+    stood = f", {format_si(migration['apart_s'], 's')} between two" if migration["moved"] else ""
+    given_up = f"; {migration['given_up']:,} moves given up" if migration["given_up"] else ""
+    return f"{migration['moved']:,} times to another replica{stood}{given_up}"
 
 
 def _group(group: dict[str, Any]) -> str:

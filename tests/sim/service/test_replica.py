@@ -511,3 +511,13 @@ def test_tokens_within_a_window_are_those_of_each_request(offsets, step, window,
     contexts = np.mean(lengths) + np.arange(steps)
     expected = [np.mean([min(length + t, window) for length in lengths]) for t in range(steps)]
     assert RequestLengths(offsets, step).within(window, contexts) == pytest.approx(expected)
+
+
+@given(ROWS, st.integers(1, 4), st.integers(2, 6))
+@example(apart([(0.0, 40, 30, 0), (0.0, 38, 30, 0), (0.0, 39, 30, 0)]), 3, 6)
+def test_guesses_of_requests_that_come_back_have_blocks(rows, guesses, most):
+    """What came back from the host took a block for its next token alone, and guesses some that were not there."""
+    blocks = math.ceil((max(p + o for _, p, o, _ in rows) + guesses) / 4) + 3
+    keys = {"preemption": "swap", "host_bandwidth": "1 GB/s", "speculate": guesses, "acceptance": 0.8}
+    fleet = served(rows, Linear(0.01, 1e-4, 2e-3, 1e-5), blocks, block=4, max_sequences=most, token_budget=64, **keys)
+    assert sum(replica.tokens for replica in fleet.replicas) == sum(output for _, _, output, _ in rows)
