@@ -11,10 +11,10 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from siliconloom.arch.document import MAX_SHOWN, Description, Document, Name, find_document
+from siliconloom.arch.document import MAX_SHOWN, Description, Document, Name, find_document, rule_at
 from siliconloom.arch.errors import DescriptionError, LoomError, Position, shortened
 from siliconloom.arch.names import LIBRARY, gpu_names
-from siliconloom.arch.quantity import Bandwidth, Bytes, Duration, Frequency
+from siliconloom.arch.quantity import Bandwidth, Bytes, Duration, Frequency, format_si
 
 Precision = Literal["fp64", "tf32", "fp32", "fp16", "bf16", "fp8", "int8", "fp4"]
 Architecture = Literal[
@@ -64,6 +64,10 @@ class GpuLink(Description):
     network_latency: Duration = Field(default=5_000_000, description="between nodes, of a message")
 
 
+LEAST_CLOCK = 0.2
+"""Share of the clock down to which a GPU is held."""
+
+
 class Gpu(Description):
     """One GPU."""
 
@@ -91,11 +95,23 @@ class Gpu(Description):
     link: GpuLink
     power: float = Field(gt=0, le=10_000, description="board limit in watts")
     idle_power: float = Field(ge=0, le=10_000, description="watts at work on nothing, clocks up")
+    power_cap: float | None = Field(
+        default=None, gt=0, le=10_000, description="watts that the driver holds the board to (nvidia-smi -pl)"
+    )
+    locked_clock: Frequency | None = Field(
+        default=None, description="clock that the driver holds multiprocessors to (nvidia-smi -lgc)"
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Gpu:
         if self.idle_power >= self.power:
             raise ValueError(f"idle_power must be below power, {self.power:g} W (got {self.idle_power:g})")
+        if self.power_cap is not None and not self.idle_power < self.power_cap < self.power:
+            rule = f"must be between idle_power, {self.idle_power:g} W, and power, {self.power:g} W"
+            raise rule_at("power_cap", rule, self.power_cap)
+        if self.locked_clock is not None and not LEAST_CLOCK * self.clock <= self.locked_clock < self.clock:
+            least, most = format_si(LEAST_CLOCK * self.clock, "Hz"), format_si(self.clock, "Hz")
+            raise rule_at("locked_clock", f"must be from {least}, a fifth of clock, to below clock, {most}", None)
         for name, table in (("matrix", self.matrix), ("vector", self.vector)):
             for precision, rate in table.items():
                 if rate < 1:

@@ -128,6 +128,16 @@ class MigrationResult(ResultSection):
     apart_s: float = Field(description="seconds between two replicas, in which a request stood, mean over moves")
 
 
+class PowerResult(ResultSection):
+    """Power of all chips under a limit (serve.power_limit), mean over serve.power_every."""
+
+    limit_w: float
+    peak_w: float = Field(description="the most that a look saw")
+    over: float = Field(description="share of the looks that saw more than the limit")
+    capped_s: float = Field(description="seconds in which clocks were lowered")
+    least_clock: float = Field(description="the lowest share of their clock that chips had")
+
+
 class CostsResult(ResultSection):
     """Where the times of steps come from."""
 
@@ -183,6 +193,7 @@ class ServingResult(ResultSection):
     )
     scaling: ScalingResult | None = None
     migration: MigrationResult | None = None
+    power: PowerResult | None = None
     cached_share: float = Field(description="of prompts' tokens, those that lay in the cache already")
     memory: ServingMemory = Field(description="of the first group")
     groups: list[ReplicaGroupResult]

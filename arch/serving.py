@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
+from itertools import pairwise
 from typing import Annotated
 
 from msgspec import Struct
@@ -15,6 +16,7 @@ from pydantic import Field, model_validator
 
 from siliconloom.arch.document import Description, Document, rule_at
 from siliconloom.arch.errors import LoomError, nearest_name
+from siliconloom.arch.gpu import LEAST_CLOCK
 from siliconloom.arch.quantity import DURATION, Bandwidth, parse
 
 PICOSECONDS = 1e12
@@ -75,6 +77,8 @@ class Arrivals(StrEnum):
 
 
 Share = Annotated[float, Field(gt=0, le=1, strict=False)]
+LoweredClock = Annotated[float, Field(ge=LEAST_CLOCK, lt=1)]
+LoweredClocks = Annotated[tuple[LoweredClock, ...], Field(min_length=1, max_length=16)]
 Acceptances = Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], Field(min_length=1, max_length=64)]
 
 
@@ -112,6 +116,9 @@ class ServeSettings(Description):
     migrate_below, migrate_above, migrate_every
         Tokens more that each running request of a replica could get, below which its requests move to replicas above
         the other limit (Llumnix), which is twice the first where it is not said; and seconds between two looks.
+    power_limit, capped_clock, power_every
+        Watts that all chips may draw together, the shares of their clock that they have where they drew more, falling
+        (POLCA), and seconds over which power is taken.
     price, electricity
         Dollars for an hour of a chip, and for a kilowatt-hour.
     """
@@ -151,6 +158,9 @@ class ServeSettings(Description):
     migrate_below: Annotated[float, Field(gt=0, le=1e9)] | None = None
     migrate_above: Annotated[float, Field(gt=0, le=1e9)] | None = None
     migrate_every: Annotated[float, Field(ge=1e-3, le=1e6)] = 1.0
+    power_limit: Annotated[float, Field(gt=0, le=1e12)] | None = None
+    capped_clock: LoweredClock | LoweredClocks | None = None
+    power_every: Annotated[float, Field(ge=1e-3, le=1e6)] = 2.0
     price: Annotated[float, Field(ge=0, le=1e6)] | None = None
     electricity: Annotated[float, Field(ge=0, le=1e3)] = 0.1
 
@@ -229,7 +239,16 @@ class ServeSettings(Description):
                 "lost_every", "needs serve.restart_s, seconds until there is another replica", self.lost_every
             )
         self._check_migration()
-        for key in ("replicas_least", "lost_every", "migrate_below"):
+        for key in ("capped_clock", "power_every"):
+            if self.power_limit is None and getattr(self, key) != type(self).model_fields[key].default:
+                raise rule_at(key, "changes nothing without serve.power_limit", getattr(self, key))
+        if self.power_limit is not None and self.capped_clock is None:
+            raise rule_at(
+                "power_limit", "needs serve.capped_clock, shares of the clock that are had above it", self.power_limit
+            )
+        if any(low >= high for high, low in pairwise(self.clocks)):
+            raise rule_at("capped_clock", "shares of the clock must fall", list(self.clocks))
+        for key in ("replicas_least", "lost_every", "migrate_below", "power_limit"):
             if getattr(self, key) is not None and self.batching is Batching.STATIC:
                 raise rule_at(key, "is not of serve.batching static", getattr(self, key))
             if getattr(self, key) is not None and self.prefill_replicas:
@@ -247,12 +266,18 @@ class ServeSettings(Description):
     @property
     def by_events(self) -> bool:
         """Whether replicas are looked at beside each other, at any time."""
-        return self.elastic or self.migrate_below is not None
+        return self.elastic or self.migrate_below is not None or self.power_limit is not None
 
     @property
     def elastic(self) -> bool:
         """Whether replicas come and go."""
         return self.replicas_least is not None or self.lost_every is not None
+
+    @property
+    def clocks(self) -> tuple[float, ...]:
+        """Shares of the clock below the whole that chips may have, falling."""
+        found = self.capped_clock
+        return () if found is None else found if isinstance(found, tuple) else (found,)
 
     @property
     def chances(self) -> tuple[float, ...]:

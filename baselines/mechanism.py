@@ -17,6 +17,7 @@ from siliconloom.baselines.attention_backward import backward_times
 from siliconloom.baselines.dequantization import expansion_cycles, unpacking_cycles
 from siliconloom.baselines.efficiency import Efficiency, load_efficiency
 from siliconloom.baselines.elementwise import elementwise_times
+from siliconloom.baselines.held import Hold, free, hold
 from siliconloom.baselines.operations import (
     CACHES,
     COLLECTIVES,
@@ -56,12 +57,16 @@ al., 2024, section 3.3)."""
 
 
 class Mechanism(Struct, frozen=True):
-    """Times by the constants alone; ``share`` of a row's time is that of the kernel that tables are about."""
+    """Times by the constants alone; ``share`` of a row's time is that of the kernel that tables are about.
+
+    Of a GPU that is held below what it could do, ``held`` says what that makes of each row.
+    """
 
     seconds: Float
     roofline: Float
     bound: list[str]
     share: Float
+    held: Hold | None = None
 
 
 def mechanism(
@@ -80,11 +85,35 @@ def mechanism(
         row = int(np.argmin(operations.among(*KERNELS)))
         raise NotSupported(f"{OPS[operations.op[row]]} is no kernel; see `loom compare` for whole models")
     efficiency = load_efficiency(gpu.architecture).by_program(software)
-    seconds, bound = np.zeros(len(operations)), np.full(len(operations), "", dtype=object)
     share = np.ones(len(operations))
     rounded = program_of(Op.GEMM, software) in ROUNDED
+    more = (cache_write, not (quantized or rounded))
+    seconds, bound = _kernels(free(gpu), efficiency, operations, software, *more)
+    if quantized and not rounded:  # a measured time holds more than the product, which is not in this one
+        products = operations.among(Op.GEMM)
+        alone = seconds[products]
+        share[products] = alone / (alone + _scaling(gpu, efficiency, operations.select(products)))
+    floor = least_seconds(operations, gpu)
+    seconds = _limited(gpu, efficiency, operations, np.maximum(seconds, floor), sustained)
+    held = None
+    if gpu.locked_clock is not None or gpu.power_cap is not None:
+
+        def at_clock(other: Gpu) -> Float:
+            found: Float = np.maximum(_kernels(other, efficiency, operations, software, *more)[0], floor)
+            return found
+
+        held = hold(gpu, at_clock, seconds, _work(efficiency, operations), limited=sustained or efficiency.limited)
+        seconds = seconds * held.slower
+    return Mechanism(seconds, floor, bound, share, held)
+
+
+def _kernels(
+    gpu: Gpu, efficiency: Efficiency, operations: Operations, software: str, cache_write: bool, scales: bool
+) -> tuple[Float, list[str]]:
+    """Seconds and bound of every row under no limit of power; ``scales``: 8-bit products scale what they take."""
+    seconds, bound = np.zeros(len(operations)), np.full(len(operations), "", dtype=object)
     parts: tuple[tuple[Bool, Any, bool], ...] = (
-        (operations.among(Op.GEMM), _gemm, not (quantized or rounded)),
+        (operations.among(Op.GEMM), _gemm, scales),
         (operations.among(Op.GROUPED_GEMM), _grouped, False),
         (operations.among(Op.ATTENTION_PREFILL), _prefill, cache_write),
         (operations.among(Op.ATTENTION_DECODE), _decode, False),
@@ -95,13 +124,7 @@ def mechanism(
     for mask, model, more in parts:
         if mask.any():
             seconds[mask], bound[mask] = model(gpu, efficiency, operations.select(mask), more)
-    if quantized and not rounded:  # a measured time holds more than the product, which is not in this one
-        products = operations.among(Op.GEMM)
-        alone = seconds[products]
-        share[products] = alone / (alone + _scaling(gpu, efficiency, operations.select(products)))
-    floor = least_seconds(operations, gpu)
-    seconds = _limited(gpu, efficiency, operations, np.maximum(seconds, floor), sustained)
-    return Mechanism(seconds, floor, bound.tolist(), share)
+    return seconds, bound.tolist()
 
 
 def is_power(sizes: NDArray[np.int64]) -> Bool:
@@ -372,15 +395,26 @@ def _limited(gpu: Gpu, efficiency: Efficiency, o: Operations, seconds: Float, su
     return slowed
 
 
-def joules_of(gpu: Gpu, efficiency: Efficiency, o: Operations, seconds: Float) -> Float:
+def joules_of(gpu: Gpu, efficiency: Efficiency, o: Operations, seconds: Float, held: Hold | None = None) -> Float:
     """Joules of one GPU: idle power, and what the work takes, as far as the board lets it."""
-    room = gpu.power - gpu.idle_power
-    found: Float = gpu.idle_power * seconds + np.minimum(_dynamic(efficiency, o), room * seconds)
+    room, (flop_j, byte_j) = gpu.power - gpu.idle_power, _work(efficiency, o)
+    if held is None:
+        return np.asarray(gpu.idle_power * seconds + np.minimum(flop_j + byte_j, room * seconds), np.float64)
+    usual_s = seconds / held.slower
+    saved = (flop_j * held.clock**2 + byte_j) / np.maximum(flop_j * held.usual**2 + byte_j, 1e-30)
+    found: Float = gpu.idle_power * seconds + np.minimum(flop_j + byte_j, room * usual_s) * saved
     return found
 
 
 def _dynamic(efficiency: Efficiency, o: Operations) -> Float:
     """Joules of matrix work by width, and of DRAM traffic, at full clock."""
+    flop_j, byte_j = _work(efficiency, o)
+    return flop_j + byte_j
+
+
+def _work(efficiency: Efficiency, o: Operations) -> tuple[Float, Float]:
+    """The same, one by one."""
     widths = np.where(_as_kept(efficiency, o), Precision.FP8.size, o.element_bytes()) / RESULT_BYTES
-    found: Float = flops(o) * efficiency.power.flop * widths + compulsory_bytes(o) * efficiency.power.byte
-    return found
+    flop_j: Float = flops(o) * efficiency.power.flop * widths
+    byte_j: Float = compulsory_bytes(o) * efficiency.power.byte
+    return flop_j, byte_j

@@ -105,7 +105,7 @@ def predict(
     asked = {"sustained": sustained, "cache_write": cache_write, "quantized": quantized}
     found = mechanism(gpu, operations, **asked, software=software)
     known, seconds = _corrected(fields, gpu, operations, found, software)
-    joules = joules_of(gpu, efficiency, operations, seconds)
+    joules = joules_of(gpu, efficiency, operations, seconds, found.held)
     relation = _relations(gpu, efficiency, operations, known, software, fields)
     wide = row_bars(bars, fields, gpu.name, operations, seconds, known.octaves, relation, software)
     between = known.near & operations.among(Op.ATTENTION_DECODE) & ~is_power(operations.batch)
@@ -125,7 +125,7 @@ def predict_times(
     """Seconds and joules as `predict` has them of kernels of inference (``quantized``), without their bars."""
     found = mechanism(gpu, operations, sustained=sustained, cache_write=cache_write, quantized=True)
     seconds = _corrected(packaged(), gpu, operations, found)[1]
-    return seconds, joules_of(gpu, load_efficiency(gpu.architecture), operations, seconds)
+    return seconds, joules_of(gpu, load_efficiency(gpu.architecture), operations, seconds, found.held)
 
 
 def _corrected(

@@ -28,6 +28,7 @@ from siliconloom.sim.service.live import LiveRequest
 from siliconloom.sim.service.log import RequestLog
 from siliconloom.sim.service.migration import Migration, Move
 from siliconloom.sim.service.pipeline import PipelinedReplica
+from siliconloom.sim.service.power import PowerLimit
 from siliconloom.sim.service.replica import Replica
 
 AnyReplica = Replica | PipelinedReplica
@@ -38,7 +39,7 @@ SLACK = 0.5
 MOST_LOST = 1000
 """Times that one request is lost, after which it is taken to never end."""
 TOLD_EVERY = 256
-UP, GONE, LOST, MOVE, COME, LOOK, BALANCE = range(7)
+UP, GONE, LOST, MOVE, COME, LOOK, BALANCE, WATCH = range(8)
 """What may happen, in the order in which things of one time do."""
 
 
@@ -108,10 +109,14 @@ class ElasticService:
     ----------
     replicas
         As many as there may be.
+    power
+        Who looks at what they draw, if anybody.
     """
 
-    def __init__(self, settings: ServeSettings, replicas: Sequence[AnyReplica], fleet: Dispatch) -> None:
-        self._settings, self._fleet = settings, fleet
+    def __init__(
+        self, settings: ServeSettings, replicas: Sequence[AnyReplica], fleet: Dispatch, power: PowerLimit | None = None
+    ) -> None:
+        self._settings, self._fleet, self.power = settings, fleet, power
         self.places = [ReplicaPlace(replica) for replica in replicas]
         self.periods: list[Period] = []
         self.started = self.lost = 0
@@ -140,6 +145,8 @@ class ElasticService:
             self._push(begin + LOOK_S, LOOK)
         if self.migration is not None:
             self._push(begin + self._settings.migrate_every, BALANCE)
+        if self.power is not None:
+            self._push(begin + self._settings.power_every, WATCH)
         seen = 0
         while True:
             busy = sorted((each.replica.clock, at) for at, each in enumerate(self.places) if each.replica.busy)
@@ -201,6 +208,9 @@ class ElasticService:
         elif kind == LOOK:
             self._look(at)
             self._push(at + LOOK_S, LOOK)
+        elif kind == WATCH and self.power is not None:
+            self.power.look(at, [place for place, each in enumerate(self.places) if each.period is not None])
+            self._push(at + self._settings.power_every, WATCH)
         elif self.migration is not None:
             self.migration.look(at, self._in(PlaceState.OPEN), self._in(PlaceState.DRAINING))
             self._push(at + self._settings.migrate_every, BALANCE)

@@ -18,6 +18,7 @@ from siliconloom.sim.service.elastic import AnyReplica, ElasticService
 from siliconloom.sim.service.live import LiveRequest
 from siliconloom.sim.service.log import RequestLog
 from siliconloom.sim.service.pipeline import PipelinedReplica
+from siliconloom.sim.service.power import PowerLimit
 from siliconloom.sim.service.replica import Replica
 from siliconloom.sim.service.stages import Stages
 
@@ -44,6 +45,10 @@ class ReplicaGroup(Struct, frozen=True):
         Of one, relative to the fastest: how soon it has done what is due.
     stages
         Of its chips' pipeline, with a scheduler for each, among which the blocks are dealt; 1 where there is none.
+    lowered
+        What steps take at lower clocks, where power is limited.
+    standing_w
+        Watts of one's chips, whatever they do.
     """
 
     costs: StepCosts
@@ -53,6 +58,8 @@ class ReplicaGroup(Struct, frozen=True):
     adapters: tuple[int, float, float] = (0, 0.0, 0.0)
     speed: float = 1.0
     stages: int = 1
+    lowered: tuple[StepCosts, ...] = ()
+    standing_w: float = 0.0
 
 
 class Fleet:
@@ -97,7 +104,8 @@ class Fleet:
         """Seconds that requests spent between replicas, or waited for one, all together."""
         self._later: dict[int, int] = {}
         """Turns of conversations, by the request whose end they wait for."""
-        self.elastic = ElasticService(settings, self.first, self) if settings.by_events else None
+        power = self._power(groups) if settings.power_limit is not None else None
+        self.elastic = ElasticService(settings, self.first, self, power) if settings.by_events else None
         """Where replicas come and go, or requests move between them."""
 
     def _made(self, groups: Sequence[ReplicaGroup], index: int, *, hands_over: bool = False) -> list[AnyReplica]:
@@ -124,6 +132,16 @@ class Fleet:
                 assert isinstance(group.costs, StagedCosts)
                 found.append(PipelinedReplica(engines, Stages(group.costs, group.stages)))
         return found
+
+    def _power(self, groups: Sequence[ReplicaGroup]) -> PowerLimit:
+        """Who looks at what all replicas draw."""
+        each = [group for group in groups for _ in range(group.count)]
+        engines = [engine for replica in self.first for engine in replica.engines]
+        for engine in engines:
+            engine.watch_power()
+        return PowerLimit(
+            self.settings, engines, [group.lowered for group in each], [group.standing_w for group in each]
+        )
 
     @property
     def replicas(self) -> list[AnyReplica]:

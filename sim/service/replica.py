@@ -101,6 +101,10 @@ class Replica:
         self._load = 0
         self._padding = 0
         self._preempted = False
+        self.lowered: StepCosts | None = None
+        """What steps take as long as the clock is lowered."""
+        self._recent: list[tuple[float, float, float]] | None = None
+        """Steps of late, where somebody looks at what they draw: begin, end, and joules."""
         self._coming: list[LiveRequest] = []
         """Requests that came from another replica with keys and values, and go before all that wait."""
         self._reserved = 0
@@ -152,6 +156,15 @@ class Replica:
         else:
             self._waiting.push(request)
         self._load += request.output - request.generated + (0 if request.handed else request.target)
+
+    def watch_power(self) -> None:
+        """Keep what steps draw, for `drawn`."""
+        self._recent = []
+
+    def drawn(self, begin: float, end: float) -> float:
+        """Joules above standing power between two times, of which the second never goes back."""
+        recent = self._recent = [each for each in self._recent or () if each[1] > begin]
+        return sum(j * (min(b, end) - max(a, begin)) / (b - a) for a, b, j in recent if a < end)
 
     @property
     def answering(self) -> int:
@@ -373,12 +386,14 @@ class Replica:
         first = self._decoding.mean + 1 if count else 0.0
         contexts = first + np.arange(number, dtype=np.float64) if number > 1 else np.array([first])
         parts = self._sharing.parts if self._sharing is not None and count else ()
-        if self.steps >= self._next_sample and not parts:
+        if self.steps >= self._next_sample and not parts and self.lowered is None:
             self._next_sample = self.steps + 1 + self.steps // 4
             seen = [self._decoding.length(r) + 1 for r in self._running.values() if r.deciding] if count else []
             self.samples.append((asked, len(ended), seen))
         lengths = RequestLengths(self._decoding.offsets, self._decoding.step, parts) if count else EQUAL
-        seconds, joules = self.costs.steps(asked, len(ended), count + self._padding, contexts, lengths)
+        seconds, joules = (self.lowered or self.costs).steps(
+            asked, len(ended), count + self._padding, contexts, lengths
+        )
         if self.adapters.used:
             seconds = seconds + self.adapters.step_s
         ends = np.cumsum(seconds) if number > 1 else seconds
@@ -397,6 +412,8 @@ class Replica:
         self.busy_s += total
         drawn = float(joules.sum())
         self.joules += drawn
+        if self._recent is not None:
+            self._recent.append((start, end, drawn))
         self.steps += number
         waiting = self.waiting
         if count:

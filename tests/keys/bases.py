@@ -297,6 +297,10 @@ BASES: dict[str, Callable[[Sets], Any]] = {
         "serve dgx-h100 llama3-8b busy.csv --set plan.tensor=1 --set plan.data=4 --set serve.replicas_least=1 "
         "--set serve.scale_at=900 --set serve.start_s=0.1"
     ),
+    "served capped": command(
+        "serve h100 llama3-8b busy.csv --set serve.power_limit=300 --set serve.capped_clock=0.6 "
+        "--set serve.power_every=0.05"
+    ),
     "served moving": command(
         "serve dgx-h100 llama3-8b busy.csv --set plan.tensor=1 --set plan.data=4 --set serve.cache_tokens=1200 "
         "--set serve.migrate_below=150 --set serve.migrate_every=0.05"

@@ -195,7 +195,7 @@ ROWS = (
         "gpu",
         "",
         "name=other architecture=ampere multiprocessors=66 clock=900MHz exponentials=4 power=200 "
-        "idle_power=60 matrix.bf16=1024",
+        "idle_power=60 matrix.bf16=1024 power_cap=200 power_cap!900 locked_clock=900MHz locked_clock!1MHz",
     ),
     ("Gpu", "gpu", "", "vector.fp32=8 integer=8 sparse=1"),
     ("GpuCache", "gpu", "l2.", "capacity=4MiB"),
@@ -470,6 +470,14 @@ ROWS = (
         "migrate_below=400 migrate_below!null migrate_above=900 migrate_above!100 migrate_every=0.4 "
         "batching!static prefill_replicas!1",
     ),
+    (
+        "ServeSettings",
+        "served capped",
+        "serve.",
+        "power_limit=250 power_limit!null capped_clock=0.4 capped_clock=[0.8,0.5] capped_clock![0.5,0.8] "
+        "capped_clock!0.1 capped_clock!null power_every=0.2 batching!static prefill_replicas!1",
+    ),
+    ("ServeSettings", "served", "serve.", "capped_clock!0.5 power_every!9 power_limit!300"),
     ("ServeSettings", "served many", "serve.", "migrate_above!9 migrate_every!9"),
     ("ServeSettings", "served", "serve.", "migrate_below!9"),
 )

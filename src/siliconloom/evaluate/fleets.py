@@ -120,7 +120,8 @@ def _prepare_fleet(
         raise LoomError("serve.shared_attention: changes nothing: what is handed over is shared with nobody (role)")
     if apart and settings.by_events:
         raise NotSupported(
-            "serve.replicas_least, serve.lost_every and serve.migrate_below with replicas for prompts and for answers"
+            "serve.replicas_least, serve.lost_every, serve.migrate_below and serve.power_limit with replicas for "
+            "prompts and for answers"
         )
     if settings.migrate_below is not None and fleet.link is None:
         raise LoomError("serve.migrate_below: keys and values move over the fleet's link, which is missing (link)")

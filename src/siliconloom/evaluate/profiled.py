@@ -43,6 +43,8 @@ def profiled(served: Served, name: str) -> Served:
         raise NotSupported(f"--profile on {served.machine}: profiles are of GPUs")
     if served.settings.batching is Batching.STATIC:
         raise NotSupported("--profile with serve.batching static, whose steps are larger than any profile's")
+    if served.settings.power_limit is not None:
+        raise NotSupported("--profile with serve.power_limit: nobody knows what measured operators draw")
     if served.settings.speculate is not None:
         raise NotSupported("--profile with serve.speculate: profiles have one token of each request")
     if served.settings.shared_attention:

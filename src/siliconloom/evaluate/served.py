@@ -109,6 +109,7 @@ def run_result(fleet: Fleet, trace: RequestTrace, settings: ServeSettings, objec
         **_accepted(fleet),
         **_scaling(fleet, duration),
         **_migration(fleet),
+        **_power(fleet, last),
         "cached_share": float(log.cached[done].sum()) / max(int(log.cached[done].sum()) + computed, 1),
         "replicas": [
             _replica(replica, share, handing=bool(fleet.second))
@@ -157,6 +158,12 @@ def _migration(fleet: Fleet) -> dict[str, Any]:
             "apart_s": moves.apart_s / moves.moved if moves.moved else 0.0,
         }
     }
+
+
+def _power(fleet: Fleet, end: float) -> dict[str, Any]:
+    """What was drawn under a limit."""
+    power = None if fleet.elastic is None else fleet.elastic.power
+    return {} if power is None else {"power": power.result(end)}
 
 
 def _accepted(fleet: Fleet) -> dict[str, float]:

@@ -181,7 +181,7 @@ def prepare(
         stages_too = f", plan.pipeline {stages}" if stages > 1 else ""
         raise LoomError(f"plan.tensor {plan.tensor}{stages_too}: {cluster.name} has {cluster.chips} chips")
     if stages > 1:
-        for key in ("speculate", "adapter_rank", "migrate_below"):
+        for key in ("speculate", "adapter_rank", "migrate_below", "power_limit"):
             asked = getattr(settings, key)
             if asked is not None:
                 raise NotSupported(f"serve.{key} with plan.pipeline {stages}")
@@ -209,6 +209,8 @@ def prepare(
     _check_columns(trace, settings)
     if settings.shared_attention:
         check_sharing(cluster, model)
+    if settings.power_limit is not None and not isinstance(cluster.machine, GpuMachine):
+        raise NotSupported(f"serve.power_limit on {cluster.name}: only GPUs have times at a lower clock")
     draft = None if settings.draft is None else read_model(settings.draft, ())
     return Served(
         cluster.name,

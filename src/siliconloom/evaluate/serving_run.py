@@ -6,13 +6,15 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Sequence
+from math import ceil
 from typing import Any
 
 import numpy as np
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from siliconloom import __version__
 from siliconloom.arch.fleet import ReplicaRole
+from siliconloom.arch.gpu import LEAST_CLOCK
 from siliconloom.arch.progress import NOBODY, Watcher
 from siliconloom.arch.served import SERVING_SCHEMA
 from siliconloom.arch.serving import Preemption, ServeSettings, ServiceLevel
@@ -72,7 +74,9 @@ def serve(
     for member, memory in zip(members, memories, strict=True):
         check_lengths(member.served, memory)
     costs = _costs_of(members)
-    fleet = _made(fleet_served, memories, [each for each, _ in costs])
+    lowered = [_costs_of([_at_clock(member, clock) for member in members]) for clock in settings.clocks]
+    by_clock = [tuple(each for each, _ in made) for made in zip(*lowered, strict=True)] or [()] * len(members)
+    fleet = _made(fleet_served, memories, [each for each, _ in costs], by_clock)
     complete = True
     with watcher.share("serving") as progress:
         try:
@@ -87,8 +91,9 @@ def serve(
     for each in asking:
         if complete and not settings.chances:  # requests of several lengths have no step of several tokens each
             audit += _audit(fleet, each, audits)
-        each.keep()
-    for made, _ in costs:
+    for made, own in (each for some in (costs, *lowered) for each in some):
+        if own is not None:
+            own.keep()
         if isinstance(made, SpeculatedCosts):
             made.draft.keep()
     body = run_result(fleet, trace, settings, objective or ServiceLevel())
@@ -158,24 +163,51 @@ def _costs(served: Served) -> tuple[StepCosts, ReplicaCosts | None]:
     return SpeculatedCosts(made, draft, guesses), made
 
 
-def _made(fleet: ServedFleet, memories: Sequence[ReplicaMemory], costs: Sequence[StepCosts]) -> Fleet:
-    """The replicas of all members."""
+def _made(
+    fleet: ServedFleet,
+    memories: Sequence[ReplicaMemory],
+    costs: Sequence[StepCosts],
+    lowered: Sequence[tuple[StepCosts, ...]],
+) -> Fleet:
+    """The replicas of all members; ``lowered`` are costs of each one's steps at lower clocks."""
     settings, trace = fleet.first.settings, fleet.first.trace
     per_s, swaps = settings.host_bandwidth, settings.preemption is Preemption.SWAP
     prompts: list[ReplicaGroup] = []
     others: list[ReplicaGroup] = []
     speeds = [_speed(member.served, each) for member, each in zip(fleet.members, costs, strict=True)]
-    for member, memory, each, speed in zip(fleet.members, memories, costs, speeds, strict=True):
+    for member, memory, each, speed, slow in zip(fleet.members, memories, costs, speeds, lowered, strict=True):
         swap_s = memory.per_token / per_s if swaps and per_s else 0.0
         adapters = (0, 0.0, 0.0)
         if settings.adapter_rank is not None and per_s:
             read_s = memory.adapter / member.served.plan.chips / member.served.cluster.machine.bandwidth
             adapters = settings.adapter_slots, memory.adapter / per_s, read_s
         stages = member.served.plan.pipeline
-        group = ReplicaGroup(each, memory.blocks, member.count, swap_s, adapters, speed / max(speeds), stages)
+        group = ReplicaGroup(
+            each,
+            memory.blocks,
+            member.count,
+            swap_s,
+            adapters,
+            speed / max(speeds),
+            stages,
+            slow,
+            _standing(member.served),
+        )
         (prompts if member.role is ReplicaRole.PROMPTS else others).append(group)
     per_token = memories[0].per_token
     return Fleet(settings, trace, others, prompts, lambda tokens: fleet.handover(tokens * per_token))
+
+
+def _at_clock(member: FleetMember, share: float) -> FleetMember:
+    """The same GPUs at a share of their clock."""
+    served = member.served
+    machine = served.cluster.machine
+    assert isinstance(machine, GpuMachine)
+    gpu = machine.gpu
+    clock = max(round((gpu.locked_clock or gpu.clock) * share), ceil(LEAST_CLOCK * gpu.clock))
+    held = replace(machine, gpu=gpu.model_copy(update={"locked_clock": clock}))
+    cluster = replace(served.cluster, kinds=((held, served.cluster.chips),))
+    return replace(member, served=replace(served, cluster=cluster))
 
 
 BUSY = 32

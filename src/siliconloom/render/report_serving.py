@@ -140,7 +140,7 @@ def _asked(result: dict[str, Any]) -> str:
 
 
 def _tiles(result: dict[str, Any]) -> list[tuple[str, str]]:
-    cost, scaling, moves = result["cost"], result.get("scaling"), result.get("migration")
+    cost, scaling, moves, power = result["cost"], *(result.get(name) for name in ("scaling", "migration", "power"))
     tiles = [
         (format_si(result["ttft_s"]["p50"], "s"), f"to the first token, median; {_p99(result, 'ttft_s')}"),
         (format_si(result["tpot_s"]["p50"], "s"), f"for each further token, median; {_p99(result, 'tpot_s')}"),
@@ -150,6 +150,7 @@ def _tiles(result: dict[str, Any]) -> list[tuple[str, str]]:
         (f"{result['busy']:.1%}", f"of the time at work, {result['batch']:.3g} requests in a step"),
         *([(f"{scaling['mean']:.3g}", "replicas in the mean")] if scaling else []),
         *([(f"{moves['moved']:,}", "moves to another replica")] if moves else []),
+        *([(f"{power['peak_w'] / power['limit_w']:.1%}", "of the limit drawn at most")] if power else []),
         (f"{_fullest(result):.1%}", f"of the cache in use at most; {result['preempted']:,} preempted"),
     ]
     if result["energy_j"] is not None:

@@ -81,6 +81,7 @@ def serving_tables(result: dict[str, Any], out: Console) -> None:
         ),
         *([("scaled", _scaled(result))] if result.get("scaling") else []),
         *([("moved", _moved(result["migration"]))] if result.get("migration") else []),
+        *([("power", _limited(result))] if result.get("power") else []),
         ("busy", f"{result['busy']:.1%} of the time, {result['batch']:.3g} requests in a step"),
         (
             "cache",
@@ -130,6 +131,17 @@ def _moved(migration: dict[str, Any]) -> str:
     stood = f", {format_si(migration['apart_s'], 's')} between two" if migration["moved"] else ""
     given_up = f"; {migration['given_up']:,} moves given up" if migration["given_up"] else ""
     return f"{migration['moved']:,} times to another replica{stood}{given_up}"
+
+
+def _limited(result: dict[str, Any]) -> str:
+    """What was drawn under a limit, in words."""
+    power, seconds = result["power"], result["duration_s"]
+    share = power["capped_s"] / seconds if seconds else 0.0
+    lowered = f"; clocks lowered {share:.1%} of the time, to {power['least_clock']:.0%}" if power["capped_s"] else ""
+    return (
+        f"at most {format_si(power['peak_w'], 'W')} of {format_si(power['limit_w'], 'W')}, above in "
+        f"{power['over']:.1%} of the looks{lowered}"
+    )
 
 
 def _group(group: dict[str, Any]) -> str:
