@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from operator import mul
 from typing import Annotated
 
 from msgspec import Struct
@@ -77,8 +78,11 @@ class Arrivals(StrEnum):
 
 
 Share = Annotated[float, Field(gt=0, le=1, strict=False)]
-LoweredClock = Annotated[float, Field(ge=LEAST_CLOCK, lt=1)]
-LoweredClocks = Annotated[tuple[LoweredClock, ...], Field(min_length=1, max_length=16)]
+Whole = Annotated[int, Field(strict=True)]
+MOST_PLACES = 64
+"""Places behind a request's last token, or branches of one."""
+MOST_GUESSES = 1024
+"""Of a tree, in a step of one request."""
 Acceptances = Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], Field(min_length=1, max_length=64)]
 
 
@@ -105,7 +109,9 @@ class ServeSettings(Description):
     speculate, acceptance, draft
         Tokens that are guessed for every request in each step, the chance that one is right where those before it are
         (one for all, or one for each position), and the model that guesses; without one, heads or tables that take no
-        time. A step checks the guesses and one token more (Leviathan et al., ICML 2023).
+        time. A step checks the guesses and one token more (Leviathan et al., ICML 2023). Where ``speculate`` is a list,
+        guesses are a tree: so many follow the token before, then each of those; ``acceptance`` is then the chance of
+        the likeliest of them, of the next likely one, and so on (SpecInfer, Sequoia, Medusa).
     prefill_replicas, router
         Replicas that do prompts only and hand keys and values over (the others make the tokens), and who gets what.
     replicas_least, replicas_most, scale_at, start_s
@@ -144,7 +150,7 @@ class ServeSettings(Description):
     host_bandwidth: Bandwidth | None = None
     adapter_rank: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
     adapter_slots: Annotated[int, Field(ge=1, le=65536, strict=True)] = 8
-    speculate: Annotated[int, Field(ge=1, le=64, strict=True)] | None = None
+    speculate: Whole | tuple[Whole, ...] | None = None
     acceptance: Annotated[float, Field(ge=0, le=1)] | Acceptances | None = None
     draft: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
     prefill_replicas: Annotated[int, Field(ge=0, le=65536, strict=True)] = 0
@@ -159,7 +165,7 @@ class ServeSettings(Description):
     migrate_above: Annotated[float, Field(gt=0, le=1e9)] | None = None
     migrate_every: Annotated[float, Field(ge=1e-3, le=1e6)] = 1.0
     power_limit: Annotated[float, Field(gt=0, le=1e12)] | None = None
-    capped_clock: LoweredClock | LoweredClocks | None = None
+    capped_clock: float | tuple[float, ...] | None = None
     power_every: Annotated[float, Field(ge=1e-3, le=1e6)] = 2.0
     price: Annotated[float, Field(ge=0, le=1e6)] | None = None
     electricity: Annotated[float, Field(ge=0, le=1e3)] = 0.1
@@ -208,11 +214,13 @@ class ServeSettings(Description):
                 if not does:
                     raise rule_at("shared_attention", why, True)
         if self.speculate is not None:
+            widths = self.speculate if isinstance(self.speculate, tuple) else (self.speculate,)
+            if not 1 <= len(widths) <= MOST_PLACES or not all(1 <= each <= MOST_PLACES for each in widths):
+                shown = list(widths) if isinstance(self.speculate, tuple) else self.speculate
+                raise rule_at("speculate", f"whole numbers are from 1 to {MOST_PLACES}", shown)
             if self.acceptance is None:
                 raise rule_at("speculate", "needs serve.acceptance, the chance that a guess is right", self.speculate)
-            if isinstance(self.acceptance, tuple) and len(self.acceptance) != self.speculate:
-                rule = f"has {len(self.acceptance)} chances for the {self.speculate} guesses of serve.speculate"
-                raise rule_at("acceptance", rule, list(self.acceptance))
+            self._check_guesses(self.speculate, self.acceptance)
             if self.batching is Batching.STATIC:
                 raise rule_at("speculate", "is not of serve.batching static", self.speculate)
         if self.adapter_rank is not None and self.host_bandwidth is None:
@@ -246,6 +254,10 @@ class ServeSettings(Description):
             raise rule_at(
                 "power_limit", "needs serve.capped_clock, shares of the clock that are had above it", self.power_limit
             )
+        if self.capped_clock is not None and not self.clocks:
+            raise rule_at("capped_clock", "must have a share of the clock at least", [])
+        if any(not LEAST_CLOCK <= clock < 1 for clock in self.clocks):
+            raise rule_at("capped_clock", f"shares of the clock are from {LEAST_CLOCK:g} to below 1", list(self.clocks))
         if any(low >= high for high, low in pairwise(self.clocks)):
             raise rule_at("capped_clock", "shares of the clock must fall", list(self.clocks))
         for key in ("replicas_least", "lost_every", "migrate_below", "power_limit"):
@@ -253,6 +265,23 @@ class ServeSettings(Description):
                 raise rule_at(key, "is not of serve.batching static", getattr(self, key))
             if getattr(self, key) is not None and self.prefill_replicas:
                 raise rule_at(key, "is not of serve.prefill_replicas", getattr(self, key))
+
+    @staticmethod
+    def _check_guesses(speculate: int | tuple[int, ...], acceptance: float | tuple[float, ...]) -> None:
+        """Refuse chances that are not those of the guesses."""
+        if isinstance(speculate, int):
+            if isinstance(acceptance, tuple) and len(acceptance) != speculate:
+                rule = f"has {len(acceptance)} chances for the {speculate} guesses of serve.speculate"
+                raise rule_at("acceptance", rule, list(acceptance))
+            return
+        shown, widest = list(speculate), max(speculate)
+        if sum(accumulate(speculate, mul)) > MOST_GUESSES:
+            raise rule_at("speculate", f"a tree has at most {MOST_GUESSES:,} guesses", shown)
+        if not isinstance(acceptance, tuple) or len(acceptance) != widest:
+            rule = f"of a tree is a list: the chance of each of the {widest} tokens that are guessed in one place"
+            raise rule_at("acceptance", rule, list(acceptance) if isinstance(acceptance, tuple) else acceptance)
+        if sum(acceptance) > 1 + 1e-9:
+            raise rule_at("acceptance", "one of the tokens in one place is right at most: chances add up to 1", None)
 
     def _check_migration(self) -> None:
         """Refuse keys of requests that move where none do, and limits that both hold."""
@@ -274,6 +303,14 @@ class ServeSettings(Description):
         return self.replicas_least is not None or self.lost_every is not None
 
     @property
+    def guesses(self) -> tuple[int, ...]:
+        """Tokens that are guessed for each place behind a request's last one; none where nothing is guessed."""
+        if self.speculate is None:
+            return ()
+        widths = self.speculate if isinstance(self.speculate, tuple) else (1,) * self.speculate
+        return tuple(accumulate(widths, mul))
+
+    @property
     def clocks(self) -> tuple[float, ...]:
         """Shares of the clock below the whole that chips may have, falling."""
         found = self.capped_clock
@@ -281,9 +318,12 @@ class ServeSettings(Description):
 
     @property
     def chances(self) -> tuple[float, ...]:
-        """Of each guess, that it is right where those before it are; none where nothing is guessed."""
+        """Of each place, that a guess for it is right where those before are; none where nothing is guessed."""
         if self.speculate is None or self.acceptance is None:
             return ()
+        if isinstance(self.speculate, tuple):
+            assert isinstance(self.acceptance, tuple)
+            return tuple(min(sum(self.acceptance[:width]), 1.0) for width in self.speculate)
         return self.acceptance if isinstance(self.acceptance, tuple) else (self.acceptance,) * self.speculate
 
 

@@ -448,7 +448,7 @@ class Replica:
         for each, many in zip(requests, np.cumprod(drawn, axis=1).sum(axis=1).tolist(), strict=True):
             made = self._decoding.made(each)
             if each.output - made >= len(self._chances):
-                self.guessed += len(self._chances)
+                self.guessed += sum(self.settings.guesses)
                 self.accepted += many
             extra = min(many, each.output - made)
             if not extra:

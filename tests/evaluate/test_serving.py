@@ -18,7 +18,7 @@ from siliconloom.evaluate.capacity import find_capacity
 from siliconloom.evaluate.fleets import prepare_named
 from siliconloom.evaluate.machine import evaluate, read_machine
 from siliconloom.evaluate.serving import memory_of
-from siliconloom.evaluate.serving_run import serve
+from siliconloom.evaluate.serving_run import _costs, serve
 from siliconloom.evaluate.step_costs import ReplicaCosts
 from siliconloom.mapper.system.inference import Server
 from siliconloom.mapper.system.plan import Plan
@@ -267,6 +267,45 @@ def test_a_draft_model_takes_time_and_memory_and_saves_steps():
     assert draft["accepted"] == heads["accepted"]
     with pytest.raises(LoomError, match="no such file"):
         prepare_named("dgx-h100", "llama3-70b", "256x64", [*sets, *guess, ("serve.draft", "llama3-9000b")])
+
+
+def test_a_tree_of_guesses_is_guessed_place_by_place_and_checked_whole():
+    """Of a tree of 2, 2 and 1: steps of the draft model for 1, 2 and 4 tokens of a request, a check of 11."""
+    sets = [("serve.requests", "1"), ("plan.tensor", "4"), ("plan.data", "1"), ("serve.draft", "llama3-8b")]
+    tree = [("serve.speculate", "[2, 2, 1]"), ("serve.acceptance", "[0.6, 0.2]")]
+    served = prepare_named("dgx-h100", "llama3-70b", "256x3", [*sets, *tree])
+    costs = _costs(served)[0]
+    at, one = np.array([300.0]), served.replica
+    plan = served.plan
+    checks = ReplicaCosts(one, served.model.ask, plan, stack=served.stack, longest=259, guesses=10)
+    expected = checks.steps((), 0, 1, at)[0][0]
+    for tokens in (1, 2, 4):
+        draft = ReplicaCosts(one, served.draft.ask, plan, longest=259, guesses=tokens - 1)
+        expected += draft.kernels((), 0, 1, at)[0][0]
+    assert costs.steps((), 0, 1, at)[0][0] == pytest.approx(expected, rel=1e-9)
+    chains = [("serve.speculate", "3"), ("serve.acceptance", "0.8")]
+    branch = [("serve.speculate", "[1, 1, 1]"), ("serve.acceptance", "[0.8]")]
+    chain, alike = (serve(prepare_named("dgx-h100", "llama3-70b", "256x64", [*sets, *k])) for k in (chains, branch))
+    assert chain["e2e_s"] == alike["e2e_s"]
+
+
+@pytest.mark.parametrize(
+    ("speculate", "acceptance", "told"),
+    [
+        ("[4, 2]", "0.5", "the chance of each of the 4 tokens"),
+        ("[4, 2]", "[0.5, 0.2]", "the chance of each of the 4 tokens"),
+        ("[2]", "[0.8, 0.3]", "chances add up to 1"),
+        ("[40, 40]", "0.5", "at most 1,024 guesses"),
+        ("[0]", "[0.5]", "from 1 to 64"),
+        ("65", "0.5", "from 1 to 64"),
+        ("[]", "[0.5]", "from 1 to 64"),
+        ("3", "[0.5, 0.2]", "2 chances for the 3 guesses"),
+    ],
+)
+def test_trees_that_are_none_are_told(speculate, acceptance, told):
+    sets = [("serve.speculate", speculate), ("serve.acceptance", acceptance), ("serve.requests", "2")]
+    with pytest.raises(LoomError, match=told):
+        prepare_named("h100", "llama3-8b", "64x8", sets)
 
 
 @pytest.mark.slow(seconds=6)

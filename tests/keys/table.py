@@ -419,6 +419,7 @@ ROWS = (
         "max_sequences!4096 max_sequences=64&serve.token_budget=512&serve.chunked!false "
         "max_sequences=64&serve.token_budget=900&serve.chunked=false "
         "acceptance!0.5 draft!gpt2 speculate!3 speculate=3&&serve.acceptance=0.6 "
+        "speculate=[2,1]&&serve.acceptance=[0.5,0.3] speculate![2]&serve.acceptance!0.5 "
         "speculate=3&&serve.acceptance=0.6&&serve.draft=smollm2-135m speculate=2&&serve.acceptance=[0.9,0.1] "
         "order=shortest order=priority order=fair preemption!swap host_bandwidth!1GB/s "
         "preemption=swap&&serve.host_bandwidth=1GB/s "

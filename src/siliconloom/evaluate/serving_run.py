@@ -91,11 +91,12 @@ def serve(
     for each in asking:
         if complete and not settings.chances:  # requests of several lengths have no step of several tokens each
             audit += _audit(fleet, each, audits)
-    for made, own in (each for some in (costs, *lowered) for each in some):
+    for made, own in (pair for some in (costs, *lowered) for pair in some):
         if own is not None:
             own.keep()
         if isinstance(made, SpeculatedCosts):
-            made.draft.keep()
+            for each in dict.fromkeys(made.drafts):
+                each.keep()
     body = run_result(fleet, trace, settings, objective or ServiceLevel())
     known = all(member.served.profile is None for member in members)
     paid = _paid_seconds(fleet, members, body["duration_s"])
@@ -152,15 +153,18 @@ def _costs(served: Served) -> tuple[StepCosts, ReplicaCosts | None]:
     if served.costs is not None:
         return served.costs, None
     longest = int((served.trace.prompt + served.trace.output).max())
-    guesses = len(served.settings.chances)
+    guesses = served.settings.guesses
     made = ReplicaCosts(
-        served.replica, served.model.ask, served.plan, stack=served.stack, longest=longest, guesses=guesses
+        served.replica, served.model.ask, served.plan, stack=served.stack, longest=longest, guesses=sum(guesses)
     )
     if served.draft is None:
         return made, made
     plan = draft_plan(served)
-    draft = ReplicaCosts(served.cluster.part(plan.chips), served.draft.ask, plan, longest=longest)
-    return SpeculatedCosts(made, draft, guesses), made
+    chips, before = served.cluster.part(plan.chips), (1, *guesses[:-1])
+    drafts = {
+        many: ReplicaCosts(chips, served.draft.ask, plan, longest=longest, guesses=many - 1) for many in set(before)
+    }
+    return SpeculatedCosts(made, [drafts[many] for many in before]), made
 
 
 def _made(

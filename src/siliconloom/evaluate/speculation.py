@@ -14,24 +14,32 @@ Float = NDArray[np.float64]
 
 
 class SpeculatedCosts:
-    """The checking step of ``target``, and before it so many steps of ``draft`` as there are guesses.
+    """The checking step of ``target``, and before it the steps of a draft model, one for each place of a guess.
 
-    The draft model has prompts, too: their chunks are in its first step. The host's share is counted once.
+    Parameters
+    ----------
+    target
+        Steps that check.
+    drafts
+        Steps that guess: the first takes a request's last token, each further one all guesses for the place before it.
+        The draft model has prompts, too: their chunks are in its first step. The host's share is counted once.
     """
 
-    def __init__(self, target: ReplicaCosts, draft: ReplicaCosts, guesses: int) -> None:
-        self.target, self.draft, self.guesses = target, draft, guesses
+    def __init__(self, target: ReplicaCosts, drafts: Sequence[ReplicaCosts]) -> None:
+        self.target, self.drafts = target, drafts
 
     def steps(
         self, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float, lengths: RequestLengths = EQUAL
     ) -> tuple[Float, Float]:
         """See `siliconloom.sim.service.costs.StepCosts`."""
         seconds, joules = self.target.steps(chunks, ended, count, contexts, lengths)
-        first_s, first_j, _ = self.draft.kernels(chunks, ended, count, contexts, lengths)
+        first, *others = self.drafts
+        first_s, first_j, _ = first.kernels(chunks, ended, count, contexts, lengths)
         seconds, joules = seconds + first_s, joules + first_j
-        if count and self.guesses > 1:
-            more_s, more_j, _ = self.draft.kernels((), 0, count, contexts, lengths)
-            seconds, joules = seconds + more_s * (self.guesses - 1), joules + more_j * (self.guesses - 1)
+        if count:
+            for each in dict.fromkeys(others):
+                more_s, more_j, _ = each.kernels((), 0, count, contexts, lengths)
+                seconds, joules = seconds + more_s * others.count(each), joules + more_j * others.count(each)
         return seconds, joules
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+from operator import mul
 from typing import Any
 
 from rich.console import Console
@@ -74,11 +76,7 @@ def serving_tables(result: dict[str, Any], out: Console) -> None:
             if limits
             else []
         ),
-        *(
-            [("guesses", f"{result['accepted']:.1%} of the guessed tokens were right")]
-            if result.get("accepted") is not None
-            else []
-        ),
+        *([("guesses", _guesses(result))] if result.get("accepted") is not None else []),
         *([("scaled", _scaled(result))] if result.get("scaling") else []),
         *([("moved", _moved(result["migration"]))] if result.get("migration") else []),
         *([("power", _limited(result))] if result.get("power") else []),
@@ -117,6 +115,14 @@ def _energy(result: dict[str, Any]) -> str:
         return "not known"
     total, each, power = (result[name] for name in ("energy_j", "joules_per_token", "power_w"))
     return f"{format_si(total, 'J')}, {format_si(each, 'J')} a token, {format_si(power, 'W')}"
+
+
+def _guesses(result: dict[str, Any]) -> str:
+    """How many guesses were right, in words."""
+    tree = result["asked"]["settings"]["speculate"]
+    nodes = sum(accumulate(tree, mul)) if isinstance(tree, list) else tree
+    share = result["accepted"]
+    return f"{share:.1%} of the guessed tokens were right, {share * nodes:.3g} of {nodes:,} a step"
 
 
 def _scaled(result: dict[str, Any]) -> str:

@@ -240,6 +240,35 @@ def test_tokens_of_a_step_are_what_chances_say(chance, guesses):
     assert fleet.replicas[0].accepted / fleet.replicas[0].guessed == pytest.approx((expected - 1) / guesses, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("tree", "ranks"), [((4, 2, 1), (0.5, 0.2, 0.1, 0.05)), ((2, 2), (0.6, 0.3)), ((3,), (0.4,) * 2 + (0.2,))]
+)
+def test_tokens_of_a_step_are_what_a_tree_of_guesses_holds(tree, ranks):
+    """In every place one of the first guesses is right or none: drawn one by one, down the tree, in 200,000 steps."""
+    rows = [(0.0, 8, 4001, 0)] * 8
+    fleet = served(rows, Linear(0.01, 0, 0, 0), 10_000, speculate=tree, acceptance=ranks, max_sequences=8)
+    random = np.random.default_rng(7)
+    places = random.choice(len(ranks) + 1, (200_000, len(tree)), p=[*ranks, max(1 - sum(ranks), 0)])
+    expected = 1 + np.cumprod(places < np.array(tree), axis=1).sum(axis=1).mean()
+    steps = (fleet.log.finished - fleet.log.first) / 0.01
+    assert 4000 / steps.mean() == pytest.approx(expected, rel=0.02)
+    nodes = sum(math.prod(tree[: n + 1]) for n in range(len(tree)))
+    assert fleet.replicas[0].accepted / fleet.replicas[0].guessed == pytest.approx((expected - 1) / nodes, rel=0.03)
+
+
+@given(ROWS, st.integers(1, 4), st.floats(0, 1), st.integers(0, 5))
+def test_a_tree_of_one_branch_is_a_chain(rows, guesses, chance, seed):
+    blocks = math.ceil((max(p + o for _, p, o, _ in rows) + guesses) / 16) + 2
+    chain, tree = (
+        served(rows, Linear(0.01, 1e-4, 2e-3, 1e-5), blocks, seed=seed, max_sequences=4, **keys)
+        for keys in (
+            {"speculate": guesses, "acceptance": chance},
+            {"speculate": (1,) * guesses, "acceptance": (chance,)},
+        )
+    )
+    assert tree.log.finished.tolist() == chain.log.finished.tolist()
+
+
 @given(ROWS, st.integers(1, 5))
 def test_a_static_batch_ends_together(rows, most):
     fleet = served(rows, Linear(0.01, 1e-4, 2e-3, 1e-5), 500, batching="static", max_sequences=most)
