@@ -138,6 +138,13 @@ class PowerResult(ResultSection):
     least_clock: float = Field(description="the lowest share of their clock that chips had")
 
 
+class SpillResult(ResultSection):
+    """A slower memory for prefixes (serve.spill)."""
+
+    name: str
+    brought_tokens: int = Field(description="tokens whose keys and values came from there")
+
+
 class CostsResult(ResultSection):
     """Where the times of steps come from."""
 
@@ -194,6 +201,7 @@ class ServingResult(ResultSection):
     scaling: ScalingResult | None = None
     migration: MigrationResult | None = None
     power: PowerResult | None = None
+    spill: list[SpillResult] | None = None
     cached_share: float = Field(description="of prompts' tokens, those that lay in the cache already")
     memory: ServingMemory = Field(description="of the first group")
     groups: list[ReplicaGroupResult]

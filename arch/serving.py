@@ -15,10 +15,10 @@ from typing import Annotated
 from msgspec import Struct
 from pydantic import Field, model_validator
 
-from siliconloom.arch.document import Description, Document, rule_at
+from siliconloom.arch.document import Description, Document, Name, rule_at
 from siliconloom.arch.errors import LoomError, nearest_name
 from siliconloom.arch.gpu import LEAST_CLOCK
-from siliconloom.arch.quantity import DURATION, Bandwidth, parse
+from siliconloom.arch.quantity import DURATION, Bandwidth, Bytes, parse
 
 PICOSECONDS = 1e12
 """Of a second."""
@@ -86,6 +86,14 @@ MOST_GUESSES = 1024
 Acceptances = Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], Field(min_length=1, max_length=64)]
 
 
+class SpillTier(Description):
+    """A slower memory of each replica, in which prefixes stay longer than in that of its chips."""
+
+    name: Name = Field(description="as in host, cxl, ssd")
+    capacity: Bytes = Field(description="of one replica")
+    bandwidth: Bandwidth = Field(description="to all chips of the replica together")
+
+
 class ServeSettings(Description):
     """Everything under ``serve.``; see `docs/serving.md`.
 
@@ -103,6 +111,8 @@ class ServeSettings(Description):
         blocks that stays free when a request is admitted, whether next tokens attend together to cached blocks that
         their requests share (Hydragen, Juravsky et al., 2024), room in tokens in place of what memory leaves, and
         bandwidth to the host where requests are swapped.
+    spill
+        Slower memories of a replica for prefixes, the fastest first: host, CXL, SSD.
     adapter_rank, adapter_slots
         Rank of the LoRA adapters that the trace names, and how many of them a replica has room for; others are loaded
         from the host as their requests are taken up.
@@ -146,6 +156,7 @@ class ServeSettings(Description):
     watermark: Annotated[float, Field(ge=0, lt=1)] = 0.0
     prefix_cache: bool = True
     shared_attention: bool = False
+    spill: Annotated[tuple[SpillTier, ...], Field(max_length=8)] = ()
     cache_tokens: Annotated[int, Field(ge=1, le=2**40, strict=True)] | None = None
     host_bandwidth: Bandwidth | None = None
     adapter_rank: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
@@ -201,6 +212,14 @@ class ServeSettings(Description):
             raise rule_at("preemption", "swap needs serve.host_bandwidth", "swap")
         if self.prefill_replicas and self.batching is Batching.STATIC:
             raise rule_at("prefill_replicas", "is not of serve.batching static", self.prefill_replicas)
+        if self.spill:
+            if self.batching is Batching.STATIC:
+                raise rule_at("spill", "is not of serve.batching static")
+            if not self.prefix_cache:
+                raise rule_at("spill", "changes nothing without serve.prefix_cache")
+            names = [tier.name for tier in self.spill]
+            if twice := next((name for name in names if names.count(name) > 1), None):
+                raise rule_at("spill", "names of tiers differ", twice)
         if self.shared_attention:
             for does, why in (
                 (self.batching is not Batching.STATIC, "is not of serve.batching static"),

@@ -20,6 +20,7 @@ from siliconloom.sim.service.log import RequestLog
 from siliconloom.sim.service.pipeline import PipelinedReplica
 from siliconloom.sim.service.power import PowerLimit
 from siliconloom.sim.service.replica import Replica
+from siliconloom.sim.service.spill import SpillTiers
 from siliconloom.sim.service.stages import Stages
 
 Float = NDArray[np.float64]
@@ -49,6 +50,8 @@ class ReplicaGroup(Struct, frozen=True):
         What steps take at lower clocks, where power is limited.
     standing_w
         Watts of one's chips, whatever they do.
+    spill
+        Slower memories for prefixes of one: blocks of each, and seconds to bring a token's keys and values.
     """
 
     costs: StepCosts
@@ -60,6 +63,7 @@ class ReplicaGroup(Struct, frozen=True):
     stages: int = 1
     lowered: tuple[StepCosts, ...] = ()
     standing_w: float = 0.0
+    spill: tuple[tuple[int, float], ...] = ()
 
 
 class Fleet:
@@ -121,6 +125,9 @@ class Fleet:
                         index + len(found),
                         swap_s=group.swap_s,
                         adapters=AdapterSlots(*group.adapters),
+                        spill=SpillTiers(
+                            [(blocks // group.stages, each_s) for blocks, each_s in group.spill], self.settings.block
+                        ),
                         speed=group.speed,
                         hands_over=hands_over,
                     )

@@ -22,6 +22,7 @@ from siliconloom.sim.service.decoding import DecodingRequests
 from siliconloom.sim.service.live import LiveRequest
 from siliconloom.sim.service.log import Activity, Intervals, RequestLog
 from siliconloom.sim.service.sharing import SharedPrefixes
+from siliconloom.sim.service.spill import SpillTiers
 from siliconloom.sim.service.stages import Stages
 from siliconloom.sim.service.waiting import ANSWER_WEIGHT, PROMPT_WEIGHT, RequestQueue
 
@@ -40,6 +41,8 @@ class Replica:
         Seconds to move a token's keys and values to the host, or back.
     adapters
         LoRA adapters that lie beside its weights.
+    spill
+        Slower memories for prefixes.
     speed
         How soon it does what is due, relative to others.
     hands_over
@@ -56,6 +59,7 @@ class Replica:
         *,
         swap_s: float = 0.0,
         adapters: AdapterSlots | None = None,
+        spill: SpillTiers | None = None,
         speed: float = 1.0,
         hands_over: bool = False,
     ) -> None:
@@ -79,6 +83,7 @@ class Replica:
         self._next_sample = 1
         self._swap_s = swap_s
         self.adapters = AdapterSlots(0, 0.0, 0.0) if adapters is None else adapters
+        self.spill = SpillTiers((), settings.block) if spill is None else spill
         self._chances = np.array(settings.chances)
         self._random = np.random.default_rng((settings.seed, index))
         self.stages: Stages | None = None
@@ -219,8 +224,11 @@ class Replica:
         self.submit(request, at, first=True)
 
     def matched(self, path: Sequence[Segment]) -> int:
-        """Tokens of a prompt that begins so that lie in the cache."""
-        return self.pool.match(path)[1] if self._caches and path else 0
+        """Tokens of a prompt that begins so that lie in the cache, or can be brought there."""
+        if not self._caches or not path:
+            return 0
+        known = self.pool.match(path)[1]
+        return max(known, self.spill.beyond(path, 0, sum(length for _, length in path))[0])
 
     def advance(self, until: float, *, alone: bool = True) -> None:
         """Take the steps that are next: one, or several that begin before ``until`` where nobody is beside them."""
@@ -301,7 +309,8 @@ class Replica:
             if self._caches and each.path:
                 node, known = pool.match(each.path)
             known = min(known, each.target - 1) // block * block  # complete blocks; the last token is always computed
-            left = each.target - known
+            cached, bringing_s = self.spill.beyond(each.path, known, each.target - 1) if self._caches else (known, 0.0)
+            left = each.target - cached
             if budget <= 0:
                 break
             beside = self._decoding.count if settings.batching is Batching.CONTINUOUS else 0
@@ -309,18 +318,20 @@ class Replica:
                 break
             size = left if whole else min(budget, left)
             idle = _idle_of(node)
-            blocks = -(-(known + size) // block) - known // block
+            blocks = -(-(cached + size) // block) - known // block
             if blocks > pool.available - idle - reserved - spare:
                 if not (chunks or self._running) and self._freed():
                     continue
                 break
             self._waiting.pop()
-            extra_s += self.adapters.enter(each.adapter)
+            extra_s += self.adapters.enter(each.adapter) + bringing_s
             pool.enter(node)
             pool.take(blocks)
-            each.node, each.shared, each.held, each.done = node, known // block, blocks, known
-            self.log.cached[each.number] += known
-            self._load -= known
+            if cached > known:
+                self.spill.bring(each.path, known, each.target - 1)
+            each.node, each.shared, each.held, each.done = node, known // block, blocks, cached
+            self.log.cached[each.number] += cached
+            self._load -= cached
             self._start(each)
             self._prompts[each.number] = each
             chunks.append((each, size))
@@ -506,6 +517,7 @@ class Replica:
             before = each.held
             each.node, each.held = self.pool.extend(each.node, each.path, each.held)
             each.shared += before - each.held
+            self.spill.store(each.path)
         if self._static and each.generated >= each.output:
             self._pad()
             return
@@ -558,6 +570,7 @@ class Replica:
             if self._caches and each.answer >= 0 and length > each.prompt:
                 path = (*each.path, (each.answer, length - each.prompt))
                 each.node, held = self.pool.extend(each.node, path, held)
+                self.spill.store(path)
         self.pool.give(held)
         self.pool.leave(each.node)
         self.adapters.leave(each.adapter)
@@ -596,6 +609,7 @@ class Replica:
         self._reserved = 0
         self.pool = BlockPool(self.pool.blocks, self.pool.block)
         self.adapters.clear()
+        self.spill.clear()
         self._load = 0
         return sorted(found, key=lambda each: each.order)
 
@@ -636,6 +650,7 @@ class Replica:
     def check(self) -> None:
         """Raise `AssertionError` where blocks or tokens were lost."""
         self.pool.check(sum(map(self._own_blocks, self._running.values())) + self._reserved)
+        self.spill.check()
         if not self.busy and (self._load or not self._decoding.empty):
             raise AssertionError(f"{self._load} tokens of no request are left: a bug")
 

@@ -110,6 +110,7 @@ def run_result(fleet: Fleet, trace: RequestTrace, settings: ServeSettings, objec
         **_scaling(fleet, duration),
         **_migration(fleet),
         **_power(fleet, last),
+        **_spill(fleet),
         "cached_share": float(log.cached[done].sum()) / max(int(log.cached[done].sum()) + computed, 1),
         "replicas": [
             _replica(replica, share, handing=bool(fleet.second))
@@ -164,6 +165,14 @@ def _power(fleet: Fleet, end: float) -> dict[str, Any]:
     """What was drawn under a limit."""
     power = None if fleet.elastic is None else fleet.elastic.power
     return {} if power is None else {"power": power.result(end)}
+
+
+def _spill(fleet: Fleet) -> dict[str, Any]:
+    """What was brought from slower memories."""
+    tiers = fleet.settings.spill
+    brought = [sum(engine.spill.brought[at] for engine in fleet.engines) for at in range(len(tiers))]
+    rows = [{"name": tier.name, "brought_tokens": many} for tier, many in zip(tiers, brought, strict=True)]
+    return {"spill": rows} if tiers else {}
 
 
 def _accepted(fleet: Fleet) -> dict[str, float]:

@@ -254,6 +254,7 @@ def _check_columns(trace: RequestTrace, settings: ServeSettings) -> None:
     shared = settings.shared_attention
     for key, asked, has, column in (
         ("shared_attention", shared, bool(trace.segments), "prefix, session or hash_ids"),
+        ("spill", bool(settings.spill), bool(trace.segments), "prefix, session or hash_ids"),
         ("order priority", settings.order is Order.PRIORITY, len(trace.priority) > 0, "priority"),
         ("order fair", settings.order is Order.FAIR, len(trace.client) > 0, "client"),
         ("router prefix", settings.router is Router.PREFIX, bool(trace.segments), "prefix, session or hash_ids"),
@@ -393,6 +394,21 @@ def memory_of(served: Served) -> ReplicaMemory:
     )
 
 
+def spill_tiers(settings: ServeSettings, memory: ReplicaMemory) -> tuple[tuple[int, float], ...]:
+    """Of each slower memory of a replica, blocks and seconds a token; raises `LoomError` where there is no room."""
+    found = []
+    for at, tier in enumerate(settings.spill):
+        blocks = int(tier.capacity // (memory.per_token * memory.block))
+        if not blocks:
+            least = format_bytes(memory.per_token * memory.block)
+            raise LoomError(
+                f"serve.spill.{at}.capacity: a block of {memory.block} tokens takes {least}, and {tier.name} has "
+                f"{format_bytes(tier.capacity)}"
+            )
+        found.append((blocks, memory.per_token / tier.bandwidth))
+    return tuple(found)
+
+
 def stage_memory(served: Served, part: Graph) -> list[tuple[float, float]]:
     """Bytes of weights, and of keys and values of a token, on a chip of each stage; ``part`` is one of all layers."""
     weights, per_token = float(part.weight_bytes), float(part.kv_bytes_per_token)
@@ -462,4 +478,5 @@ __all__ = [
     "memory_of",
     "prepare",
     "read_model",
+    "spill_tiers",
 ]

@@ -32,6 +32,7 @@ from siliconloom.evaluate.serving import (
     check_lengths,
     draft_plan,
     memory_of,
+    spill_tiers,
 )
 from siliconloom.evaluate.speculation import SpeculatedCosts
 from siliconloom.evaluate.step_costs import ReplicaCosts
@@ -196,6 +197,7 @@ def _made(
             stages,
             slow,
             _standing(member.served),
+            spill_tiers(settings, memory),
         )
         (prompts if member.role is ReplicaRole.PROMPTS else others).append(group)
     per_token = memories[0].per_token

@@ -87,6 +87,7 @@ def serving_tables(result: dict[str, Any], out: Console) -> None:
             f"{max(r['cache_used'] for r in result['replicas']):.1%} used; {result['preempted']:,} preempted"
             + (f"; {result['cached_share']:.1%} of prompts were cached" if result["cached_share"] else ""),
         ),
+        *([("spill", _brought(result["spill"]))] if result.get("spill") else []),
         ("energy", _energy(result)),
         ("cost", f"{cost['chip_hours']:,.4g} chip hours; {money}"),
         *(
@@ -137,6 +138,11 @@ def _moved(migration: dict[str, Any]) -> str:
     stood = f", {format_si(migration['apart_s'], 's')} between two" if migration["moved"] else ""
     given_up = f"; {migration['given_up']:,} moves given up" if migration["given_up"] else ""
     return f"{migration['moved']:,} times to another replica{stood}{given_up}"
+
+
+def _brought(tiers: list[dict[str, Any]]) -> str:
+    """What came from slower memories, in words."""
+    return ", ".join(f"{tier['brought_tokens']:,} tokens from {tier['name']}" for tier in tiers)
 
 
 def _limited(result: dict[str, Any]) -> str:

@@ -1,0 +1,121 @@
+"""Slower memories for prefixes: what they hold, what is brought from them, and what that takes."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from siliconloom.arch.requests import ServedRequests
+from siliconloom.arch.serving import ServeSettings
+from siliconloom.sim.service.fleet import Fleet, ReplicaGroup
+from siliconloom.sim.service.spill import SpillTiers
+from tests.sim.service.test_migration import check_conserved
+from tests.sim.service.test_replica import ROWS, Linear
+
+COSTS = (0.01, 1e-4, 2e-3, 1e-5)
+PATHS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from([5, 16, 40])), min_size=1, max_size=4).map(
+    lambda parts: tuple((10 * depth + number, tokens) for depth, (number, tokens) in enumerate(parts))
+)
+
+
+def fixed(path):
+    """A segment has one length: that of its number."""
+    return tuple((number, (5, 16, 40)[number % 3]) for number, _ in path)
+
+
+@given(st.lists(PATHS.map(fixed), min_size=1, max_size=12), st.sampled_from([1, 4, 16]), st.integers(0, 200))
+def test_a_memory_with_room_for_all_has_what_paths_have_in_common(paths, block, known):
+    """Whole blocks of the longest beginning that any path before had, compared segment by segment."""
+    tiers = SpillTiers([(10_000, 0.5)], block)
+    stored = []
+    for path in paths:
+        common = 0
+        for other in stored:
+            shared = 0
+            for mine, theirs in zip(path, other, strict=False):
+                if mine != theirs:
+                    break
+                shared += mine[1]
+            common = max(common, shared)
+        most = sum(tokens for _, tokens in path) - 1
+        above = min(known, most) // block * block
+        expected = max(min(common, most) // block * block, above)
+        assert tiers.beyond(path, above, most) == (expected, pytest.approx((expected - above) * 0.5))
+        before = tiers.brought[0]
+        tiers.bring(path, above, most)
+        assert tiers.brought[0] - before == expected - above
+        tiers.store(path)
+        stored.append(path)
+        tiers.check()
+
+
+def run(requests, *, blocks, spill=(), keys=(), count=1):
+    chosen = ServeSettings(block=4, **dict(keys))
+    group = ReplicaGroup(Linear(*COSTS), blocks, count, spill=spill, swap_s=1e-4)
+    fleet = Fleet(chosen, requests, [group], (), lambda tokens: 1e-4 * tokens)
+    fleet.run()
+    return fleet
+
+
+def apart(paths, outputs):
+    """Requests that never meet, whose prompts are a path and three tokens more."""
+    prompt = np.array([sum(tokens for _, tokens in path) + 3 for path in paths])
+    return ServedRequests(np.arange(len(paths)) * 100.0, prompt, np.array(outputs), segments=tuple(paths))
+
+
+@given(st.lists(PATHS.map(fixed), min_size=2, max_size=12), st.integers(1, 5), st.sampled_from([0.0, 1e-3, 0.02]))
+def test_what_was_cached_once_is_brought_and_takes_its_time(paths, output, token_s):
+    """Beside a memory that forgets nothing: equal tokens are cached, and bringing is all that takes longer."""
+    requests = apart(paths, [output] * len(paths))
+    most = max(int(p) for p in requests.prompt) + output
+    roomy = run(requests, blocks=10_000)
+    tight = run(requests, blocks=-(-most // 4) + 6, spill=((10_000, token_s),))
+    assert tight.log.cached.tolist() == roomy.log.cached.tolist()
+    brought = (tight.log.first - roomy.log.first) / token_s if token_s else np.zeros(1)
+    assert brought.sum() == pytest.approx(tight.engines[0].spill.brought[0] if token_s else 0, abs=1e-6)
+    assert tight.log.finished - tight.log.first == pytest.approx(roomy.log.finished - roomy.log.first)
+
+
+def test_the_first_memory_that_has_it_is_asked():
+    """A small fast one keeps what was used last, a large slow one the rest."""
+    path, other = ((1, 40),), ((2, 40),)
+    requests = apart([path, other, path, other], [1] * 4)
+    fleet = run(requests, blocks=11, spill=((11, 1e-3), (100, 1e-2)))
+    # of 11 blocks the second prompt leaves the first one none above, and one in the fast memory
+    assert fleet.log.cached.tolist() == [0, 0, 40, 40]
+    assert sum(fleet.engines[0].spill.brought) == 80
+    assert fleet.engines[0].spill.brought[1] > fleet.engines[0].spill.brought[0]
+
+
+@settings(max_examples=80)
+@given(
+    ROWS,
+    st.integers(1, 3),
+    st.sampled_from([None, 0.4]),
+    st.sampled_from(["round_robin", "prefix"]),
+    st.sampled_from(["recompute", "swap"]),
+    st.integers(1, 40),
+    st.booleans(),
+)
+def test_nothing_is_lost_beside_slower_memories(rows, count, mean, router, preemption, host, turns):
+    number = len(rows)
+    arrival, prompt, output, _ = (np.array(column) for column in zip(*rows, strict=True))
+    prompt = prompt + 40
+    session = np.arange(number) % 3
+    requests = ServedRequests(
+        arrival.astype(float),
+        prompt,
+        output,
+        segments=tuple(((n % 2, 24), (10 + n % 4, 16 + n % 5)) for n in range(number)),
+        answer=np.arange(100, 100 + number) if turns else np.full(number, -1),
+        session=session if turns else np.full(number, -1),
+    )
+    keys = {"max_sequences": 4, "token_budget": 32, "preemption": preemption, "router": router}
+    keys |= {"host_bandwidth": "1 GB/s"} if preemption == "swap" else {}
+    keys |= {"lost_every": mean, "restart_s": 0.2} if mean else {}
+    blocks = -(-int((prompt + output).max() + 4) // 4) + 10
+    fleet = run(requests, blocks=blocks, spill=((host, 1e-4), (5 * host, 1e-3)), keys=keys, count=count)
+    check_conserved(fleet, output)
+    plain = run(requests, blocks=blocks, keys=keys, count=count)
+    if count == 1 and not mean:
+        assert sum(e.prompt_tokens for e in fleet.engines) <= sum(e.prompt_tokens for e in plain.engines) + 64
