@@ -87,6 +87,26 @@ def test_the_first_memory_that_has_it_is_asked():
     assert fleet.engines[0].spill.brought[1] > fleet.engines[0].spill.brought[0]
 
 
+def test_answers_are_kept_for_the_turns_behind_them_until_the_replica_is_lost():
+    """Three turns of 40, 20 and 40 tokens of answers, others between them that leave no room for them above."""
+    paths = [((1, 40),), ((2, 60),), ((1, 40), (3, 20), (4, 20)), ((5, 60),)]
+    requests = ServedRequests(
+        np.arange(4) * 100.0,
+        np.array([40, 60, 81, 60]),
+        np.array([21, 1, 1, 1]),
+        segments=tuple(paths),
+        answer=np.array([3, -1, -1, -1]),
+    )
+    spill = ((100, 1e-3),)
+    kept = run(requests, blocks=24, spill=spill)
+    assert kept.log.cached.tolist() == [0, 0, 60, 0]
+    assert 20 <= kept.engines[0].spill.brought[0] <= 60  # ends of prefixes are taken back first, the answer before all
+    # the same with a life that ends between the first turn and the second
+    life = next(seed for seed in range(1000) if 110 < np.random.default_rng((seed, 1, 0)).exponential(1e3) < 190)
+    lost = run(requests, blocks=24, spill=spill, keys={"lost_every": 1e3, "restart_s": 1.0, "seed": life})
+    assert lost.log.cached[2] == 0
+
+
 @settings(max_examples=80)
 @given(
     ROWS,
