@@ -280,6 +280,7 @@ EDGE = "sim npu-edge-int8 gpt2 --set workload.layers=1 --set workload.sequence=3
 NEUPIMS = "sim neupims gpt3-7b --set workload.phase=decode --set workload.batch=16 --set workload.layers=4"
 TRAINING = "plan dgx-h100 gpt2-medium --set workload.phase=training --set workload.batch=16 --set workload.layers=8"
 PLAN = f"{TRAINING} --set plan.data=2 --set plan.tensor=2 --set plan.pipeline=2 --set plan.microbatch=1"
+SPILL = "[{name: host, capacity: 1 GiB, bandwidth: 1 GB/s}]"
 PREFILL = (
     "plan dgx-h100 mixtral-8x7b --set workload.batch=4 --set workload.layers=2 --set plan.tensor=2 --set plan.data=4 "
     "--set plan.pipeline=1 --set plan.microbatch=1"
@@ -296,6 +297,9 @@ BASES: dict[str, Callable[[Sets], Any]] = {
     "served scaled": command(
         "serve dgx-h100 llama3-8b busy.csv --set plan.tensor=1 --set plan.data=4 --set serve.replicas_least=1 "
         "--set serve.scale_at=900 --set serve.start_s=0.1"
+    ),
+    "served spilling": lambda sets: command("serve h100 llama3-8b busy.csv --set serve.cache_tokens=1024")(
+        [*(() if any(key == "serve.spill" for key, _ in sets) else [("serve.spill", SPILL)]), *sets]
     ),
     "served capped": command(
         "serve h100 llama3-8b busy.csv --set serve.power_limit=300 --set serve.capped_clock=0.6 "
