@@ -25,7 +25,7 @@ from siliconloom.sim.service.log import RequestLog
 from siliconloom.sim.service.replica import Replica
 
 
-class Place(Protocol):
+class ReplicaSite(Protocol):
     """Where a replica may be; ``lives`` counts those that were lost or let go."""
 
     lives: int
@@ -82,7 +82,7 @@ class Migration:
     def __init__(
         self,
         settings: ServeSettings,
-        places: Sequence[Place],
+        places: Sequence[ReplicaSite],
         log: RequestLog,
         copy_s: Callable[[int], float],
         later: Callable[[float, Move, bool], None],

@@ -27,6 +27,8 @@ VALUES = {
     "sparse": "1",
     "exponentials": "4",
     "power": "200",
+    "power_cap": "250",
+    "locked_clock": "900MHz",
     "idle_power": "60",
     "first_level.capacity": "64KiB",
     "first_level.latency_cycles": "90",
@@ -161,3 +163,10 @@ def test_topology_of_gpus_counts_where_messages_are_simulated() -> None:
     assert run([("topology.kind", "ring")])["model"] == "messages over links"
     with pytest.raises(Refused, match=r"not supported: chip\. in a collective"):
         run([("chip.clock", "1GHz")])
+
+
+@pytest.mark.parametrize("value", ["power=400", "idle_power=300", "power_cap=400", "locked_clock=1.2GHz"])
+def test_power_counts_in_a_plan_of_training_which_is_under_the_boards_limit(value: str) -> None:
+    key, _, watts = value.partition("=")
+    run = command(f"plan dgx-h100 {MODEL} {PLAN} --set workload.phase=training --set workload.sequence=2048")
+    assert run([])["best"]["step_s"] < run([(f"chip.{key}", watts)])["best"]["step_s"]

@@ -136,6 +136,8 @@ def gpu_summary(gpu: Gpu) -> dict[str, Any]:
         **({"sparse_rate": gpu.sparse} if gpu.sparse else {}),
         "power_w": gpu.power,
         "idle_power_w": gpu.idle_power,
+        **({"power_cap_w": gpu.power_cap} if gpu.power_cap is not None else {}),
+        **({"locked_clock_hz": gpu.locked_clock} if gpu.locked_clock is not None else {}),
         "recorded": recorded(gpu),
     }
 

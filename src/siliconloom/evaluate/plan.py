@@ -109,7 +109,7 @@ def read_cluster(
     fixed = parse_plan(mine)
     system = load_system(name, rest)
     refuse_unread(system, rest)
-    if all(is_gpu(group.chip) for group in system.chips):
+    if all(is_gpu(group.chip) for group in system.chips) and Phase.TRAINING not in phases:
         refuse_idle(inner, dict.fromkeys(("power", "idle_power"), "a plan has no energies"), "chip.")
     cluster = cluster_of(system, inner)
     ours = [machine.chip for machine, _ in cluster.kinds if isinstance(machine, ChipMachine)]

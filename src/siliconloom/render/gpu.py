@@ -59,11 +59,13 @@ def gpu_tables(result: dict[str, Any], described: Callable[[int], str], out: Con
 
 def summary_tables(gpu: Gpu, found: dict[str, Any], out: Console) -> None:
     """Print what the description says, with the rates multiplied out in ``found``."""
+    cap = "" if gpu.power_cap is None else f", held to {gpu.power_cap:g} W"
+    clock = "" if gpu.locked_clock is None else f", locked to {format_si(gpu.locked_clock, 'Hz')}"
     peaks = ", ".join(f"{p} {format_si(f, 'FLOP/s')}" for p, f in found["peak_flops"].items())
     rows = [
         ("product", gpu.product),
         ("source", gpu.source),
-        ("multiprocessors", f"{gpu.multiprocessors} at {format_si(gpu.clock, 'Hz')}"),
+        ("multiprocessors", f"{gpu.multiprocessors} at {format_si(gpu.clock, 'Hz')}" + clock),
         ("peak", peaks),
         ("memory", f"{format_bytes(gpu.memory.capacity)} at {format_si(gpu.memory_bandwidth, 'B/s')}"),
         ("L2", format_bytes(gpu.l2.capacity)),
@@ -74,7 +76,7 @@ def summary_tables(gpu: Gpu, found: dict[str, Any], out: Console) -> None:
             f"{'adds' if gpu.link.in_switch else 'does not add'}",
         ),
         ("exponentials", f"{format_si(found['exponentials_per_second'], '/s')}"),
-        ("power", f"{gpu.power:g} W, {gpu.idle_power:g} W at work on nothing"),
+        ("power", f"{gpu.power:g} W{cap}, {gpu.idle_power:g} W at work on nothing"),
         ("constants", found["basis"]),
         ("recorded only", f"{gpu.memory.kind}, {gpu.link.kind}, first level and latencies: no prediction uses them"),
     ]
