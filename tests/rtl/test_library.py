@@ -15,12 +15,13 @@ from siliconloom.rtl.cells.queue import Queue
 from siliconloom.rtl.library import Circuit, Library
 
 
-@pytest.fixture(autouse=True)
-def quiet(monkeypatch):
+@pytest.fixture(scope="module", autouse=True)
+def quiet():
     """Circuits that are refused while they are elaborated are no mistake here; Amaranth warns when they are freed."""
-    monkeypatch.setattr(MustUse, "_MustUse__silence", True)
-    yield
-    gc.collect()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MustUse, "_MustUse__silence", True)
+        yield
+        gc.collect()
 
 
 BEAT = data.StructLayout({"data": 4, "last": 1})

@@ -26,12 +26,13 @@ OTHERS = {"RESET_CYCLES", "QUIET_CYCLES", "LIMIT_CYCLES", "START", "SLICE"}
 """Names that match and are no latency: lengths of a bench, a bit of a register, steps between looks at the clock."""
 
 
-@pytest.fixture(autouse=True)
-def quiet(monkeypatch):
+@pytest.fixture(scope="module", autouse=True)
+def quiet():
     """Circuits that are elaborated and then dropped are no mistake here; Amaranth warns of them when they are freed."""
-    monkeypatch.setattr(MustUse, "_MustUse__silence", True)
-    yield
-    gc.collect()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MustUse, "_MustUse__silence", True)
+        yield
+        gc.collect()
 
 
 def sources(*parts):
