@@ -44,13 +44,18 @@ def nothing_remembered(monkeypatch):
     monkeypatch.setattr(memo.Shared, "memo", memo.Memo(None))
 
 
-@pytest.fixture(scope="session", autouse=True)
-def compiled_once(tmp_path_factory):
-    """The same text is compiled once in all tests of a run, whichever worker of xdist they run in."""
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory):
+    """A folder that is the same one in all workers of xdist."""
     folder = tmp_path_factory.getbasetemp()
-    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_once(shared_folder):
+    """The same text is compiled once in all tests of a run, whichever worker of xdist they run in."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memo.Shared, "compiled", memo.Memo(folder / "compiled"))
+        patch.setattr(memo.Shared, "compiled", memo.Memo(shared_folder / "compiled"))
         yield
 
 

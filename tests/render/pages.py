@@ -3,6 +3,7 @@
 ``python -m tests.render.pages`` takes the pictures anew.
 """
 
+import fcntl
 import shutil
 import sys
 import tempfile
@@ -66,12 +67,14 @@ def chromium():
 
 
 def write_pages(folder):
-    """Path of a page of each kind."""
+    """Path of a page of each kind; of processes that share a folder one writes them, and the others wait for it."""
     pages = {kind: Path(folder) / f"{kind}.html" for kind in COMMANDS}
-    (Path(folder) / "sweep.yaml").write_text(SWEEP)
-    for kind, page in pages.items():
-        command = [word.replace("{folder}", str(folder)) for word in COMMANDS[kind]]
-        assert main([*command, "--report", str(page)]) == 0
+    with (Path(folder) / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (Path(folder) / "sweep.yaml").write_text(SWEEP)
+        for kind, page in pages.items():
+            command = [word.replace("{folder}", str(folder)) for word in COMMANDS[kind]]
+            assert page.exists() or main([*command, "--report", str(page)]) == 0
     return pages
 
 

@@ -17,8 +17,9 @@ BLANK = """canvas => {
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory):
-    return write_pages(tmp_path_factory.mktemp("pages"))
+def pages(shared_folder):
+    (shared_folder / "pages").mkdir(exist_ok=True)
+    return write_pages(shared_folder / "pages")
 
 
 @pytest.fixture(scope="module")
@@ -27,20 +28,30 @@ def chrome():
         yield found
 
 
-@pytest.mark.parametrize("kind", COMMANDS)
-def test_a_page_is_drawn_without_a_complaint_and_fits_a_phone(kind, pages, chrome):
+VIEWS = [(390, False), (1400, False), (1400, True)]
+"""Widths, and whether it is dark: each kind of page every day in another one of them."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "width", "dark"),
+    in_turn(
+        ((kind, *VIEWS[(n + turn) % len(VIEWS)]) for n, kind in enumerate(COMMANDS) for turn in range(len(VIEWS))),
+        len(VIEWS),
+        seconds=1,
+    ),
+)
+def test_a_page_is_drawn_without_a_complaint_and_fits_a_phone(kind, width, dark, pages, chrome):
     assert pages[kind].stat().st_size < 2_000_000
-    for width, dark in ((1400, False), (390, False), (1400, True)):
-        page, complaints = open_page(chrome, pages[kind], width, dark=dark)
-        for canvas in page.query_selector_all("canvas"):
-            assert canvas.evaluate(BLANK) > 8
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        for cut in page.query_selector_all(".bars .value, .tiles b, h1, .headline"):
-            box = cut.bounding_box()
-            assert box["x"] >= 0
-            assert box["x"] + box["width"] <= width
-        assert complaints == []
-        page.close()
+    page, complaints = open_page(chrome, pages[kind], width, dark=dark)
+    for canvas in page.query_selector_all("canvas"):
+        assert canvas.evaluate(BLANK) > 8
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for cut in page.query_selector_all(".bars .value, .tiles b, h1, .headline"):
+        box = cut.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width
+    assert complaints == []
+    page.close()
 
 
 @pytest.mark.parametrize(("kind", "dark"), in_turn([(kind, dark) for dark in (False, True) for kind in COMMANDS], 4))
