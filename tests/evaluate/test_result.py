@@ -1,6 +1,7 @@
 """One schema for a step on any machine: every kind of result keeps it, and says all that was asked."""
 
 import json
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
@@ -31,7 +32,9 @@ ASKED = {
 COMMON = {name for name, field in StepResult.model_fields.items() if field.is_required()} - {"schema_"} | {"schema"}
 
 
+@cache
 def result_of(name):
+    """Its result and its graph, found once for all that is asked of them."""
     machine, workload, of_workload, of_machine = ASKED[name]
     overrides = [*of_machine, *((f"workload.{path}", value) for path, value in of_workload)]
     graph = load_workload(workload, of_workload)
