@@ -276,7 +276,7 @@ def _ring(sets: Sets) -> Any:
     return repr((runs, ring_memories(system.ring, system.protocol, case)))
 
 
-EDGE = "sim npu-edge-int8 gpt2 --set workload.layers=1 --set workload.sequence=32"
+EDGE = "sim npu-edge-int8 model.yaml --set workload.layers=1 --set workload.batch=1 --set workload.sequence=32"
 NEUPIMS = "sim neupims gpt3-7b --set workload.phase=decode --set workload.batch=16 --set workload.layers=4"
 TRAINING = "plan dgx-h100 gpt2-medium --set workload.phase=training --set workload.batch=16 --set workload.layers=8"
 PLAN = f"{TRAINING} --set plan.data=2 --set plan.tensor=2 --set plan.pipeline=2 --set plan.microbatch=1"
@@ -318,7 +318,7 @@ BASES: dict[str, Callable[[Sets], Any]] = {
     "placed": _mapped("tiers.yaml", "gpt2 --set workload.layers=2 --set workload.sequence=32"),
     "array": command("sim systolic-ws-8 gemms.yaml"),
     "kept sums": command("sim systolic-os-8 few.yaml"),
-    "tiers": command("sim tiers.yaml gpt2 --set workload.layers=1 --set workload.sequence=32"),
+    "tiers": command("sim tiers.yaml model.yaml --set workload.layers=1 --set workload.sequence=32"),
     "rows": command("sim rows.yaml gemms.yaml"),
     "joined": command("sim neupims-device few.yaml --set workload.precision=fp16"),
     "packed": command("sim npu-edge few.yaml --set workload.precision=w4a16 --set workload.weight_group=16"),
