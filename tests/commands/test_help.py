@@ -22,6 +22,8 @@ WAITED = (
     "loom plan",
     "loom map npu-edge gpt2 --set workload.layers=1 --search",
     "loom serve dgx-a100 llama2-70b azure-conv --set serve.requests=500",
+    "loom serve npu-edge gpt2 64x16",
+    "loom dram ddr4 trace.csv --commands",
 )
 """Beginnings of examples that take some seconds."""
 LONG = ("verify", "run", "synth", "reproduce", "measure", "warmup")

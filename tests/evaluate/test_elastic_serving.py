@@ -11,6 +11,7 @@ from siliconloom.evaluate.capacity import find_capacity
 from siliconloom.evaluate.fleets import prepare_named
 from siliconloom.evaluate.serving_run import serve
 from siliconloom.render.report_serving import serving_html
+from tests.in_turn import in_turn
 
 SCALED = [("serve.replicas_least", "1"), ("serve.scale_at", "900"), ("serve.start_s", "0.2")]
 LOST = [("serve.lost_every", "2"), ("serve.restart_s", "0.5")]
@@ -40,7 +41,7 @@ def stays(bursts):
     return serve(prepare_named("dgx-h100", "llama3-8b", bursts, SMALL))
 
 
-@pytest.mark.parametrize("keys", [SCALED, pytest.param(LOST, marks=pytest.mark.slow), [*SCALED, *LOST]])
+@pytest.mark.parametrize("keys", in_turn([([*SCALED, *LOST],), (SCALED,), (LOST,)], 3))
 def test_what_is_paid_for_is_what_the_run_says(bursts, stays, keys):
     result = serve(prepare_named("dgx-h100", "llama3-8b", bursts, [*SMALL, *keys]))
     ServingResult.model_validate(result)

@@ -59,7 +59,7 @@ def test_a_step_has_the_same_keys_as_a_chip_and_holds_its_bound():
     assert {o.unit for o in result.operators} == {"npu", "pim"}
 
 
-@pytest.mark.parametrize("batch", [1, pytest.param(7, marks=pytest.mark.slow), 64])
+@pytest.mark.parametrize("batch", [64, *(pytest.param(few, marks=pytest.mark.slow(seconds=2)) for few in (1, 7))])
 def test_auto_takes_the_faster_place(batch):
     graph = decode(batch=batch)
     auto = on(graph)
@@ -83,7 +83,7 @@ def test_one_row_buffer_is_never_faster_and_cannot_interleave():
         on(graph, ("chip.pim.dual_row_buffer", "false"), ("policy.interleave", "always"))
 
 
-@pytest.mark.parametrize("model", ["gpt2", "gpt3-13b"])
+@pytest.mark.parametrize("model", ["gpt2", pytest.param("gpt3-13b", marks=pytest.mark.slow(seconds=1.5))])
 def test_interleaving_left_out_changes_nothing_but_a_note(model):
     """One sequence has no halves; what that leaves out must not move work from memory to the arrays."""
     graph = decode(model, batch=1, context=500, layers=2)

@@ -8,13 +8,18 @@ import yaml
 from tests.golden.numbers import COMMANDS, NUMBERS, differences, run_command
 
 KEPT = yaml.safe_load(NUMBERS.read_text())
+SLOW = ("plan sn40l-node", "plan dgx-a100x128", "sim neupims gpt3-13b")
+"""How commands begin that take seconds, and have others beside them of the same kind."""
 
 
 def test_every_command_is_kept_and_no_other():
     assert list(KEPT) == list(COMMANDS)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "command",
+    [pytest.param(each, marks=[pytest.mark.slow(seconds=3)] * str(each).startswith(SLOW)) for each in COMMANDS],
+)
 def test_numbers_are_those_that_were_kept(command):
     moved = differences(run_command(command), KEPT[command])
     assert not moved, "moved on purpose? `python -m tests.golden.numbers`, and say why:\n" + "\n".join(moved[:20])

@@ -28,7 +28,6 @@ from siliconloom.verification.programs import random_program
 from siliconloom.verification.random_tiles import random_npu
 from siliconloom.verification.vectors import bench_vectors
 from tests.arch.test_isa import instructions
-from tests.in_turn import in_turn
 from tests.rtl.npu import SMALL, npu, small_chip
 
 TOP = "npu_edge_int8"
@@ -209,9 +208,9 @@ def test_the_bench_uses_every_opcode_function_and_flag():
         assert any(i.k == 2 for i in code if i.function.spec.masks), "a mask"
 
 
+@pytest.mark.slow(seconds=8)
 @pytest.mark.parametrize(
-    "name",
-    in_turn(["npu-edge-int8", "gemmini-16", "npu-edge", "npu-balanced", "npu-datacenter", "tpu-v4"], 6, seconds=6),
+    "name", ["npu-edge-int8", "gemmini-16", "npu-edge", "npu-balanced", "npu-datacenter", "tpu-v4"]
 )
 def test_every_library_tile_has_programs_for_its_bench(name):
     """Wide arrays and buses too: random operands and results keep to their halves of memory."""

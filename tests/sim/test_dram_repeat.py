@@ -15,6 +15,7 @@ from siliconloom.sim.dram import replay as module
 from siliconloom.sim.dram import snapshot as dram_snapshot
 from siliconloom.sim.dram.repeat import BLOCK
 from siliconloom.sim.dram.replay import Replay, replay
+from tests.in_turn import in_turn
 from tests.sim.dram_memories import memories
 
 OUTCOME = [name for name in Replay.__struct_fields__ if name not in ("commands", "collapse")]
@@ -95,8 +96,10 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "kind", "least"), CASES)
-@pytest.mark.parametrize("refresh", ["none", "rank", "bank"])
+@pytest.mark.parametrize(
+    ("name", "kind", "least", "refresh"),
+    in_turn(((*case, refresh) for case in CASES for refresh in ("none", "rank", "bank")), 2, seconds=0.3),
+)
 def test_a_regular_trace_is_mostly_known_and_an_irregular_one_is_run(name, kind, least, refresh):
     dram = load_dram(name, [("controller.refresh", refresh)])
     trace = trace_of(dram, 3, [(200_000, *kind)])

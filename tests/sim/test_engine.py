@@ -13,15 +13,21 @@ from siliconloom.arch import LoomError, load_chip
 from siliconloom.arch.isa import Instruction, Opcode, Program, Semaphore, Unit
 from siliconloom.sim.chip.engine import Stopwatch, run
 from siliconloom.sim.timing.units import fetch_cycles
+from tests.in_turn import examples
 from tests.sim.programs import chips, pipelines, programs
 from tests.sim.reference import Deadlock, Reference
 
 END = Instruction(opcode=Opcode.END)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@examples(120, 400, seconds=8)
+def test_the_kernel_agrees_with_a_simulator_that_steps_every_cycle(examples):
+    patient = [HealthCheck.too_slow, HealthCheck.filter_too_much]
+    settings(max_examples=examples, deadline=None, suppress_health_check=patient)(stepped)()
+
+
 @given(programs(), chips())
-def test_the_kernel_agrees_with_a_simulator_that_steps_every_cycle(program, chip):
+def stepped(program, chip):
     try:
         expected = Reference(program, chip)
     except Deadlock:
@@ -36,7 +42,7 @@ def test_the_kernel_agrees_with_a_simulator_that_steps_every_cycle(program, chip
     assert ours == sorted(expected.log)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(programs(), chips())
 def test_every_cycle_of_every_unit_is_accounted_for(program, chip):
     try:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.in_turn import in_turn
 
 from siliconloom.arch import LoomError
 from siliconloom.arch.document import Document
@@ -211,7 +212,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("name", sorted(SMALL))
+@pytest.mark.parametrize("name", in_turn(sorted(SMALL), 2, seconds=0.3))
 def test_a_key_of_another_family_is_refused_or_changes_the_graph(name: str) -> None:
     """Of a family all keys are one test: 3,700 of them took longer to start than to run."""
     kind, before = outcome(SMALL[name])

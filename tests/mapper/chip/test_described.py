@@ -21,6 +21,7 @@ from siliconloom.mapper.chip.program import lower
 from siliconloom.sim.chip.engine import Counter, duration, run
 from siliconloom.sim.dram.memory import effective
 from siliconloom.workloads import load_workload
+from tests.in_turn import in_turn
 from tests.mapper.chip.improvements import made_chip, random_chip, random_workload, workload
 
 GPT2 = (("layers", "2"), ("sequence", "32"))
@@ -58,7 +59,7 @@ def test_a_mapping_that_is_written_and_read_is_the_same_program(seed):
         ("npu-datacenter", (), "decode"),
         ("csd-flash", (("memory.dram.capacity", "100 MiB"),), "prefill"),
         ("sn40l", (), "decode"),
-        ("sn40l", (), "prefill"),
+        pytest.param("sn40l", (), "prefill", marks=pytest.mark.slow(seconds=2)),
         ("tpu-v4", (), "prefill"),
     ],
 )
@@ -178,7 +179,7 @@ def test_what_a_mapping_must_not_be_is_said_where_it_stands(old, new, told):
         read(TEXT.replace(old, new, 1))
 
 
-@pytest.mark.parametrize("m", [3, 5, 7, 9])
+@pytest.mark.parametrize("m", in_turn([3, 5, 7, 9], 4, seconds=1.5))
 def test_rows_that_stay_are_no_more_than_there_are(m):
     """They were tried in eights: a mapping of a product of three rows had eight, and was refused when it was read."""
     chip = effective(load_chip("npu-edge-int8", [("tile.array.rows", "6"), ("tile.array.load_rows", "1")]))

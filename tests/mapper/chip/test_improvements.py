@@ -7,7 +7,6 @@ import pytest
 from siliconloom.arch import load_chip
 from siliconloom.evaluate.chip import simulate
 from siliconloom.workloads import load_workload
-from tests.in_turn import in_turn
 from tests.mapper.chip.improvements import (
     IMPROVEMENTS,
     KIB,
@@ -304,7 +303,10 @@ TURNING = SMALL | {
 
 @pytest.mark.parametrize(
     ("change", "chip", "heads", "tokens"),
-    [("dma doubled", SMALL, 4, 100), ("scratchpad doubled", TURNING, 8, 256)],
+    [
+        ("dma doubled", SMALL, 4, 100),
+        pytest.param("scratchpad doubled", TURNING, 8, 256, marks=pytest.mark.slow(seconds=4)),
+    ],
     ids=["panels of values that are no whole beats", "tiles of fewer keys"],
 )
 def test_attention_on_a_better_chip_is_not_slower(change, chip, heads, tokens):
@@ -381,7 +383,9 @@ BEATS = SMALL | {
         ("array doubled", NARROW, 1, 4, 4, 32, 72_160, 1.021),  # rows that stay gain the smaller array 3,600 cycles
         ("array doubled", FULL, 4, 4, 2, 100, 113_705, TOLERANCE),
         ("dma doubled", BEATS, 1, 8, 2, 32, 606_000, TOLERANCE),
-        ("scratchpad doubled", SHARED, 1, 4, 2, 256, 6_350_000, TOLERANCE),
+        pytest.param(
+            *("scratchpad doubled", SHARED, 1, 4, 2, 256, 6_350_000, TOLERANCE), marks=pytest.mark.slow(seconds=2.5)
+        ),
     ],
     ids=[
         "sums of a quarter of a panel",
@@ -450,7 +454,8 @@ def test_search_keeps_transfers_within_their_field():
     assert simulate(chip, gemm(64, 8192, 8192), search=True).run.cycles > 0
 
 
-@pytest.mark.parametrize(("base", "shape"), in_turn([("tpu-v4", (257, 4096, 1023)), ("sn40l", (257, 4096, 4096))], 2))
+@pytest.mark.slow(seconds=5)
+@pytest.mark.parametrize(("base", "shape"), [("tpu-v4", (257, 4096, 1023)), ("sn40l", (257, 4096, 4096))])
 def test_one_tile_more_is_not_slower(base, shape):
     """Sixteen tiles' shares were not among those of seventeen, which took 4 % longer."""
     tiles = load_chip(base).tile_count
