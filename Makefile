@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 OUT := out/demo
-# A 24th of the tests marked slow run too (of the long ones a 48th), which of them depends on the seed (tests/in_turn.py);
+# A 48th of the tests marked slow run too (of the long ones a 96th), which of them depends on the seed (tests/in_turn.py);
 # SLOW=all runs all of them, SLOW=0 none.
 SLOW ?= 1
 SEED ?= 0
@@ -86,7 +86,7 @@ test: $(VENV)/test.stamp
 	  && apt-get install -y -q chromium >/dev/null 2>&1; }; }; } || echo "no Chromium: pages will not be looked at"
 	$(BIN)/loom warmup
 	$(BIN)/python -m pytest -n 2 --dist worksteal --hypothesis-seed=$(SEED) \
-	  $(if $(filter 0,$(SLOW)),-m "not slow") $(if $(filter 1,$(SLOW)),--slow-share 24) $(PYTEST_ARGS)
+	  $(if $(filter 0,$(SLOW)),-m "not slow") $(if $(filter 1,$(SLOW)),--slow-share 48) $(PYTEST_ARGS)
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .
