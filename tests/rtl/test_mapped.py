@@ -93,7 +93,7 @@ def mapped(chip, made):
     return map_workload(chip, made, lambda program: duration(program, chip))
 
 
-@pytest.mark.slow(seconds=60)
+@pytest.mark.slow(seconds=70)
 def test_mapped_workloads_agree_in_every_cycle_and_byte(tmp_path):
     """Products of odd sizes; a GPT-2 and a Llama of small widths, of a prompt and of a token after it.
 
@@ -421,7 +421,7 @@ def test_two_rings_and_pairs_of_tiles_agree_in_every_cycle_and_byte(kind, chip, 
     assert case.bytes_compared > 1000
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=55)
 def test_rows_that_stay_on_an_array_of_any_sides_agree_in_every_cycle_and_byte(tmp_path):
     """Tiles of their depth begin within lines, and of the last ones the array reads beyond the row."""
     odd = tile_of(SETS | ODD | {"tile.scratchpad.capacity": "64 KiB"})
