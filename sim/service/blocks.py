@@ -204,4 +204,23 @@ class BlockPool:
             )
 
 
-__all__ = ["BlockPool", "PrefixNode"]
+def path_blocks(node: PrefixNode | None) -> int:
+    """Blocks of a node and of all that leads to it; a request may hold some itself, too, that were cut and made again."""
+    blocks = 0
+    while node is not None:
+        blocks += node.blocks
+        node = node.parent
+    return blocks
+
+
+def idle_blocks(node: PrefixNode | None) -> int:
+    """Those of them that nobody uses yet: they are no longer available to whoever takes them up."""
+    idle = 0
+    while node is not None:
+        if node.users == 0:
+            idle += node.blocks
+        node = node.parent
+    return idle
+
+
+__all__ = ["BlockPool", "PrefixNode", "idle_blocks", "path_blocks"]

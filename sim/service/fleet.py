@@ -145,7 +145,7 @@ class Fleet:
         each = [group for group in groups for _ in range(group.count)]
         engines = [engine for replica in self.first for engine in replica.engines]
         for engine in engines:
-            engine.watch_power()
+            engine.account.watch_power()
         return PowerLimit(
             self.settings, engines, [group.lowered for group in each], [group.standing_w for group in each]
         )

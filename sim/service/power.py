@@ -56,7 +56,7 @@ class PowerLimit(Struct):
         assert limit is not None
         limit *= 1 + ROUNDING
         clocks = (1.0, *self.settings.clocks)
-        drawn = sum(engine.drawn(at - every, at) for engine in self.engines) / every
+        drawn = sum(engine.account.drawn(at - every, at) for engine in self.engines) / every
         standing = sum(self.standing[place] for place in there)
         now = clocks[self.level]
 

@@ -15,12 +15,13 @@ import numpy as np
 
 from siliconloom.arch.requests import Segment
 from siliconloom.arch.serving import Batching, Order, Preemption, ServeSettings
+from siliconloom.sim.service.account import ReplicaAccount
 from siliconloom.sim.service.adapters import AdapterSlots
-from siliconloom.sim.service.blocks import BlockPool, PrefixNode
-from siliconloom.sim.service.costs import EQUAL, Chunk, Float, RequestLengths, StepCosts
+from siliconloom.sim.service.blocks import BlockPool, idle_blocks, path_blocks
+from siliconloom.sim.service.costs import EQUAL, Chunk, RequestLengths, StepCosts
 from siliconloom.sim.service.decoding import DecodingRequests
 from siliconloom.sim.service.live import LiveRequest
-from siliconloom.sim.service.log import Activity, Intervals, RequestLog
+from siliconloom.sim.service.log import RequestLog
 from siliconloom.sim.service.sharing import SharedPrefixes
 from siliconloom.sim.service.spill import SpillTiers
 from siliconloom.sim.service.stages import Stages
@@ -69,18 +70,12 @@ class Replica:
         self._static = settings.batching is Batching.STATIC
         self._caches = settings.prefix_cache and not self._static
         self.clock = 0.0
-        self.busy_s = self.joules = 0.0
-        self.steps = self.prompt_tokens = self.tokens = 0
-        self.present_s = 0.0
-        """Sum over time of the requests that wait or run (Little's law: of all requests, their times here)."""
-        self.activity, self.intervals = Activity(), Intervals()
+        self.busy_s = 0.0
+        self.account = ReplicaAccount()
         self.ended: list[tuple[int, float]] = []
         """Requests that have left since somebody looked, and when."""
         self.left = self._left_before = 0
         """Requests that have left, and those that had before the last step."""
-        self.samples: list[tuple[list[Chunk], int, list[int]]] = []
-        """Some of the steps: chunks, prompts that ended, and tokens that each other request attended to."""
-        self._next_sample = 1
         self._swap_s = swap_s
         self.adapters = AdapterSlots(0, 0.0, 0.0) if adapters is None else adapters
         self.spill = SpillTiers((), settings.block) if spill is None else spill
@@ -88,8 +83,6 @@ class Replica:
         self._random = np.random.default_rng((settings.seed, index))
         self.stages: Stages | None = None
         """Those of a pipeline, which other schedulers' steps pass, too."""
-        self.guessed = self.accepted = 0
-        """Tokens that were guessed for requests that could take them all, and those that were right."""
         self._fair = settings.order is Order.FAIR
         self._clients: dict[int, int] = {}
         """Requests of each client that are at their answers."""
@@ -99,17 +92,12 @@ class Replica:
         self._decoding = DecodingRequests(settings.block)
         self._arrived = 0
         self._sharing = SharedPrefixes(settings.block) if settings.shared_attention else None
-        self._joined: dict[int, float] = {}
-        self._last_token_s = 0.0
-        self._looked_s = 0.0
         self._pace_s = 0.0
         self._load = 0
         self._padding = 0
         self._preempted = False
         self.lowered: StepCosts | None = None
         """What steps take as long as the clock is lowered."""
-        self._recent: list[tuple[float, float, float]] | None = None
-        """Steps of late, where somebody looks at what they draw: begin, end, and joules."""
         self._coming: list[LiveRequest] = []
         """Requests that came from another replica with keys and values, and go before all that wait."""
         self._reserved = 0
@@ -161,15 +149,6 @@ class Replica:
         else:
             self._waiting.push(request)
         self._load += request.output - request.generated + (0 if request.handed else request.target)
-
-    def watch_power(self) -> None:
-        """Keep what steps draw, for `drawn`."""
-        self._recent = []
-
-    def drawn(self, begin: float, end: float) -> float:
-        """Joules above standing power between two times, of which the second never goes back."""
-        recent = self._recent = [each for each in self._recent or () if each[1] > begin]
-        return sum(j * (min(b, end) - max(a, begin)) / (b - a) for a, b, j in recent if a < end)
 
     @property
     def answering(self) -> int:
@@ -317,7 +296,7 @@ class Replica:
             if whole and left > budget and (chunks or beside):  # what is made anew may be longer, and goes alone
                 break
             size = left if whole else min(budget, left)
-            idle = _idle_of(node)
+            idle = idle_blocks(node)
             blocks = -(-(cached + size) // block) - known // block
             if blocks > pool.available - idle - reserved - spare:
                 if not (chunks or self._running) and self._freed():
@@ -361,7 +340,7 @@ class Replica:
         each.shared = 0
         self._start(each)
         self._decide(each)
-        self._joined[each.number] = each.told_s
+        self.account.joins(each.number, each.told_s)
         return True
 
     def _admit_static(self) -> float:
@@ -397,10 +376,9 @@ class Replica:
         first = self._decoding.mean + 1 if count else 0.0
         contexts = first + np.arange(number, dtype=np.float64) if number > 1 else np.array([first])
         parts = self._sharing.parts if self._sharing is not None and count else ()
-        if self.steps >= self._next_sample and not parts and self.lowered is None:
-            self._next_sample = self.steps + 1 + self.steps // 4
+        if not parts and self.lowered is None and self.account.samples_next():
             seen = [self._decoding.length(r) + 1 for r in self._running.values() if r.deciding] if count else []
-            self.samples.append((asked, len(ended), seen))
+            self.account.samples.append((asked, len(ended), seen))
         lengths = RequestLengths(self._decoding.offsets, self._decoding.step, parts) if count else EQUAL
         seconds, joules = (self.lowered or self.costs).steps(
             asked, len(ended), count + self._padding, contexts, lengths
@@ -422,22 +400,17 @@ class Replica:
         self.clock = end
         self.busy_s += total
         drawn = float(joules.sum())
-        self.joules += drawn
-        if self._recent is not None:
-            self._recent.append((start, end, drawn))
-        self.steps += number
         waiting = self.waiting
         if count:
-            self._tell(seconds, extra_s, count, start)
+            self.account.tell(seconds, extra_s, count, start)
             self._grow(number)
         right = self._guess(guessing)
         prompt_tokens = sum(size for _, size in chunks)
         made = count * number + len(ended) + right
-        self.prompt_tokens += prompt_tokens
-        self.tokens += made
+        self.account.took(start, end, number, drawn, prompt_tokens, made)
         self._load -= count * number
         row = [start, total, number, total, count * number, prompt_tokens, made, self._used(), waiting, drawn]
-        self.activity.add([float(value) for value in row])
+        self.account.activity.add([float(value) for value in row])
         if self._fair and count:
             for client, many in self._clients.items():
                 self._waiting.serve(client, ANSWER_WEIGHT * many * number)
@@ -459,14 +432,14 @@ class Replica:
         for each, many in zip(requests, np.cumprod(drawn, axis=1).sum(axis=1).tolist(), strict=True):
             made = self._decoding.made(each)
             if each.output - made >= len(self._chances):
-                self.guessed += sum(self.settings.guesses)
-                self.accepted += many
+                self.account.guessed += sum(self.settings.guesses)
+                self.account.accepted += many
             extra = min(many, each.output - made)
             if not extra:
                 continue
             self.pool.take(self._decoding.needed(each, extra))
             self._decoding.lengthen(each, extra)
-            self.intervals.add(0.0, extra)
+            self.account.intervals.add(0.0, extra)
             if self._fair:
                 self._waiting.serve(each.client, ANSWER_WEIGHT * extra)
             total += extra
@@ -491,17 +464,6 @@ class Replica:
             self.pool.take(self._decoding.taken(number))
         self._decoding.grow(number)
 
-    def _tell(self, seconds: Float, extra_s: float, count: int, start: float) -> None:
-        """Count the intervals between the tokens of these steps and the ones before."""
-        first_end = start + float(seconds[0]) + extra_s
-        self.intervals.add(first_end - self._last_token_s, count - len(self._joined))
-        for when in self._joined.values():
-            self.intervals.add(first_end - when, 1)
-        self._joined.clear()
-        if len(seconds) > 1:
-            self.intervals.add_all(seconds[1:], count)
-        self._last_token_s = start + float(seconds.sum()) + extra_s
-
     def _answered(self, each: LiveRequest) -> None:
         """A prompt is done: its request has a token, and is at its answer from here on."""
         del self._prompts[each.number]
@@ -509,7 +471,7 @@ class Replica:
         if each.generated == 0:
             self.log.first[each.number] = now
         else:
-            self.intervals.add(now - each.told_s, 1)
+            self.account.intervals.add(now - each.told_s, 1)
         each.told_s = now
         each.generated += 1
         self._load -= 1
@@ -525,7 +487,7 @@ class Replica:
             self._leave(each, each.target)
             return
         self._decide(each)
-        self._joined[each.number] = now
+        self.account.joins(each.number, now)
 
     def _decide(self, each: LiveRequest) -> None:
         """The request is at its answer."""
@@ -541,7 +503,7 @@ class Replica:
             self._clients[each.client] -= 1
         if self._sharing is not None:
             self._sharing.leave(each.number)
-        self._joined.pop(each.number, None)
+        self.account.leaves(each.number)
         return self._decoding.leave(each)
 
     def _finish(self, each: LiveRequest) -> None:
@@ -585,7 +547,7 @@ class Replica:
     def _preempt(self) -> float:
         """Send a running request back to the queue: the last by the queue's order; returns seconds that it takes."""
         each = max(self._running.values(), key=lambda r: (r.rank, r.order))
-        if len(self._running) == 1 and not self._coming and _held_twice(each) == 0:
+        if len(self._running) == 1 and not self._coming and path_blocks(each.node) == each.shared:
             raise AssertionError("the only request is preempted: a bug")
         self.log.preempted[each.number] += 1
         self._preempted = True
@@ -620,7 +582,7 @@ class Replica:
         if each.deciding:
             self._decoding.forget_end(each)
             each.generated = self._decoding.made(each)
-            each.told_s = self._joined.get(each.number, self._last_token_s)
+            each.told_s = self.account.leaves(each.number)
             length = self._undecide(each)
             held = -(-length // self.settings.block) - each.shared
             if swaps:
@@ -641,11 +603,7 @@ class Replica:
 
     def _count_present(self, at: float) -> None:
         """Add the requests that were here since somebody looked."""
-        if at >= self._looked_s:
-            self.present_s += (self.waiting + len(self._running)) * (at - self._looked_s)
-            self._looked_s = at
-        else:  # a request that came while a step was under way
-            self.present_s += self._looked_s - at
+        self.account.present(self.waiting + len(self._running), at)
 
     def check(self) -> None:
         """Raise `AssertionError` where blocks or tokens were lost."""
@@ -659,25 +617,6 @@ class Replica:
         if self._static or not each.deciding:
             return each.held
         return -(-self._decoding.length(each) // self.settings.block) - each.shared
-
-
-def _held_twice(request: LiveRequest) -> int:
-    """Blocks of nodes that a request runs on and holds itself, too: another one made them again after they were cut."""
-    node, blocks = request.node, 0
-    while node is not None:
-        blocks += node.blocks
-        node = node.parent
-    return blocks - request.shared
-
-
-def _idle_of(node: PrefixNode | None) -> int:
-    """Blocks on the way to ``node`` that nobody uses yet: they are no longer available to whoever takes them up."""
-    idle = 0
-    while node is not None:
-        if node.users == 0:
-            idle += node.blocks
-        node = node.parent
-    return idle
 
 
 __all__ = ["Replica"]

@@ -118,11 +118,9 @@ def _prepare_fleet(
         raise NotSupported("serve.batching static with replicas for prompts and for answers")
     if apart and settings.shared_attention:
         raise LoomError("serve.shared_attention: changes nothing: what is handed over is shared with nobody (role)")
-    if apart and settings.by_events:
-        raise NotSupported(
-            "serve.replicas_least, serve.lost_every, serve.migrate_below and serve.power_limit with replicas for "
-            "prompts and for answers"
-        )
+    events = ("replicas_least", "lost_every", "migrate_below", "power_limit")
+    if apart and (key := next((key for key in events if getattr(settings, key) is not None), None)):
+        raise NotSupported(f"serve.{key} with replicas for prompts and for answers")
     if settings.migrate_below is not None and fleet.link is None:
         raise LoomError("serve.migrate_below: keys and values move over the fleet's link, which is missing (link)")
     if not apart and settings.migrate_below is None and fleet.link is not None:

@@ -75,11 +75,11 @@ def run_result(fleet: Fleet, trace: RequestTrace, settings: ServeSettings, objec
     intervals = Intervals()
     engines = fleet.engines
     for engine in engines:
-        intervals.merge(engine.intervals)
+        intervals.merge(engine.account.intervals)
     able = _able(fleet, duration)
     busy = [replica.busy_s / s if s else 0.0 for replica, s in zip(fleet.replicas, able, strict=True)]
-    steps = sum(engine.steps for engine in engines)
-    computed = sum(engine.prompt_tokens for engine in engines)
+    steps = sum(engine.account.steps for engine in engines)
+    computed = sum(engine.account.prompt_tokens for engine in engines)
     tpot = columns["tpot_s"][done]
     per_s = 1 / duration if duration else 0.0
     return {
@@ -102,7 +102,7 @@ def run_result(fleet: Fleet, trace: RequestTrace, settings: ServeSettings, objec
         "requests_per_s": float(done.sum()) * per_s,
         "tokens_per_s": output * per_s,
         "prompt_tokens_per_s": prompt * per_s,
-        "step_joules": sum(engine.joules for engine in engines),
+        "step_joules": sum(engine.account.joules for engine in engines),
         "busy": float(np.mean(busy)) if fleet.elastic is None else float(np.dot(busy, able)) / max(sum(able), 1e-30),
         "batch": sum(_decoded(engine) for engine in engines) / max(steps, 1),
         "preempted": int(log.preempted.sum()),
@@ -176,15 +176,15 @@ def _spill(fleet: Fleet) -> dict[str, Any]:
 
 
 def _accepted(fleet: Fleet) -> dict[str, float]:
-    guessed = sum(engine.guessed for engine in fleet.engines)
-    return {"accepted": sum(engine.accepted for engine in fleet.engines) / guessed} if guessed else {}
+    guessed = sum(engine.account.guessed for engine in fleet.engines)
+    return {"accepted": sum(engine.account.accepted for engine in fleet.engines) / guessed} if guessed else {}
 
 
 def check_little(fleet: Fleet) -> None:
     """Little's law: requests present, over time, are all requests' times in the system; raises `AssertionError`."""
     if not fleet.log.complete:
         return
-    present = sum(engine.present_s for engine in fleet.engines)
+    present = sum(engine.account.present_s for engine in fleet.engines)
     apart = float(fleet.apart_s)
     times = float((fleet.log.finished - fleet.log.arrival).sum())
     if abs(present + apart - times) > LITTLE * max(times, 1e-12):
@@ -200,20 +200,20 @@ def _of_intervals(intervals: Intervals) -> dict[str, float]:
 
 
 def _decoded(replica: Replica) -> float:
-    return float(replica.activity.table()["decoding"].sum())
+    return float(replica.account.activity.table()["decoding"].sum())
 
 
 def _replica(replica: AnyReplica, busy: float, *, handing: bool) -> dict[str, Any]:
     engines = replica.engines
     kind = "whole" if not handing else "prompts" if engines[0].hands_over else "answers"
-    steps = sum(engine.steps for engine in engines)
-    used = [float(engine.activity.table()["blocks"].max(initial=0.0)) for engine in engines]
+    steps = sum(engine.account.steps for engine in engines)
+    used = [float(engine.account.activity.table()["blocks"].max(initial=0.0)) for engine in engines]
     return {
         "kind": kind,
         "requests": sum(engine.left for engine in engines),
         "steps": steps,
-        "prompt_tokens": sum(engine.prompt_tokens for engine in engines),
-        "output_tokens": sum(engine.tokens for engine in engines),
+        "prompt_tokens": sum(engine.account.prompt_tokens for engine in engines),
+        "output_tokens": sum(engine.account.tokens for engine in engines),
         "busy": busy,
         "batch": sum(_decoded(engine) for engine in engines) / max(steps, 1),
         "adapter_loads": sum(engine.adapters.loads for engine in engines),
@@ -229,7 +229,7 @@ def _timeline(fleet: Fleet, duration: float) -> dict[str, list[float]]:
     found = {name: np.zeros(len(edges) - 1) for name in ("prompt_tokens_per_s", "tokens_per_s", "joules_per_s")}
     used = np.zeros(len(edges) - 1)
     for replica in fleet.engines:
-        table = replica.activity.table()
+        table = replica.account.activity.table()
         begins, ends = table["start_s"] - first, table["start_s"] + table["seconds"] - first
         columns = (("prompt_tokens", "prompt_tokens_per_s"), ("tokens", "tokens_per_s"), ("joules", "joules_per_s"))
         for column, name in columns:
@@ -299,7 +299,7 @@ def requests_csv(fleet: Fleet) -> str:
 def _step_spans(track: int, engine: Replica, ticks: Callable[[float], int]) -> list[Span]:
     """A scheduler's steps, or as many of them together as its activity has in a row."""
     names = ("steps", "decoding", "prompt_tokens", "blocks", "waiting")
-    table = engine.activity.table()
+    table = engine.account.activity.table()
     found = []
     for row in range(len(table["start_s"])):
         begin = float(table["start_s"][row])

@@ -275,7 +275,7 @@ def _audit(fleet: Fleet, costs: ReplicaCosts, audits: int | None) -> list[float]
     wanted = (8 if costs.predicted else 4) if audits is None else audits
     found: list[float] = []
     of_these = (costs, *(r.costs for r in fleet.engines if getattr(r.costs, "target", None) is costs))
-    samples = [sample for engine in fleet.engines if engine.costs in of_these for sample in engine.samples]
+    samples = [sample for engine in fleet.engines if engine.costs in of_these for sample in engine.account.samples]
     if not wanted or not samples:
         return found
     for at in sorted({round(i * (len(samples) - 1) / max(wanted - 1, 1)) for i in range(wanted)}):

@@ -233,8 +233,8 @@ def test_replicas_that_come_and_go_are_as_one_that_looks_everything_up(
     assert sum(elastic.paid(rows[0][0], last)) == pytest.approx(oracle.paid, rel=1e-9, abs=1e-9)
     assert elastic.started == oracle.started
     assert int(log.lost.sum()) == oracle.remade
-    assert sum(r.tokens for r in fleet.replicas) == sum(o for _, _, o, _ in rows)  # no token is made twice
-    present = sum(engine.present_s for engine in fleet.engines) + fleet.apart_s
+    assert sum(r.account.tokens for r in fleet.replicas) == sum(o for _, _, o, _ in rows)  # no token is made twice
+    present = sum(engine.account.present_s for engine in fleet.engines) + fleet.apart_s
     assert present == pytest.approx(float((log.finished - log.arrival).sum()), rel=1e-9)
     for replica, able in zip(fleet.replicas, elastic.able(rows[0][0], last), strict=True):
         assert replica.busy_s <= able * (1 + 1e-9) + 1e-9
@@ -273,12 +273,12 @@ def test_what_is_lost_is_answered_once_whatever_replicas_are(rows, count, mean, 
     fleet.run()
     log = fleet.log
     assert log.complete
-    assert sum(engine.tokens for engine in fleet.engines) == output.sum()
-    intervals = sum(engine.intervals.count for engine in fleet.engines)
+    assert sum(engine.account.tokens for engine in fleet.engines) == output.sum()
+    intervals = sum(engine.account.intervals.count for engine in fleet.engines)
     assert intervals == int((output - 1).sum())
-    waited = sum(engine.intervals.total for engine in fleet.engines)
+    waited = sum(engine.account.intervals.total for engine in fleet.engines)
     assert waited == pytest.approx(float((log.finished - log.first).sum()), rel=1e-9, abs=1e-9)
-    present = sum(engine.present_s for engine in fleet.engines) + fleet.apart_s
+    present = sum(engine.account.present_s for engine in fleet.engines) + fleet.apart_s
     assert present == pytest.approx(float((log.finished - log.arrival).sum()), rel=1e-9)
 
 

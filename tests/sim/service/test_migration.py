@@ -293,11 +293,11 @@ def check_conserved(fleet, output):
     """No request, token, interval or second is lost, nor a block held."""
     log, engines = fleet.log, fleet.engines
     assert log.complete
-    assert sum(engine.tokens for engine in engines) == output.sum()
-    assert sum(engine.intervals.count for engine in engines) == int((output - 1).sum())
-    waited = sum(engine.intervals.total for engine in engines)
+    assert sum(engine.account.tokens for engine in engines) == output.sum()
+    assert sum(engine.account.intervals.count for engine in engines) == int((output - 1).sum())
+    waited = sum(engine.account.intervals.total for engine in engines)
     assert waited == pytest.approx(float((log.finished - log.first).sum()), rel=1e-9, abs=1e-9)
-    present = sum(engine.present_s for engine in engines) + fleet.apart_s
+    present = sum(engine.account.present_s for engine in engines) + fleet.apart_s
     assert present == pytest.approx(float((log.finished - log.arrival).sum()), rel=1e-9)
     assert all(engine.pool.free + engine.pool.cached == engine.pool.blocks for engine in engines)
 

@@ -112,14 +112,14 @@ def test_every_request_is_as_one_that_goes_through_every_token_has_it(rows, memo
         assert ours == pytest.approx([getattr(r, name) for r in asked], rel=1e-9, abs=1e-12), name
     assert log.preempted.tolist() == [r.preempted for r in asked]
     replica = fleet.replicas[0]
-    assert replica.steps == steps
+    assert replica.account.steps == steps
     assert costs.asked <= steps
     gaps = [b - a for r in asked for a, b in zip(r.tokens, r.tokens[1:], strict=False)]
-    assert replica.intervals.count == len(gaps)
-    assert replica.intervals.total == pytest.approx(sum(gaps), rel=1e-9, abs=1e-12)
-    assert replica.intervals.most == pytest.approx(max(gaps, default=0.0), rel=1e-9)
-    assert replica.tokens == sum(o for _, _, o, _ in rows)
-    assert replica.present_s == pytest.approx(float((log.finished - log.arrival).sum()), rel=1e-9)
+    assert replica.account.intervals.count == len(gaps)
+    assert replica.account.intervals.total == pytest.approx(sum(gaps), rel=1e-9, abs=1e-12)
+    assert replica.account.intervals.most == pytest.approx(max(gaps, default=0.0), rel=1e-9)
+    assert replica.account.tokens == sum(o for _, _, o, _ in rows)
+    assert replica.account.present_s == pytest.approx(float((log.finished - log.arrival).sum()), rel=1e-9)
 
 
 @settings(max_examples=150)
@@ -146,8 +146,8 @@ def test_schedulers_of_a_pipeline_are_as_one_that_looks_who_is_in_which_stage(ro
     for column, name in ((log.scheduled, "scheduled"), (log.first, "first"), (log.finished, "finished")):
         np.testing.assert_allclose(column, [getattr(r, name) for r in expected], rtol=1e-9, err_msg=name)
     assert log.preempted.tolist() == [r.preempted for r in expected]
-    assert sum(engine.steps for engine in fleet.engines) == steps
-    present = sum(engine.present_s for engine in fleet.engines)
+    assert sum(engine.account.steps for engine in fleet.engines) == steps
+    present = sum(engine.account.present_s for engine in fleet.engines)
     assert present == pytest.approx(float((log.finished - log.arrival).sum()))
 
 
@@ -220,11 +220,11 @@ def test_guesses_that_are_all_right_or_all_wrong(rows, guesses, block, spare, se
     right = served(rows, costs, blocks, speculate=guesses, acceptance=1.0, seed=seed, **keys)
     assert none.log.finished == pytest.approx(plain.log.finished, rel=1e-9)  # with room for what is thrown away
     for fleet in (wrong, right):
-        assert fleet.replicas[0].tokens == sum(o for _, _, o, _ in rows)
-        assert fleet.replicas[0].intervals.count == sum(o - 1 for _, _, o, _ in rows)
+        assert fleet.replicas[0].account.tokens == sum(o for _, _, o, _ in rows)
+        assert fleet.replicas[0].account.intervals.count == sum(o - 1 for _, _, o, _ in rows)
     alone = served(rows[:1], costs, blocks, speculate=guesses, acceptance=1.0, **keys)
     _, _, output, _ = rows[0]
-    assert alone.replicas[0].steps == 1 + math.ceil((output - 1) / (guesses + 1))
+    assert alone.replicas[0].account.steps == 1 + math.ceil((output - 1) / (guesses + 1))
 
 
 @pytest.mark.parametrize(("chance", "guesses"), [(0.8, 4), (0.5, 2), ((0.9, 0.5, 0.1), 3)])
@@ -237,7 +237,9 @@ def test_tokens_of_a_step_are_what_chances_say(chance, guesses):
     steps = (fleet.log.finished - fleet.log.first) / 0.01
     assert 4000 / steps.mean() == pytest.approx(expected, rel=0.02)
     assert len(set(steps.round().tolist())) > 1  # each has its own luck
-    assert fleet.replicas[0].accepted / fleet.replicas[0].guessed == pytest.approx((expected - 1) / guesses, rel=0.02)
+    assert fleet.replicas[0].account.accepted / fleet.replicas[0].account.guessed == pytest.approx(
+        (expected - 1) / guesses, rel=0.02
+    )
 
 
 @pytest.mark.parametrize(
@@ -253,7 +255,9 @@ def test_tokens_of_a_step_are_what_a_tree_of_guesses_holds(tree, ranks):
     steps = (fleet.log.finished - fleet.log.first) / 0.01
     assert 4000 / steps.mean() == pytest.approx(expected, rel=0.02)
     nodes = sum(math.prod(tree[: n + 1]) for n in range(len(tree)))
-    assert fleet.replicas[0].accepted / fleet.replicas[0].guessed == pytest.approx((expected - 1) / nodes, rel=0.03)
+    assert fleet.replicas[0].account.accepted / fleet.replicas[0].account.guessed == pytest.approx(
+        (expected - 1) / nodes, rel=0.03
+    )
 
 
 @given(ROWS, st.integers(1, 4), st.floats(0, 1), st.integers(0, 5))
@@ -295,7 +299,7 @@ def test_prompts_and_answers_on_replicas_of_their_own(rows, prompts, answers, ha
         else:
             assert log.finished[number] == log.first[number]
             assert log.replica[number] < prompts
-    made = [r.tokens for r in fleet.replicas]
+    made = [r.account.tokens for r in fleet.replicas]
     assert sum(made[:prompts]) == len(rows)
     assert sum(made) == sum(o for _, _, o, _ in rows)
 
@@ -304,7 +308,7 @@ def test_prompts_and_answers_on_replicas_of_their_own(rows, prompts, answers, ha
 def test_every_request_is_answered_once_whatever_the_router(rows, count, router):
     fleet = served(rows, Linear(0.01, 1e-4, 2e-3, 1e-5), 500, count=count, router=router)
     assert sum(r.left for r in fleet.replicas) == len(rows)
-    assert sum(r.tokens for r in fleet.replicas) == sum(o for _, _, o, _ in rows)
+    assert sum(r.account.tokens for r in fleet.replicas) == sum(o for _, _, o, _ in rows)
     if router == "round_robin":
         assert fleet.log.replica.tolist() == [n % count for n in range(len(rows))]
 
@@ -322,7 +326,7 @@ def test_what_is_swapped_is_not_computed_again():
         keys = {"host_bandwidth": "1 GB/s"} if kind == "swap" else {}
         fleet = served(rows, Linear(0.01, 1e-4, 2e-3, 1e-5), 18, preemption=kind, **keys)
         assert fleet.log.preempted.sum()
-        made[kind] = fleet.replicas[0].prompt_tokens
+        made[kind] = fleet.replicas[0].account.prompt_tokens
     assert made["swap"] == 180 < made["recompute"]
 
 
@@ -381,7 +385,7 @@ def test_a_static_batch_pays_for_those_that_have_ended():
 
 def test_joules_are_those_of_every_step():
     fleet = served([(0.0, 8, 11, 0), (0.5, 8, 11, 0)], Linear(0.01, 0, 0, 0), 100)
-    assert fleet.replicas[0].joules == fleet.replicas[0].steps == 22
+    assert fleet.replicas[0].account.joules == fleet.replicas[0].account.steps == 22
 
 
 def test_a_request_that_comes_during_a_swap_is_seen_when_it_ends():
@@ -392,10 +396,10 @@ def test_a_request_that_comes_during_a_swap_is_seen_when_it_ends():
     requests = ServedRequests(arrival, prompt, output)
     fleet = Fleet(ServeSettings(**keys), requests, [ReplicaGroup(Linear(0.01, 1e-4, 2e-3, 1e-5), 26, 1, 1e-3)])
     fleet.run()
-    starts = fleet.replicas[0].activity.table()["start_s"]
+    starts = fleet.replicas[0].account.activity.table()["start_s"]
     first = starts[starts >= 0.653].min()
     assert fleet.log.scheduled[2] == pytest.approx(first)
-    table = fleet.replicas[0].activity.table()
+    table = fleet.replicas[0].account.activity.table()
     before = np.flatnonzero(table["start_s"] < 0.653)[-1]
     assert table["steps"][before] == 1 or table["start_s"][before] + table["seconds"][before] <= first + 1e-9
 
@@ -484,8 +488,8 @@ def test_a_chunk_is_asked_with_what_lies_before_it():
 def test_time_between_replicas_is_told_and_the_first_interval_has_it():
     fleet = served([(0.0, 10, 3, 0)], Linear(0.01, 0, 0, 0), 100, prompts=1, handover=0.05)
     assert fleet.apart_s == pytest.approx(0.5)
-    assert fleet.replicas[1].intervals.most == pytest.approx(0.51)
-    present = sum(replica.present_s for replica in fleet.replicas)
+    assert fleet.replicas[1].account.intervals.most == pytest.approx(0.51)
+    present = sum(replica.account.present_s for replica in fleet.replicas)
     assert present + fleet.apart_s == pytest.approx(fleet.log.finished[0])
 
 
@@ -549,4 +553,4 @@ def test_guesses_of_requests_that_come_back_have_blocks(rows, guesses, most):
     blocks = math.ceil((max(p + o for _, p, o, _ in rows) + guesses) / 4) + 3
     keys = {"preemption": "swap", "host_bandwidth": "1 GB/s", "speculate": guesses, "acceptance": 0.8}
     fleet = served(rows, Linear(0.01, 1e-4, 2e-3, 1e-5), blocks, block=4, max_sequences=most, token_budget=64, **keys)
-    assert sum(replica.tokens for replica in fleet.replicas) == sum(output for _, _, output, _ in rows)
+    assert sum(replica.account.tokens for replica in fleet.replicas) == sum(output for _, _, output, _ in rows)
