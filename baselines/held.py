@@ -9,11 +9,13 @@ DRAM's bytes stays. Under a power limit a kernel has the highest clock at which 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 from msgspec import Struct
 
-from siliconloom.arch.gpu import LEAST_CLOCK, Gpu
+from siliconloom.arch.errors import LoomError
+from siliconloom.arch.gpu import LEAST_CLOCK, Gpu, load_gpu
 from siliconloom.baselines.operations import Float
 
 CLOCKS = np.linspace(1.0, LEAST_CLOCK, 17)
@@ -29,11 +31,35 @@ class Hold(Struct, frozen=True):
         Its time, relative to that of the GPU as it is described without.
     clock, usual
         Share of the clock that it has, and that it would have without.
+    watts
+        The board's own limit.
     """
 
     slower: Float
     clock: Float
     usual: Float
+    watts: float
+
+
+@cache
+def library_gpu(name: str) -> Gpu | None:
+    """The library's GPU of that name, where there is one."""
+    try:
+        return load_gpu(name)
+    except LoomError:
+        return None
+
+
+def as_held(gpu: Gpu, *, limited: bool) -> Gpu:
+    """The GPU as it is held: a library's GPU with less power is that one under a cap.
+
+    Constants of bursts, which know no limit, were fitted to the library's; ``limited`` times know the board's own.
+    """
+    theirs = library_gpu(gpu.name)
+    if limited or theirs is None or gpu.power >= theirs.power or gpu.idle_power >= gpu.power:
+        return gpu
+    cap = gpu.power if gpu.power_cap is None else min(gpu.power_cap, gpu.power)
+    return gpu.model_copy(update={"power": theirs.power, "power_cap": cap})
 
 
 def free(gpu: Gpu) -> Gpu:
@@ -80,7 +106,7 @@ def hold(
     clock = np.minimum(clock, np.minimum(locked, usual))
     spent = whole * scale * _between(clocks, saved, clock)
     times = np.maximum(_between(clocks, slower, clock), spent / (cap - gpu.idle_power) / usual_s)
-    return Hold(np.maximum(times, 1.0), clock, usual)
+    return Hold(np.maximum(times, 1.0), clock, usual, gpu.power)
 
 
 def _highest(clocks: Float, watts: Float, room: float) -> Float:
@@ -108,4 +134,4 @@ def _between(clocks: Float, values: Float, clock: Float) -> Float:
     return np.asarray(np.exp(low + (high - low) * share), np.float64)
 
 
-__all__ = ["Hold", "free", "hold"]
+__all__ = ["Hold", "as_held", "free", "hold", "library_gpu"]

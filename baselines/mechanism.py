@@ -17,7 +17,7 @@ from siliconloom.baselines.attention_backward import backward_times
 from siliconloom.baselines.dequantization import expansion_cycles, unpacking_cycles
 from siliconloom.baselines.efficiency import Efficiency, load_efficiency
 from siliconloom.baselines.elementwise import elementwise_times
-from siliconloom.baselines.held import Hold, free, hold
+from siliconloom.baselines.held import Hold, as_held, free, hold
 from siliconloom.baselines.operations import (
     CACHES,
     COLLECTIVES,
@@ -85,6 +85,7 @@ def mechanism(
         row = int(np.argmin(operations.among(*KERNELS)))
         raise NotSupported(f"{OPS[operations.op[row]]} is no kernel; see `loom compare` for whole models")
     efficiency = load_efficiency(gpu.architecture).by_program(software)
+    gpu = as_held(gpu, limited=sustained or efficiency.limited)
     share = np.ones(len(operations))
     rounded = program_of(Op.GEMM, software) in ROUNDED
     more = (cache_write, not (quantized or rounded))
@@ -397,10 +398,10 @@ def _limited(gpu: Gpu, efficiency: Efficiency, o: Operations, seconds: Float, su
 
 def joules_of(gpu: Gpu, efficiency: Efficiency, o: Operations, seconds: Float, held: Hold | None = None) -> Float:
     """Joules of one GPU: idle power, and what the work takes, as far as the board lets it."""
-    room, (flop_j, byte_j) = gpu.power - gpu.idle_power, _work(efficiency, o)
+    (flop_j, byte_j), room = _work(efficiency, o), gpu.power - gpu.idle_power
     if held is None:
         return np.asarray(gpu.idle_power * seconds + np.minimum(flop_j + byte_j, room * seconds), np.float64)
-    usual_s = seconds / held.slower
+    usual_s, room = seconds / held.slower, held.watts - gpu.idle_power
     saved = (flop_j * held.clock**2 + byte_j) / np.maximum(flop_j * held.usual**2 + byte_j, 1e-30)
     found: Float = gpu.idle_power * seconds + np.minimum(flop_j + byte_j, room * usual_s) * saved
     return found

@@ -10,10 +10,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from siliconloom.arch.errors import LoomError
-from siliconloom.arch.gpu import Gpu, load_gpu
+from siliconloom.arch.gpu import Gpu
 from siliconloom.baselines.bars import Bars, Relation, packaged_bars, row_bars
 from siliconloom.baselines.efficiency import Efficiency, load_efficiency
+from siliconloom.baselines.held import library_gpu
 from siliconloom.baselines.mechanism import LAUNCH_ALONE, Mechanism, is_power, joules_of, mechanism
 from siliconloom.baselines.operations import ATTENTION, COLLECTIVES, ELEMENTWISE, OPS, Bool, Float, Op, Operations
 from siliconloom.baselines.residuals import (
@@ -209,7 +209,7 @@ ALIKE = 2.0
 
 def _comparable(gpu: Gpu) -> bool:
     """Whether rows of the library's GPU of that name say anything of this description, which may have been changed."""
-    theirs = _library(gpu.name)
+    theirs = library_gpu(gpu.name)
     if theirs is None:
         return True  # there are no rows under that name
     if theirs.architecture != gpu.architecture:
@@ -231,22 +231,13 @@ def _timed(gpu: Gpu) -> dict[str, Any]:
 
 def is_changed(gpu: Gpu) -> bool:
     """Whether a description under the name of one of the library says something else than that one."""
-    return _library(gpu.name) is not None and _described(gpu.name) != _timed(gpu)
-
-
-@cache
-def _library(name: str) -> Gpu | None:
-    """The library's GPU of that name, where there is one."""
-    try:
-        return load_gpu(name)
-    except LoomError:
-        return None
+    return library_gpu(gpu.name) is not None and _described(gpu.name) != _timed(gpu)
 
 
 @cache
 def _described(name: str) -> dict[str, Any] | None:
     """What `_timed` says of the library's GPU of that name."""
-    theirs = _library(name)
+    theirs = library_gpu(name)
     return None if theirs is None else _timed(theirs)
 
 

@@ -205,7 +205,7 @@ class BlockPool:
 
 
 def path_blocks(node: PrefixNode | None) -> int:
-    """Blocks of a node and of all that leads to it; a request may hold some itself, too, that were cut and made again."""
+    """Blocks of a node and of all that leads to it; some may be held twice, where they were cut and made again."""
     blocks = 0
     while node is not None:
         blocks += node.blocks

@@ -85,6 +85,18 @@ def test_a_kernel_under_a_cap_has_the_highest_clock_that_draws_no_more(name, sha
         assert found.seconds[0] == pytest.approx(best[1], rel=0.02)
 
 
+@pytest.mark.parametrize("name", ["h100", "a100"])
+@pytest.mark.parametrize("share", [0.3, 0.7])
+def test_less_power_of_a_librarys_gpu_is_a_cap(name, share):
+    gpu = load_gpu(name)
+    watts = gpu.idle_power + share * (gpu.power - gpu.idle_power)
+    cap, less = alone(held(name, power_cap=watts)), alone(held(name, power=watts))
+    both = alone(held(name, power=watts, power_cap=watts - 10))
+    assert less.seconds == pytest.approx(cap.seconds)
+    assert less.joules == pytest.approx(cap.joules)
+    assert (both.seconds >= less.seconds * (1 - 1e-9)).all()
+
+
 def test_what_holds_nothing_or_too_much_is_told():
     for key, value, told in (
         ("power_cap", 700, "between idle_power, 120 W, and power, 700 W"),
