@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from siliconloom.arch.errors import DescriptionError, LoomError, Position, nearest_name, shortened
@@ -64,9 +65,28 @@ class Description(BaseModel):
                         "unknown key '{key}'; valid keys: {valid}",
                         {"key": str(key), "valid": ", ".join(fields), "nearest": nearest_name(str(key), fields)},
                     )
-                if isinstance(value, bool) and fields[key].annotation in (int, float, int | None):
+                some = value if isinstance(value, list) else [value]
+                if any(isinstance(each, bool) for each in some) and _numbers_alone(fields[key]):
                     raise PydanticCustomError("not_a_number", "must be a number", {"key": key, "value": value})
         return data
+
+
+def _numbers_alone(field: FieldInfo) -> bool:
+    """Whether values are numbers or lists of them; quantities have rules of their own."""
+    kinds = list(_kinds(field.annotation))
+    numbers = any(kind in (int, float) for kind in kinds)
+    return (
+        numbers
+        and bool not in kinds
+        and not any(isinstance(each, BeforeValidator) for each in (*kinds, *field.metadata))
+    )
+
+
+def _kinds(annotation: Any) -> Iterator[Any]:
+    """Everything that an annotation is made of."""
+    yield annotation
+    for each in get_args(annotation):
+        yield from _kinds(each)
 
 
 def rule_at(key: str, rule: str, value: object = None) -> PydanticCustomError:
@@ -214,7 +234,7 @@ class Document:
         elif rule.startswith("String should "):
             rule = "must " + rule.removeprefix("String should ")
         elif rule.startswith("Input should be "):
-            rule = "must be " + rule.removeprefix("Input should be ")
+            rule = "must be " + rule.removeprefix("Input should be ").replace("a valid tuple", "a list")
         if isinstance(value, dict | list):
             value = None
         elif isinstance(value, bool):

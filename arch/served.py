@@ -129,11 +129,11 @@ class MigrationResult(ResultSection):
 
 
 class PowerResult(ResultSection):
-    """Power of all chips under a limit (serve.power_limit), mean over serve.power_every."""
+    """Power of all chips under a limit (serve.power_limit), mean from look to look."""
 
     limit_w: float
     peak_w: float = Field(description="the most that a look saw")
-    over: float = Field(description="share of the looks that saw more than the limit")
+    over: float = Field(description="share of the time for which looks saw more than the limit")
     capped_s: float = Field(description="seconds in which clocks were lowered")
     least_clock: float = Field(description="the lowest share of their clock that chips had")
 

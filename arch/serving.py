@@ -220,6 +220,12 @@ class ServeSettings(Description):
             names = [tier.name for tier in self.spill]
             if twice := next((name for name in names if names.count(name) > 1), None):
                 raise rule_at("spill", "names of tiers differ", twice)
+            for at, (upper, tier) in enumerate(pairwise(self.spill), 1):
+                if tier.bandwidth >= upper.bandwidth:
+                    raise rule_at(f"spill.{at}.bandwidth", f"must be less than that of {upper.name}, before it")
+                if tier.capacity <= upper.capacity:
+                    rule = f"changes nothing: {upper.name}, before it, holds all that it could"
+                    raise rule_at(f"spill.{at}.capacity", rule)
         if self.shared_attention:
             for does, why in (
                 (self.batching is not Batching.STATIC, "is not of serve.batching static"),
@@ -299,6 +305,10 @@ class ServeSettings(Description):
         if not isinstance(acceptance, tuple) or len(acceptance) != widest:
             rule = f"of a tree is a list: the chance of each of the {widest} tokens that are guessed in one place"
             raise rule_at("acceptance", rule, list(acceptance) if isinstance(acceptance, tuple) else acceptance)
+        if any(later > earlier for earlier, later in pairwise(acceptance)):
+            raise rule_at(
+                "acceptance", "of a tree falls: the likeliest token of a place is the first", list(acceptance)
+            )
         if sum(acceptance) > 1 + 1e-9:
             raise rule_at("acceptance", "one of the tokens in one place is right at most: chances add up to 1", None)
 

@@ -15,6 +15,7 @@ made anew elsewhere. ``serve.restart_s`` later there is another replica in its p
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Protocol
@@ -131,7 +132,7 @@ class ElasticService:
         """Requests for which there is no replica, and since when."""
         self.migration: Migration | None = None
         if settings.migrate_below is not None:
-            self.migration = Migration(settings, self.places, fleet.log, fleet.handover, self._later)
+            self.migration = Migration(settings, self.places, fleet.log, fleet.handover, self._later, self._takes)
 
     def serve(self, arrivals: Sequence[tuple[float, int]], told: Callable[[float], None]) -> None:
         """Let requests come, and replicas come, go, and take steps, in the order of time."""
@@ -146,6 +147,7 @@ class ElasticService:
         if self.migration is not None:
             self._push(begin + self._settings.migrate_every, BALANCE)
         if self.power is not None:
+            self.power.looked = begin
             self._push(begin + self._settings.power_every, WATCH)
         seen = 0
         while True:
@@ -156,6 +158,8 @@ class ElasticService:
                 self._settle(np.inf)
                 if self.migration is not None:
                     self.migration.end()
+                if self.power is not None and ends > self.power.looked:
+                    self.power.look(ends, self.paid(self.power.looked, ends))
                 return
             if not busy or now <= busy[0][0]:
                 kind = self._happens()
@@ -179,6 +183,10 @@ class ElasticService:
             until = end if np.isnan(period.end) else min(period.end, end)
             found[period.place] += max(until - max(since(period), begin), 0.0)
         return found
+
+    def _takes(self, place: int) -> bool:
+        """Whether a replica gets requests."""
+        return self.places[place].state is PlaceState.OPEN
 
     def _later(self, at: float, move: Move, comes: bool) -> None:
         self._push(at, MOVE, int(comes), move)
@@ -209,12 +217,19 @@ class ElasticService:
             self._look(at)
             self._push(at + LOOK_S, LOOK)
         elif kind == WATCH and self.power is not None:
-            self.power.look(at, [place for place, each in enumerate(self.places) if each.period is not None])
-            self._push(at + self._settings.power_every, WATCH)
+            self.power.look(at, self.paid(self.power.looked, at))
+            self._push(self._next_look(at, self._settings.power_every, rests=not self.power.level), WATCH)
         elif self.migration is not None:
             self.migration.look(at, self._in(PlaceState.OPEN), self._in(PlaceState.DRAINING))
-            self._push(at + self._settings.migrate_every, BALANCE)
+            self._push(self._next_look(at, self._settings.migrate_every, rests=True), BALANCE)
         return kind
+
+    def _next_look(self, at: float, every: float, *, rests: bool) -> float:
+        """When somebody looks next: where nobody has anything to do, and looks change nothing, as something happens."""
+        if rests and not any(place.replica.busy or place.replica.clock > at for place in self.places):
+            then = min((event[0] for event in self._events if event[1] not in (BALANCE, WATCH)), default=at)
+            return at + every * max(1, math.floor((then - at) / every))
+        return at + every
 
     def _move(self, move: Move, at: float, *, comes: bool) -> None:
         """A copy has ended, or a request comes to its new replica."""
@@ -279,7 +294,7 @@ class ElasticService:
         here.period.end, here.period = max(ends), None
         here.lives += 1
         here.state = PlaceState.AWAY
-        return [(end, live) for end, each in zip(ends, here.replica.engines, strict=True) for live in each.lose()]
+        return [(end, live) for end, each in zip(ends, here.replica.engines, strict=True) for live in each.lose(end)]
 
     def _lose(self, place: int, life: int, at: float) -> None:
         """A replica is lost, if it is still the one of that life."""

@@ -82,6 +82,8 @@ class Intervals:
         if not self.count:
             return math.nan
         at = int(np.searchsorted(np.cumsum(self.bins), share * float(self.bins.sum()) - 1e-9))
+        if at == 0:  # tokens that come together
+            return 0.0
         return min(SHORTEST * float(FINE ** (at + 0.5)), self.most)
 
 

@@ -77,6 +77,8 @@ class Migration:
         Seconds until so many tokens' keys and values are at another replica.
     later
         Tells a move, and ``True`` where the request itself comes to its new replica, at a time.
+    takes
+        Whether the replica of a place gets requests.
     """
 
     def __init__(
@@ -86,12 +88,13 @@ class Migration:
         log: RequestLog,
         copy_s: Callable[[int], float],
         later: Callable[[float, Move, bool], None],
+        takes: Callable[[int], bool],
     ) -> None:
         assert settings.migrate_below is not None
         self._below = settings.migrate_below
         self._above = 2 * self._below if settings.migrate_above is None else settings.migrate_above
         self._most, self._block, self._step = settings.max_sequences, settings.block, 1 + len(settings.chances)
-        self._places, self._log, self._copy_s, self._later = places, log, copy_s, later
+        self._places, self._log, self._copy_s, self._later, self._takes = places, log, copy_s, later, takes
         self._moves: list[Move] = []
         self.moved = self.given_up = 0
         """Requests that have moved, and moves that were given up: the request ended, or there was no room."""
@@ -156,7 +159,13 @@ class Migration:
         """The next request of the same pair, where they are still on their sides."""
         source, target = self._places[move.source], self._places[move.target]
         same = (source.lives, target.lives) == move.lives
-        if same and target.engine.freeness > self._above and (draining or source.engine.freeness < self._below):
+        opened = self._takes(move.target)
+        if (
+            same
+            and opened
+            and target.engine.freeness > self._above
+            and (draining or source.engine.freeness < self._below)
+        ):
             self._begin(at, move.source, move.target)
 
     def end(self) -> None:
@@ -181,7 +190,7 @@ class Migration:
     def _stands(self, move: Move) -> bool:
         """Whether the request is at its answer still where it was, and its new replica the one that it was."""
         source, target = self._places[move.source], self._places[move.target]
-        same = (source.lives, target.lives) == move.lives
+        same = (source.lives, target.lives) == move.lives and self._takes(move.target)
         return same and source.engine.answers(move.live) and self._log.preempted[move.live.number] == move.preempted
 
     def _room(self, move: Move, length: int) -> bool:

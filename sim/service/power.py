@@ -1,10 +1,10 @@
 """A limit to what the chips of a service draw together, kept by lowering clocks (POLCA, Patel et al., ASPLOS 2024).
 
-Every ``serve.power_every`` seconds the mean power of the time since the last look is taken. Where it is above
-``serve.power_limit`` all replicas go on at a lower clock of those that ``serve.capped_clock`` has, from their next step
-on; where it would be below the limit with the next higher clock, they have that. What is drawn above standing power is
-taken to go with the square of the clock, as energy of the same work does. The limit may be passed between two looks,
-and a service says how often it was.
+Every ``serve.power_every`` seconds, and at the end, the mean power of the time since the last look is taken. Where it
+is above ``serve.power_limit`` all replicas go on at a lower clock of those that ``serve.capped_clock`` has, from their
+next step on; where it would be below the limit with the next higher clock, they have that. What is drawn above standing
+power is taken to go with the square of the clock, as energy of the same work does. The limit may be passed between two
+looks, and a service says for how long it was.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ ROUNDING = 1e-9
 
 
 class PowerLook(Struct, frozen=True):
-    """Mean watts up to a time, since the look before, and the share of the clock from then on."""
+    """Mean watts from one time to another, that of the look, and the share of the clock from then on."""
 
+    begin: float
     at: float
     watts: float
     clock: float
@@ -49,15 +50,18 @@ class PowerLimit(Struct):
     looks: list[PowerLook] = field(default_factory=list)
     level: int = 0
     """Which of the clocks: 0 is their own."""
+    looked: float = 0.0
+    """When somebody looked last."""
 
-    def look(self, at: float, there: Sequence[int]) -> None:
-        """Choose a clock; ``there`` are the replicas that stand."""
-        every, limit = self.settings.power_every, self.settings.power_limit
+    def look(self, at: float, stood: Sequence[float]) -> None:
+        """Choose a clock; ``stood`` are the seconds since the last look for which each replica was there."""
+        begin, limit = self.looked, self.settings.power_limit
         assert limit is not None
+        every = at - begin
         limit *= 1 + ROUNDING
         clocks = (1.0, *self.settings.clocks)
-        drawn = sum(engine.account.drawn(at - every, at) for engine in self.engines) / every
-        standing = sum(self.standing[place] for place in there)
+        drawn = sum(engine.account.drawn(begin, at) for engine in self.engines) / every
+        standing = sum(watts * seconds for watts, seconds in zip(self.standing, stood, strict=True)) / every
         now = clocks[self.level]
 
         def at_level(level: int) -> float:
@@ -70,20 +74,23 @@ class PowerLimit(Struct):
             self.level -= 1
         for engine, lowered in zip(self.engines, self.lowered, strict=True):
             engine.lowered = lowered[self.level - 1] if self.level else None
-        self.looks.append(PowerLook(at, standing + drawn, clocks[self.level]))
+        self.looks.append(PowerLook(begin, at, standing + drawn, clocks[self.level]))
+        self.looked = at
 
     def result(self, end: float) -> dict[str, float]:
         """What the looks up to a time saw, as `arch.served.PowerResult` has it."""
-        looks = [each for each in self.looks if each.at < end + self.settings.power_every]
-        limit, capped_s = float(self.settings.power_limit or 0.0), 0.0
-        for this, after in zip(looks, [*(each.at for each in looks[1:]), end], strict=False):
+        looks = [each for each in self.looks if each.begin < end]
+        limit, capped_s, over_s, whole_s = float(self.settings.power_limit or 0.0), 0.0, 0.0, 0.0
+        for this, after in zip(looks, [*(each.at for each in looks[1:]), end], strict=True):
             capped_s += max(min(after, end) - this.at, 0.0) if this.clock < 1 else 0.0
+            whole_s += this.at - this.begin
+            over_s += (this.at - this.begin) * (this.watts > limit * (1 + ROUNDING))
         return {
             "limit_w": limit,
             "peak_w": max((each.watts for each in looks), default=0.0),
-            "over": sum(each.watts > limit * (1 + ROUNDING) for each in looks) / len(looks) if looks else 0.0,
+            "over": over_s / whole_s if whole_s else 0.0,
             "capped_s": capped_s,
-            "least_clock": min((each.clock for each in looks), default=1.0),
+            "least_clock": min((each.clock for each in looks if each.at < end), default=1.0),
         }
 
 

@@ -555,11 +555,12 @@ class Replica:
         self._waiting.push(each)
         return seconds
 
-    def lose(self) -> list[LiveRequest]:
+    def lose(self, at: float) -> list[LiveRequest]:
         """All requests that wait or run, in the order in which they came; the memory is empty behind them.
 
         They keep the tokens that they have been given. Their keys and values are to be made anew.
         """
+        self._count_present(at)
         for each in list(self._running.values()):
             self._put_off(each, swaps=False)
             self._waiting.push(each)

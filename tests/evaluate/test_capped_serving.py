@@ -40,7 +40,7 @@ def test_a_limit_is_kept_to_by_lower_clocks_which_take_longer(capsys):
 
 
 def test_what_is_never_drawn_is_no_limit():
-    keys = [("serve.power_limit", "1400"), *LIMITED[1:]]
+    keys = [("serve.power_limit", "1399"), *LIMITED[1:]]
     free, held = (serve(prepare_named("dgx-h100", "llama3-8b", "512x40", [*BUSY, *more])) for more in ([], keys))
     assert held["power"]["capped_s"] == held["power"]["over"] == 0
     for name in ("ttft_s", "tpot_s", "e2e_s"):
@@ -65,6 +65,47 @@ def test_what_makes_nothing_of_a_limit_is_told_in_a_line(keys, told, capsys):
     error = capsys.readouterr().err
     assert told in error
     assert len(error.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ([("serve.power_limit", "240")], r"serve\.power_limit 240: chips draw 240 W at work on nothing"),
+        ([("serve.power_limit", "1400")], r"changes nothing: the boards' own limits are 1400 W together"),
+        ([("chip.locked_clock", "600MHz")], r"capped_clock 0\.6: of the locked clock, 600 MHz, is below 366 MHz"),
+    ],
+)
+def test_limits_and_clocks_that_cannot_be_are_told(keys, told):
+    with pytest.raises(LoomError, match=told):
+        serve(prepare_named("dgx-h100", "llama3-8b", "512x40", [*BUSY, *LIMITED, *keys]))
+
+
+def test_a_run_that_is_over_before_anybody_looks_is_looked_at_in_the_end():
+    """Standing power and steps over the whole run: the energy that is told, over its time."""
+    sets = [*BUSY, ("serve.power_limit", "250"), ("serve.capped_clock", "0.5"), ("serve.power_every", "1000")]
+    found = serve(prepare_named("dgx-h100", "llama3-8b", "512x40", sets))
+    assert found["power"]["peak_w"] == pytest.approx(found["power_w"], rel=1e-6)
+    assert found["power"]["over"] == 1
+    assert found["power"]["capped_s"] == 0
+
+
+def test_power_of_replicas_that_come_and_go_is_that_of_their_time():
+    """Every look's watts times its seconds are the energy of the run, whoever was there when."""
+    kept = []
+    sets = [
+        *BUSY,
+        *LIMITED,
+        ("serve.lost_every", "0.04"),
+        ("serve.restart_s", "0.02"),
+        ("serve.router", "least_loaded"),
+    ]
+    found = serve(prepare_named("dgx-h100", "llama3-8b", "512x40", sets), kept=kept)
+    fleet = kept[0]
+    power, begin = fleet.elastic.power, float(fleet.requests.arrival_s[0])
+    assert found["scaling"]["lost"] > 0
+    told = sum(look.watts * (look.at - look.begin) for look in power.looks)
+    stood = sum(fleet.elastic.paid(begin, power.looked)) * 120.0
+    assert told == pytest.approx(stood + sum(engine.account.joules for engine in fleet.engines), rel=1e-6)
 
 
 def test_chips_of_ours_and_measured_profiles_have_no_lower_clocks():

@@ -52,6 +52,11 @@ def test_moves_are_told_and_shorten_the_wait(busy):
         ({"serve.migrate_below": 9, "serve.batching": "static"}, "is not of serve.batching static"),
         ({"serve.migrate_below": 9, "serve.prefill_replicas": 2}, "is not of serve.prefill_replicas"),
         ({"serve.migrate_below": 9, "plan.data": 1}, "changes nothing: there is one replica"),
+        ({"serve.migrate_below": "true"}, "must be a number"),
+        (
+            {"serve.migrate_below": 600, "serve.cache_tokens": 1200},
+            "nobody takes requests: a replica has room for 1,200",
+        ),
         ({"serve.migrate_below": 9, "plan.pipeline": 2}, "not supported: serve.migrate_below with plan.pipeline 2"),
     ],
 )

@@ -280,7 +280,7 @@ EDGE = "sim npu-edge-int8 model.yaml --set workload.layers=1 --set workload.batc
 NEUPIMS = "sim neupims gpt3-7b --set workload.phase=decode --set workload.batch=16 --set workload.layers=4"
 TRAINING = "plan dgx-h100 gpt2-medium --set workload.phase=training --set workload.batch=16 --set workload.layers=8"
 PLAN = f"{TRAINING} --set plan.data=2 --set plan.tensor=2 --set plan.pipeline=2 --set plan.microbatch=1"
-SPILL = "[{name: host, capacity: 1 GiB, bandwidth: 1 GB/s}]"
+SPILL = "[{name: host, capacity: 1 GiB, bandwidth: 100 GB/s}]"
 PREFILL = (
     "plan dgx-h100 mixtral-8x7b --set workload.batch=4 --set workload.layers=2 --set plan.tensor=2 --set plan.data=4 "
     "--set plan.pipeline=1 --set plan.microbatch=1"

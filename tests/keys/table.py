@@ -448,7 +448,12 @@ ROWS = (
         "shared_attention=true prefix_cache=false&&serve.shared_attention!true "
         "batching=static&&serve.shared_attention!true max_sequences=1&&serve.shared_attention!true",
     ),
-    ("SpillTier", "served spilling", "serve.spill.0.", "name=cxl capacity=16MiB capacity!1KiB bandwidth=1MB/s"),
+    (
+        "SpillTier",
+        "served spilling",
+        "serve.spill.0.",
+        "name=cxl capacity=16MiB capacity!1KiB bandwidth=20GB/s bandwidth!1MB/s",
+    ),
     ("ServeSettings", "served spilling", "serve.", "spill=[] prefix_cache!false batching!static"),
     ("ServeSettings", "served adapters", "serve.", "spill![{name:host,capacity:1GiB,bandwidth:1GB/s}]"),
     ("ServeSettings", "served roomy", "serve.", "memory_share=0.5 memory_share!0.1"),

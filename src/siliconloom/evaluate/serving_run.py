@@ -6,16 +6,17 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Sequence
-from math import ceil
 from typing import Any
 
 import numpy as np
 from msgspec.structs import asdict, replace
 
 from siliconloom import __version__
+from siliconloom.arch.errors import LoomError
 from siliconloom.arch.fleet import ReplicaRole
 from siliconloom.arch.gpu import LEAST_CLOCK
 from siliconloom.arch.progress import NOBODY, Watcher
+from siliconloom.arch.quantity import format_si
 from siliconloom.arch.served import SERVING_SCHEMA
 from siliconloom.arch.serving import Preemption, ServeSettings, ServiceLevel
 from siliconloom.baselines.machine import GpuMachine
@@ -74,6 +75,16 @@ def serve(
     memories = [memory_of(member.served) for member in members]
     for member, memory in zip(members, memories, strict=True):
         check_lengths(member.served, memory)
+    _check_limit(members, settings)
+    if settings.migrate_below is not None:
+        above = 2 * settings.migrate_below if settings.migrate_above is None else settings.migrate_above
+        room = max(memory.blocks * memory.block for memory in memories)
+        if above >= room:
+            key = "migrate_below" if settings.migrate_above is None else "migrate_above"
+            raise LoomError(
+                f"serve.{key} {getattr(settings, key):g}: nobody takes requests: a replica has room for {room:,} tokens, "
+                f"and those above {above:g} would"
+            )
     costs = _costs_of(members)
     lowered = [_costs_of([_at_clock(member, clock) for member in members]) for clock in settings.clocks]
     by_clock = [tuple(each for each, _ in made) for made in zip(*lowered, strict=True)] or [()] * len(members)
@@ -137,6 +148,28 @@ def serve(
     }
 
 
+def _check_limit(members: Sequence[FleetMember], settings: ServeSettings) -> None:
+    """Refuse a limit of power that is never reached, or always passed; raises `LoomError`."""
+    limit = settings.power_limit
+    if limit is None:
+        return
+    most = sum(_board(member.served) * member.count for member in members)
+    each = [(_standing(member.served), member.count) for member in members]
+    count = sum(many for _, many in each)
+    least = sum(watts * many for watts, many in each) * (settings.replicas_least or count) / count
+    if limit >= most:
+        raise LoomError(f"serve.power_limit {limit:g}: changes nothing: the boards' own limits are {most:g} W together")
+    if limit <= least:
+        raise LoomError(f"serve.power_limit {limit:g}: chips draw {least:g} W at work on nothing")
+
+
+def _board(served: Served) -> float:
+    """Watts that a replica's boards draw at most."""
+    machine = served.cluster.machine
+    assert isinstance(machine, GpuMachine)
+    return float(machine.gpu.power_cap or machine.gpu.power) * served.plan.chips
+
+
 def _costs_of(members: Sequence[FleetMember]) -> list[tuple[StepCosts, ReplicaCosts | None]]:
     """What steps of each member take, and the same where the evaluator says it; members that are alike share it."""
     found: list[tuple[StepCosts, ReplicaCosts | None]] = []
@@ -197,7 +230,7 @@ def _made(
             stages,
             slow,
             _standing(member.served),
-            spill_tiers(settings, memory),
+            _tiers(member.served, memory, each),
         )
         (prompts if member.role is ReplicaRole.PROMPTS else others).append(group)
     per_token = memories[0].per_token
@@ -210,7 +243,12 @@ def _at_clock(member: FleetMember, share: float) -> FleetMember:
     machine = served.cluster.machine
     assert isinstance(machine, GpuMachine)
     gpu = machine.gpu
-    clock = max(round((gpu.locked_clock or gpu.clock) * share), ceil(LEAST_CLOCK * gpu.clock))
+    clock = round((gpu.locked_clock or gpu.clock) * share)
+    if clock < LEAST_CLOCK * gpu.clock:
+        locked, least = (format_si(each, "Hz") for each in (gpu.locked_clock or gpu.clock, LEAST_CLOCK * gpu.clock))
+        raise LoomError(
+            f"serve.capped_clock {share:g}: of the locked clock, {locked}, is below {least}, a fifth of its own"
+        )
     held = replace(machine, gpu=gpu.model_copy(update={"locked_clock": clock}))
     cluster = replace(served.cluster, kinds=((held, served.cluster.chips),))
     return replace(member, served=replace(served, cluster=cluster))
@@ -229,6 +267,24 @@ def _speed(served: Served, costs: StepCosts) -> float:
     count = min(BUSY, served.settings.max_sequences)
     token = float(costs.steps([], 0, count, np.array([prompt + output / 2]))[0][0]) / count
     return served.plan.pipeline / (chunk + output * token)
+
+
+def _tiers(served: Served, memory: ReplicaMemory, costs: StepCosts) -> tuple[tuple[int, float], ...]:
+    """Slower memories of a replica; raises `LoomError` for one that is slower than computing anew."""
+    tiers = spill_tiers(served.settings, memory)
+    if not tiers:
+        return ()
+    longest = int(served.trace.prompt.max())
+    size = min(longest, served.settings.token_budget)
+    made = float(costs.steps([(size, longest - size)], 0, 0, np.zeros(1))[0][0]) / size
+    for at, (tier, (_, brought)) in enumerate(zip(served.settings.spill, tiers, strict=True)):
+        if brought >= made:
+            each_s, own_s = format_si(brought, "s"), format_si(made, "s")
+            raise LoomError(
+                f"serve.spill.{at}.bandwidth: a token's keys and values take {each_s} from {tier.name}, and {own_s} to "
+                "compute behind the longest prompt"
+            )
+    return tiers
 
 
 def _standing(served: Served) -> float:

@@ -152,7 +152,7 @@ def _limited(result: dict[str, Any]) -> str:
     lowered = f"; clocks lowered {share:.1%} of the time, to {power['least_clock']:.0%}" if power["capped_s"] else ""
     return (
         f"at most {format_si(power['peak_w'], 'W')} of {format_si(power['limit_w'], 'W')}, above in "
-        f"{power['over']:.1%} of the looks{lowered}"
+        f"{power['over']:.1%} of the time{lowered}"
     )
 
 

@@ -333,3 +333,18 @@ def test_a_replica_goes_where_the_others_would_have_half_of_what_starts_one():
     fleet = served(rows, Linear(1.0, 0, 0, 0), 500, count=2, router="least_loaded", **scales)
     assert fleet.log.replica.tolist() == [0] * 4
     assert [each.end for each in fleet.elastic.periods if each.place == 1] == [195.0]
+
+
+def test_what_a_pipeline_loses_while_it_waits_for_the_host_was_there_until_then():
+    """A scheduler that waits for the host has a clock of before; its requests were here until they were lost."""
+    rows = apart([(0.0, 1, 1, 0), (0.0, 9, 40, 0), (1.088, 1, 1, 0), (1.088, 1, 1, 0)])
+    arrival, prompt, output, _ = (np.array(column) for column in zip(*rows, strict=True))
+    costs = Staged(COSTS, (0.5, 0.5), 0.001, 0.0005)
+    for seed in range(30):
+        keys = {"lost_every": 0.4, "restart_s": 0.2, "seed": seed}
+        chosen = ServeSettings(block=4, replicas_least=1, scale_at=50.0, start_s=0.3, **keys)
+        requests = ServedRequests(arrival.astype(float), prompt, output)
+        fleet = Fleet(chosen, requests, [ReplicaGroup(costs, 800, 2, stages=2)])
+        fleet.run()
+        present = sum(engine.account.present_s for engine in fleet.engines) + fleet.apart_s
+        assert present == pytest.approx(float((fleet.log.finished - fleet.log.arrival).sum()), rel=1e-9)
