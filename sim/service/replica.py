@@ -376,7 +376,7 @@ class Replica:
         first = self._decoding.mean + 1 if count else 0.0
         contexts = first + np.arange(number, dtype=np.float64) if number > 1 else np.array([first])
         parts = self._sharing.parts if self._sharing is not None and count else ()
-        if not parts and self.lowered is None and self.account.samples_next():
+        if not parts and self.account.samples_next():
             seen = [self._decoding.length(r) + 1 for r in self._running.values() if r.deciding] if count else []
             self.account.samples.append((asked, len(ended), seen))
         lengths = RequestLengths(self._decoding.offsets, self._decoding.step, parts) if count else EQUAL

@@ -82,8 +82,8 @@ def serve(
         if above >= room:
             key = "migrate_below" if settings.migrate_above is None else "migrate_above"
             raise LoomError(
-                f"serve.{key} {getattr(settings, key):g}: nobody takes requests: a replica has room for {room:,} tokens, "
-                f"and those above {above:g} would"
+                f"serve.{key} {getattr(settings, key):g}: nobody takes requests: a replica has room for {room:,} "
+                f"tokens, and those above {above:g} would"
             )
     costs = _costs_of(members)
     lowered = [_costs_of([_at_clock(member, clock) for member in members]) for clock in settings.clocks]
