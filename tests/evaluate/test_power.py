@@ -201,6 +201,7 @@ def test_a_netlist_does_what_the_array_does(chip, capsys):
     assert record["totals"]["times_compared"] > 0
 
 
+@pytest.mark.slow(seconds=6)
 @pytest.mark.usefixtures("tools")
 def test_a_planted_fault_in_the_netlist_is_found(monkeypatch):
     """A few gates with an input at the wrong net: no power is told of a netlist that is not the array."""

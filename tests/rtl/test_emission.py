@@ -259,7 +259,10 @@ def test_the_command_writes_files_or_nothing(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("sets", "reason"), [((), None), ((("tile.vector.lanes", "3"),), "tile.vector.lanes is not a power of two (got 3)")]
+    ("sets", "reason"),
+    in_turn(
+        [((("tile.vector.lanes", "3"),), "tile.vector.lanes is not a power of two (got 3)"), ((), None)], 2, seconds=10
+    ),
 )
 def test_a_fallback_to_the_array_is_told_on_standard_error_and_in_the_sidecar(sets, reason, tmp_path, capsys):
     words = [word for key, value in (*npu.SMALL.items(), *sets) for word in ("--set", f"{key}={value}")]

@@ -218,7 +218,7 @@ def test_blocks_of_fewer_rows_than_the_array_has_are_read_as_they_are_written(bl
         ({"block": 8}, {}, r"leave out block for 8 \(got 8\)"),
         ({"m": 8}, {}, r"tasks.0.gemm.m: a tile's part of one has 4 \(got 8\)"),
         ({"block": 0}, {}, r"block: .*greater than or equal to 1"),
-        ({"block": True}, {}, r"block: .*valid integer"),
+        ({"block": True}, {}, r"block: must be a number"),
         ({}, {"dataflow": "weight_stationary"}, r"block: rows lie in blocks for an array that keeps its sums"),
         ({"block": 1, "m": 1}, {"rows": 1}, r"a power of two \(there is none\)"),
     ],
