@@ -322,6 +322,11 @@ class ServeSettings(Description):
             raise rule_at("migrate_above", f"must be at least serve.migrate_below, {below:g}", above)
 
     @property
+    def takes_above(self) -> float:
+        """Tokens more that each running request of a replica could get, above which it takes others' requests."""
+        return 2 * (self.migrate_below or 0.0) if self.migrate_above is None else self.migrate_above
+
+    @property
     def by_events(self) -> bool:
         """Whether replicas are looked at beside each other, at any time."""
         return self.elastic or self.migrate_below is not None or self.power_limit is not None

@@ -236,9 +236,7 @@ class ElasticService:
         migration = self.migration
         assert migration is not None
         if not comes:
-            apart = migration.apart_s
-            migration.goes_on(move, at)
-            self._fleet.apart_s += migration.apart_s - apart
+            self._fleet.apart_s += migration.goes_on(move, at)
             return
         self._to_come -= 1
         if not migration.comes(move, at):

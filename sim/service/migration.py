@@ -91,8 +91,7 @@ class Migration:
         takes: Callable[[int], bool],
     ) -> None:
         assert settings.migrate_below is not None
-        self._below = settings.migrate_below
-        self._above = 2 * self._below if settings.migrate_above is None else settings.migrate_above
+        self._below, self._above = settings.migrate_below, settings.takes_above
         self._most, self._block, self._step = settings.max_sequences, settings.block, 1 + len(settings.chances)
         self._places, self._log, self._copy_s, self._later, self._takes = places, log, copy_s, later, takes
         self._moves: list[Move] = []
@@ -117,29 +116,30 @@ class Migration:
         for (_, source), (_, target) in zip(sources, targets, strict=False):
             self._begin(at, source, target)
 
-    def goes_on(self, move: Move, at: float) -> None:
-        """A copy has ended: what is left is copied, or the request goes with it."""
+    def goes_on(self, move: Move, at: float) -> float:
+        """A copy has ended: what is left is copied, or the request goes with it; returns its seconds on the way."""
         if move not in self._moves:  # given up for who needed its room
-            return
+            return 0.0
         if not self._stands(move):
             self._give_up(move)
-            return
+            return 0.0
         source = self._places[move.source].engine
         length = source.length_of(move.live)
         rest = length - move.copied
         if not self._room(move, length):
             self._give_up(move)
-            return
+            return 0.0
         now, seconds = max(at, source.clock), self._copy_s(rest)
         self.copied += rest
         if rest > self._block and rest < move.rest:
             move.copied, move.rest = length, rest
             self._later(now + seconds, move, False)
-            return
+            return 0.0
         source.release(move.live)
         move.left = True
         self.apart_s += seconds
         self._later(now + seconds, move, True)
+        return seconds
 
     def comes(self, move: Move, at: float) -> bool:
         """The request comes to its new replica; false where that, or its room, is gone, and keys and values with it."""
@@ -158,14 +158,8 @@ class Migration:
     def again(self, move: Move, at: float, *, draining: bool) -> None:
         """The next request of the same pair, where they are still on their sides."""
         source, target = self._places[move.source], self._places[move.target]
-        same = (source.lives, target.lives) == move.lives
-        opened = self._takes(move.target)
-        if (
-            same
-            and opened
-            and target.engine.freeness > self._above
-            and (draining or source.engine.freeness < self._below)
-        ):
+        same = (source.lives, target.lives) == move.lives and self._takes(move.target)
+        if same and target.engine.freeness > self._above and (draining or source.engine.freeness < self._below):
             self._begin(at, move.source, move.target)
 
     def end(self) -> None:

@@ -1,28 +1,18 @@
 """Circuits inside circuits: the names of ports, what a placed circuit is to its parent, and what is refused."""
 
-import gc
 import re
 import shutil
 import subprocess
 
 import pytest
 from amaranth import Signal
-from amaranth._unused import MustUse
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out, Signature, connect, flipped
 
 from siliconloom.rtl.cells.queue import Queue
 from siliconloom.rtl.library import Circuit, Library
 
-
-@pytest.fixture(scope="module", autouse=True)
-def quiet():
-    """Circuits that are refused while they are elaborated are no mistake here; Amaranth warns when they are freed."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MustUse, "_MustUse__silence", True)
-        yield
-        gc.collect()
-
+pytestmark = pytest.mark.usefixtures("quiet_circuits")
 
 BEAT = data.StructLayout({"data": 4, "last": 1})
 PORT = Signature({"enable": Out(1), "address": Out(3), "data": In(8)})

@@ -1,13 +1,11 @@
 """Latencies stand once: simulator, mapper and circuits read `arch.timing`, and a circuit that differs is refused."""
 
 import ast
-import gc
 import inspect
 import re
 from pathlib import Path
 
 import pytest
-from amaranth._unused import MustUse
 
 import siliconloom
 from siliconloom.arch import LoomError, timing
@@ -26,13 +24,7 @@ OTHERS = {"RESET_CYCLES", "QUIET_CYCLES", "LIMIT_CYCLES", "START", "SLICE"}
 """Names that match and are no latency: lengths of a bench, a bit of a register, steps between looks at the clock."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quiet():
-    """Circuits that are elaborated and then dropped are no mistake here; Amaranth warns of them when they are freed."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MustUse, "_MustUse__silence", True)
-        yield
-        gc.collect()
+pytestmark = pytest.mark.usefixtures("quiet_circuits")
 
 
 def sources(*parts):

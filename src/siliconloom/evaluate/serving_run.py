@@ -76,15 +76,7 @@ def serve(
     for member, memory in zip(members, memories, strict=True):
         check_lengths(member.served, memory)
     _check_limit(members, settings)
-    if settings.migrate_below is not None:
-        above = 2 * settings.migrate_below if settings.migrate_above is None else settings.migrate_above
-        room = max(memory.blocks * memory.block for memory in memories)
-        if above >= room:
-            key = "migrate_below" if settings.migrate_above is None else "migrate_above"
-            raise LoomError(
-                f"serve.{key} {getattr(settings, key):g}: nobody takes requests: a replica has room for {room:,} "
-                f"tokens, and those above {above:g} would"
-            )
+    _check_moves(memories, settings)
     costs = _costs_of(members)
     lowered = [_costs_of([_at_clock(member, clock) for member in members]) for clock in settings.clocks]
     by_clock = [tuple(each for each, _ in made) for made in zip(*lowered, strict=True)] or [()] * len(members)
@@ -146,6 +138,17 @@ def serve(
         "simulator": {"wall_s": time.perf_counter() - began},
         "notes": list(dict.fromkeys(note for member in members for note in _notes(member, complete))),
     }
+
+
+def _check_moves(memories: Sequence[ReplicaMemory], settings: ServeSettings) -> None:
+    """Refuse a limit that no replica is ever above; raises `LoomError`."""
+    room = max(memory.blocks * memory.block for memory in memories)
+    if settings.migrate_below is not None and settings.takes_above >= room:
+        key = "migrate_below" if settings.migrate_above is None else "migrate_above"
+        raise LoomError(
+            f"serve.{key} {getattr(settings, key):g}: nobody takes requests: a replica has room for {room:,} tokens, "
+            f"and those above {settings.takes_above:g} would"
+        )
 
 
 def _check_limit(members: Sequence[FleetMember], settings: ServeSettings) -> None:
