@@ -7,7 +7,7 @@ from typing import Any
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.workloads.architecture import GATED, FeedForward, MixtureOfExperts
 from siliconloom.workloads.builder import Builder, Value
-from siliconloom.workloads.popularity import alike, drawn, rows_of
+from siliconloom.workloads.popularity import alike, rows_of
 from siliconloom.workloads.roles import Role
 
 DENSE = Role.COLUMN_PARALLEL, Role.ACTIVATION, Role.ROW_PARALLEL
@@ -64,7 +64,12 @@ def _experts(builder: Builder, spec: MixtureOfExperts, tokens: int, hidden: int,
         experts: dict[str, Any] = {"batch": active, "stored": spec.experts, "chosen": used, "bias": spec.bias}
         routed = _gated(builder, "expert_", EXPERT, x, total * hidden, -(-total // active), *sizes, **experts)
         return [routed.part(total * hidden)]
-    rows_each = drawn(spec.experts, tokens, used) if spec.by_chance else rows_of(spec.popularity, tokens, used)
+    if spec.by_chance:
+        from siliconloom.workloads.drawn_experts import drawn  # NumPy takes a third of the time of `loom workload`
+
+        rows_each = drawn(spec.experts, tokens, used)
+    else:
+        rows_each = rows_of(spec.popularity, tokens, used)
     groups, made = alike(rows_each), []
     idle = spec.experts - sum(count for count, _ in groups)
     for number, (count, rows) in enumerate(groups):

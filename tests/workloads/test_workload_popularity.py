@@ -15,7 +15,8 @@ from siliconloom.evaluate.machine import evaluate, read_machine
 from siliconloom.mapper.experts import loads_of
 from siliconloom.mapper.system.parallel import Split, share
 from siliconloom.workloads import Gemm, Graph, Vector, load_workload
-from siliconloom.workloads.popularity import GROUPS, alike, drawn, rows_of, zipf
+from siliconloom.workloads.drawn_experts import drawn
+from siliconloom.workloads.popularity import GROUPS, alike, rows_of, zipf
 from siliconloom.workloads.roles import Role
 
 WEIGHTS = st.lists(st.floats(0, 100, allow_nan=False), min_size=2, max_size=60)

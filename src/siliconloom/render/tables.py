@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from siliconloom.arch.area import CHANNEL_EXCLUDED
 from siliconloom.arch.errors import one_line
 from siliconloom.arch.quantity import format_bytes, format_count, format_si
 
@@ -164,6 +163,8 @@ def simulation_tables(result: dict[str, Any], out: Console) -> None:
     lines.append(("energy", f"{format_si(result['energy_j'], 'J')}, {format_si(result['power_w'], 'W')} on average"))
     lines += excluded_rows(result["energy_excludes"], out, 18)
     lines += [("area", area_text(result["area"])), ("", "arithmetic and SRAM; whole dies have 0.8 to 2.6 times that")]
+    from siliconloom.arch.area import CHANNEL_EXCLUDED  # it asks for descriptions, which some tables do without
+
     if CHANNEL_EXCLUDED in result["area"]["excludes"]:
         lines.append(("", f"without {CHANNEL_EXCLUDED}"))
     engine = result["simulator"]
