@@ -16,7 +16,7 @@ from siliconloom.arch.errors import DescriptionError, LoomError, Position, short
 from siliconloom.arch.names import LIBRARY, gpu_names
 from siliconloom.arch.quantity import Bandwidth, Bytes, Duration, Frequency, format_si
 
-Precision = Literal["fp64", "tf32", "fp32", "fp16", "bf16", "fp8", "int8", "fp4"]
+Precision = Literal["fp64", "tf32", "fp32", "fp16", "bf16", "fp8", "int8", "fp4", "int4"]
 Architecture = Literal[
     "volta", "ampere", "ampere-ga10x", "ada", "hopper", "blackwell", "blackwell-gb20x", "cdna2", "cdna3"
 ]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from siliconloom.arch.gpu import Gpu
 from siliconloom.arch.rank_links import RankLink, RankLinks
 from siliconloom.baselines.efficiency import load_efficiency
-from siliconloom.baselines.operations import make_operations
+from siliconloom.baselines.operation_rows import make_operations
 from siliconloom.baselines.predict import predict
 
 Float = NDArray[np.float64]

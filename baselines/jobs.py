@@ -13,16 +13,8 @@ from msgspec.structs import replace
 from siliconloom.arch.document import Document
 from siliconloom.arch.errors import LoomError, NotSupported, nearest_name
 from siliconloom.arch.names import library_names
-from siliconloom.baselines.operations import (
-    ALIASES,
-    MASKED,
-    PRECISIONS,
-    Dealt,
-    Op,
-    Operations,
-    Precision,
-    read_operations,
-)
+from siliconloom.baselines.operation_rows import read_operations
+from siliconloom.baselines.operations import ALIASES, MASKED, PRECISIONS, Dealt, Op, Operations, Precision
 from siliconloom.workloads.names import LIBRARY
 
 

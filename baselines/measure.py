@@ -18,7 +18,8 @@ from msgspec import Struct, field
 
 from siliconloom.arch.errors import LoomError
 from siliconloom.baselines.jobs import Deployment
-from siliconloom.baselines.operations import Precision, make_operations
+from siliconloom.baselines.operation_rows import make_operations
+from siliconloom.baselines.operations import Precision
 from siliconloom.baselines.tables import Dropped, Method, Provenance, Table, build
 
 TOLERANCE = {
@@ -30,6 +31,7 @@ TOLERANCE = {
     Precision.FP8: 4e-2,
     Precision.INT8: 0.0,
     Precision.FP4: 4e-2,
+    Precision.INT4: 0.0,
 }
 """Largest error of a result against float32 on the same operands, as a share of the result's norm.
 

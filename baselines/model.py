@@ -16,13 +16,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from siliconloom.arch.datatype import MX_ELEMENTS, DataType, Sparsity
+from siliconloom.arch.datatype import DataType, Sparsity
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.gpu import Gpu
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.baselines.attention_backward import MOST_HEAD, PRODUCTS, has_backward
 from siliconloom.baselines.efficiency import load_efficiency
-from siliconloom.baselines.operations import Dealt, Op, Operations, make_operations
+from siliconloom.baselines.operation_rows import make_operations, one_of
+from siliconloom.baselines.operations import PACKED_BESIDE, Dealt, Op, Operations, WeightFormat
 from siliconloom.baselines.predict import is_changed, predict, predict_times
 from siliconloom.baselines.roofline import compulsory_bytes, flops, link_bytes, peak_rates
 from siliconloom.workloads import Attention, Collective, Gemm, Graph, Operator, SharedAttention, Vector
@@ -62,7 +63,24 @@ NORMS = (VectorFunction.RMS_NORM, VectorFunction.LAYER_NORM)
 EXPERT_PRODUCTS = (Role.EXPERT_COLUMN, Role.EXPERT_ROW)
 ATTENTION_KERNELS = ("attention_decode", "attention_prefill")
 CACHED = {"int4": "int4", "int8": "int8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
-DTYPES = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "int8": "int8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
+DTYPES = {
+    "bf16": "bf16",
+    "fp16": "fp16",
+    "fp32": "fp32",
+    "int8": "int8",
+    "int4": "int4",
+    "fp8_e4m3": "fp8",
+    "fp8_e5m2": "fp8",
+}
+BESIDE_INT4 = "fp16"
+"""What products in int4 leave to other kernels is in 16 bits (QuaRot, Atom, COMET): rounding is a part of a product."""
+STORED = {
+    DataType.INT8: WeightFormat.INT8,
+    DataType.INT4: WeightFormat.INT4,
+    DataType.FP4_E2M1: WeightFormat.MXFP4,
+    DataType.FP8_E4M3: WeightFormat.MXFP8,
+    DataType.FP8_E5M2: WeightFormat.MXFP8,
+}
 
 
 class GpuKernel(Struct, frozen=True):
@@ -386,12 +404,14 @@ def _stored(product: Gemm) -> dict[str, Any]:
     packing, sparsity = product.packing, product.sparsity
     if sparsity is not None and sparsity != Sparsity(2, 4):
         raise NotSupported(f"{product.name}: weights {sparsity} sparse on a GPU; kernels have 2:4 (weight_sparsity)")
-    if packing is not None and packing.dtype in MX_ELEMENTS:
-        raise NotSupported(f"{product.name}: weights in MX blocks of {packing.dtype.value} on a GPU")
-    if packing is not None and product.precision not in (DataType.BF16, DataType.FP16):
-        formats = f"weights in {packing.dtype.value} with operands in {product.precision.value}"
-        raise NotSupported(f"{product.name}: {formats} on a GPU; kernels have operands in fp16 and bf16 (precision)")
-    packed = {} if packing is None else {"weights": packing.dtype.value, "group": packing.group}
+    packed: dict[str, Any] = {}
+    if packing is not None:
+        stored = STORED[packing.dtype]
+        if DTYPES.get(product.precision.value) not in PACKED_BESIDE[stored]:
+            formats = f"weights in {stored} with operands in {product.precision.value}"
+            known = one_of(PACKED_BESIDE[stored])
+            raise NotSupported(f"{product.name}: {formats} on a GPU; kernels have operands in {known} (precision)")
+        packed = {"weights": stored.value, "group": packing.group}
     return packed | ({} if sparsity is None else {"sparsity": "2of4"})
 
 
@@ -402,11 +422,15 @@ def _kept(graph: Graph, attention: Attention) -> dict[str, Any]:
         across = attention.role is Role.CROSS_ATTENTION
         append = graph.beside(attention, Role.CROSS_CACHE if across else Role.CACHE)
         cached = append.cached if isinstance(append, Vector) else None
-    if cached is None or cached.dtype is attention.precision:
+    codes = attention.precision is DataType.INT4
+    if not codes and (cached is None or cached.dtype is attention.precision):
         return {}
     if attention.cached is None and not attention.causal:
         return {}  # an encoder's keys of this step are read as they were made
-    if attention.precision not in (DataType.BF16, DataType.FP16) or cached.dtype.value not in CACHED:
+    if codes and (cached is None or cached.dtype is DataType.INT4):
+        return {"cache": CACHED["int4"]}
+    assert cached is not None
+    if attention.precision not in (DataType.BF16, DataType.FP16, DataType.INT4) or cached.dtype.value not in CACHED:
         formats = f"keys and values in {cached} beside operands in {attention.precision.value}"
         raise NotSupported(f"{formats} on a GPU; kernels have operands in fp16 and bf16 (cache_precision, precision)")
     return {"cache": CACHED[cached.dtype.value]}
@@ -445,6 +469,8 @@ def _row(graph: Graph, operator: Operator) -> dict[str, Any] | None:
         if grouped:  # the experts of a layer in one kernel, their rows one after the other
             sizes["m"] *= operator.batch
         return {"op": "grouped_gemm" if grouped else "gemm", **sizes, "dtype": dtype, **_stored(operator)}
+    if operator.precision is DataType.INT4:
+        dtype = BESIDE_INT4
     if isinstance(operator, Attention):
         seen = operator.kv_len if operator.window is None else operator.q_len + operator.window - 1
         keys = min(operator.kv_len, seen)

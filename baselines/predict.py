@@ -15,7 +15,18 @@ from siliconloom.baselines.bars import Bars, Relation, packaged_bars, row_bars
 from siliconloom.baselines.efficiency import Efficiency, load_efficiency
 from siliconloom.baselines.held import library_gpu
 from siliconloom.baselines.mechanism import LAUNCH_ALONE, Mechanism, is_power, joules_of, mechanism
-from siliconloom.baselines.operations import ATTENTION, COLLECTIVES, ELEMENTWISE, OPS, Bool, Float, Op, Operations
+from siliconloom.baselines.operations import (
+    ATTENTION,
+    COLLECTIVES,
+    ELEMENTWISE,
+    OPS,
+    PRECISIONS,
+    Bool,
+    Float,
+    Op,
+    Operations,
+    Precision,
+)
 from siliconloom.baselines.residuals import (
     Correction,
     Fields,
@@ -243,7 +254,8 @@ def _described(name: str) -> dict[str, Any] | None:
 
 def _widened(efficiency: Efficiency, o: Operations, bars: Float) -> tuple[Float, Float]:
     """Bars of 50 and 90 %; those of kernels that no table has are at least a stated guess, as wide in proportion."""
-    stored = o.packed() | o.sparse() | o.reads_cache()
+    whole = o.dtype == PRECISIONS.index(Precision.INT4)  # units for it are measured in no table
+    stored = o.packed() | o.sparse() | o.reads_cache() | whole
     least = np.where(stored, PACKED_ERROR[efficiency.kernels], 0.0)
     wider = np.maximum(1.0, least / bars[:, 0])
     return bars[:, 0] * wider, bars[:, 1] * wider

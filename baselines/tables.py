@@ -25,6 +25,7 @@ from siliconloom.arch.document import Description, Document
 from siliconloom.arch.errors import LoomError, nearest_name
 from siliconloom.arch.files import write_file
 from siliconloom.baselines.cells import Cells, parse_cells, read_text
+from siliconloom.baselines.operation_rows import operations_from_cells
 from siliconloom.baselines.operations import (
     CACHES,
     COLUMNS,
@@ -39,7 +40,6 @@ from siliconloom.baselines.operations import (
     Int,
     Op,
     Operations,
-    operations_from_cells,
 )
 
 Text = NDArray[np.str_]

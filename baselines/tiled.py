@@ -21,7 +21,7 @@ from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.gpu import Gpu
 from siliconloom.baselines.efficiency import load_efficiency
 from siliconloom.baselines.mechanism import mechanism
-from siliconloom.baselines.operations import make_operations
+from siliconloom.baselines.operation_rows import make_operations
 from siliconloom.baselines.predict import predict
 from siliconloom.sim.system.streams import Tasks, run_tasks
 

@@ -8,7 +8,8 @@ from statistics import median
 
 import numpy as np
 
-from siliconloom.baselines.operations import COLUMNS, make_operations
+from siliconloom.baselines.operation_rows import make_operations
+from siliconloom.baselines.operations import COLUMNS
 from siliconloom.baselines.roofline import Limits
 from siliconloom.baselines.tables import Dropped, Provenance, build, write_table
 from siliconloom.baselines.validation import possible, validate

@@ -39,7 +39,8 @@ from siliconloom.baselines.efficiency import (
     load_efficiency,
 )
 from siliconloom.baselines.families import split
-from siliconloom.baselines.operations import COLLECTIVES, ELEMENTWISE, Op, Operations, join
+from siliconloom.baselines.operation_rows import join
+from siliconloom.baselines.operations import COLLECTIVES, ELEMENTWISE, Op, Operations
 from siliconloom.baselines.roofline import compulsory_bytes, flops
 
 CLIP = 0.4

@@ -14,7 +14,8 @@ from siliconloom.baselines.attention_backward import backward_times
 from siliconloom.baselines.efficiency import FOLDER, load_efficiency
 from siliconloom.baselines.families import split
 from siliconloom.baselines.lookup import measured
-from siliconloom.baselines.operations import ELEMENTWISE, Op, make_operations
+from siliconloom.baselines.operation_rows import make_operations
+from siliconloom.baselines.operations import ELEMENTWISE, Op
 from siliconloom.baselines.predict import predict
 from siliconloom.baselines.residuals import NO_FIELDS, unaligned
 from siliconloom.baselines.roofline import flops

@@ -18,7 +18,7 @@ from siliconloom.baselines.bars import (
     run_name,
     write_bars,
 )
-from siliconloom.baselines.operations import make_operations
+from siliconloom.baselines.operation_rows import make_operations
 from siliconloom.baselines.predict import predict
 from siliconloom.evaluate.runs import predict_step
 

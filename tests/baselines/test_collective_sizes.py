@@ -14,7 +14,8 @@ from siliconloom.baselines import collective as nccl
 from siliconloom.baselines import tables
 from siliconloom.baselines.families import split
 from siliconloom.baselines.interpolation import ADDS, curve
-from siliconloom.baselines.operations import COLLECTIVES, Op, make_operations
+from siliconloom.baselines.operation_rows import make_operations
+from siliconloom.baselines.operations import COLLECTIVES, Op
 from siliconloom.baselines.predict import predict
 from siliconloom.cli import app
 from siliconloom.evaluate.collective import collective_result

@@ -15,7 +15,8 @@ from siliconloom.baselines.families import split
 from siliconloom.baselines.grouped import pairs_of
 from siliconloom.baselines.mechanism import mechanism
 from siliconloom.baselines.model import kernels_of, predict_model
-from siliconloom.baselines.operations import Dealt, Op, make_operations
+from siliconloom.baselines.operation_rows import make_operations
+from siliconloom.baselines.operations import Dealt, Op
 from siliconloom.baselines.predict import predict
 from siliconloom.baselines.roofline import compulsory_bytes, flops
 from siliconloom.baselines.torch_operations import group_ends

@@ -9,7 +9,7 @@ from siliconloom.arch.errors import DescriptionError
 from siliconloom.arch.gpu import load_gpu
 from siliconloom.baselines.efficiency import load_efficiency
 from siliconloom.baselines.mechanism import mechanism
-from siliconloom.baselines.operations import make_operations
+from siliconloom.baselines.operation_rows import make_operations
 from siliconloom.baselines.predict import predict
 from siliconloom.baselines.residuals import NO_FIELDS
 

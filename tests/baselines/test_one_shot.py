@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from siliconloom.arch.gpu import load_gpu
 from siliconloom.baselines import one_shot, tables
 from siliconloom.baselines.efficiency import load_efficiency
-from siliconloom.baselines.operations import make_operations
+from siliconloom.baselines.operation_rows import make_operations
 from siliconloom.baselines.predict import predict
 from siliconloom.baselines.stacks import STACKS
 from siliconloom.evaluate.cluster import with_messages

@@ -10,16 +10,8 @@ from hypothesis import strategies as st
 
 from siliconloom.arch.errors import DescriptionError, LoomError
 from siliconloom.baselines.cells import parse_cells
-from siliconloom.baselines.operations import (
-    COLUMNS,
-    KERNELS,
-    MASKED,
-    Op,
-    Operations,
-    make_operations,
-    operations_from_cells,
-    read_operations,
-)
+from siliconloom.baselines.operation_rows import make_operations, operations_from_cells, read_operations
+from siliconloom.baselines.operations import COLUMNS, KERNELS, MASKED, Op, Operations
 from tests.baselines.rows import kernel
 
 
@@ -115,7 +107,7 @@ BAD = [
     (G + "serve,1,1,1\n", "ops.csv:2:1: op: must be one of gemm, "),
     (
         "op,m,n,k,dtype\ngemm,1,1,1,bf61\n",
-        "dtype: must be one of fp64, fp32, tf32, fp16, bf16, fp8, int8, fp4 (got 'bf61'); did you mean 'bf16'?",
+        "dtype: must be one of fp64, fp32, tf32, fp16, bf16, fp8, int8, fp4, int4 (got 'bf61'); did you mean 'bf16'?",
     ),
     (
         A + "attention_prefill,8,8,12,5,64,\n",

@@ -8,7 +8,8 @@ from hypothesis.extra import numpy as arrays
 
 from siliconloom.arch.gpu import load_gpu
 from siliconloom.baselines import residuals
-from siliconloom.baselines.operations import Op, make_operations
+from siliconloom.baselines.operation_rows import make_operations
+from siliconloom.baselines.operations import Op
 from siliconloom.baselines.predict import predict
 from siliconloom.baselines.residuals import (
     NEAREST,

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from siliconloom.arch.errors import LoomError
 from siliconloom.baselines import tables
 from siliconloom.baselines.families import split
-from siliconloom.baselines.operations import COLUMNS, make_operations
+from siliconloom.baselines.operation_rows import make_operations
+from siliconloom.baselines.operations import COLUMNS
 from siliconloom.baselines.profile_tables import PROFILES, describe_profile, profile_names
 from siliconloom.baselines.roofline import Limits, bus_bytes, compulsory_bytes, floors, flops, least_seconds, link_bytes
 from siliconloom.baselines.tables import Method, Provenance, build, load_file, parse_table, table_text, write_table

@@ -46,7 +46,7 @@ def command(
     """
     from siliconloom.arch.document import parse_assignments
     from siliconloom.arch.gpu import load_gpu, refuse_idle
-    from siliconloom.baselines.operations import read_operations
+    from siliconloom.baselines.operation_rows import read_operations
     from siliconloom.evaluate.gpu import gpu_json, gpu_result, gpu_summary
     from siliconloom.render.gpu import gpu_tables, summary_tables
     from siliconloom.render.output import check_outputs, write_json, write_text

@@ -26,7 +26,7 @@ from siliconloom.arch.quantity import parse
 from siliconloom.arch.system import System
 from siliconloom.arch.timeline import Timeline
 from siliconloom.baselines.interpolation import curve
-from siliconloom.baselines.operations import make_operations
+from siliconloom.baselines.operation_rows import make_operations
 from siliconloom.baselines.predict import predict
 from siliconloom.evaluate.messages import check_messages, message_timeline
 from siliconloom.evaluate.networks import cheapest, check_clock, costing, link_rows, screening

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from siliconloom.arch.gpu import Gpu
-from siliconloom.baselines.operations import make_operations
+from siliconloom.baselines.operation_rows import make_operations
 from siliconloom.baselines.predict import predict
 from siliconloom.mapper.system.context import BlockSeconds
 

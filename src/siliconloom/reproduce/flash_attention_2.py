@@ -7,7 +7,7 @@ constants (`siliconloom.baselines.attention_backward`). Nothing is fitted to thi
 from __future__ import annotations
 
 from siliconloom.arch.gpu import load_gpu
-from siliconloom.baselines.operations import make_operations
+from siliconloom.baselines.operation_rows import make_operations
 from siliconloom.baselines.predict import predict
 from siliconloom.reproduce.card import Card, CardRow
 

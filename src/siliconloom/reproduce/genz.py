@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from siliconloom.baselines.operations import make_operations
+from siliconloom.baselines.operation_rows import make_operations
 from siliconloom.baselines.roofline import Limits, least_seconds
 from siliconloom.reproduce.card import Card, CardRow
 from siliconloom.workloads import Attention, Gemm, load_workload

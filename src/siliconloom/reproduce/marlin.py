@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from siliconloom.arch.datatype import DataType, Packing, Sparsity
 from siliconloom.arch.gpu import load_gpu
-from siliconloom.baselines.operations import make_operations
+from siliconloom.baselines.operation_rows import make_operations
 from siliconloom.baselines.predict import predict
 from siliconloom.reproduce.card import Card, CardRow
 from siliconloom.workloads import Gemm
