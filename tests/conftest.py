@@ -11,9 +11,10 @@ import siliconloom
 from siliconloom.arch import memo
 from tests import in_turn
 
-# how long an example takes is the machine's affair
-settings.register_profile("no time", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("no time")
+# how long an example takes is the machine's affair; 70 of them a day, where a test does not say how many, and every
+# day's seed draws others
+settings.register_profile("daily", max_examples=70, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("daily")
 
 CHECKOUT = Path(__file__).resolve().parents[1] / "src" / "siliconloom"
 

@@ -19,7 +19,7 @@ def test_every_notebook_is_run_here():
     assert {path.stem for path in FOLDER.glob("*.ipynb")} == set(NAMES)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=14)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_runs(name, tmp_path):
     """By nbmake, in a process of its own: a notebook's kernel warns of things that are none of ours."""

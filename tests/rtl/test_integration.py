@@ -363,7 +363,7 @@ def test_the_targets_of_boards_elaborate(board, tmp_path):
     assert TOP in (tmp_path / "rtl" / "build" / "gateware" / f"{board}.v").read_text()
 
 
-@pytest.mark.slow(seconds=160)
+@pytest.mark.slow(seconds=55)
 @pytest.mark.rtl
 @pytest.mark.parametrize("memory", ["described", "bus", "dram"])
 def test_a_cpu_boots_starts_the_tile_and_finds_every_byte_right(memory, tmp_path):

@@ -176,7 +176,7 @@ def test_transfers_that_are_cut_agree_in_every_cycle_and_byte(kind, tmp_path):
     assert record.totals.bytes_compared > 500
 
 
-@pytest.mark.slow(seconds=35)
+@pytest.mark.slow(seconds=60)
 @pytest.mark.parametrize("cut", [True, False])
 def test_rows_in_blocks_of_fewer_than_the_array_has_agree_in_every_cycle_and_byte(cut, tmp_path):
     """Blocks of one and two rows of an array of four, which keeps its sums.
@@ -244,13 +244,13 @@ def agree_on(tile, folder):
         assert case.bytes_compared > 1000
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=30)
 @pytest.mark.parametrize("other", OTHERS, ids=["inputs", "sums"])
 def test_mapped_workloads_agree_whatever_stays_in_the_array(other, tmp_path):
     agree_on(tile_of(SETS | other), tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=30)
 @pytest.mark.parametrize("other", OTHERS, ids=["inputs", "sums"])
 def test_mapped_workloads_agree_whatever_stays_in_an_array_of_any_sides(other, tmp_path):
     agree_on(tile_of(SETS | ODD | other), tmp_path)
@@ -261,7 +261,7 @@ WIDE |= {"memory.dram.access_bytes": 4}
 """One whose array is wider than most products, on a bus that is narrower than the array."""
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=30)
 def test_panels_in_narrow_rows_agree_in_every_cycle_and_byte(tmp_path):
     """Parameters of a last panel lie in rows as wide as they need be; a gated product has two such panels."""
     tile = tile_of(WIDE)
@@ -296,7 +296,7 @@ GAPS = SETS | {"tile.array.rows": 8, "tile.array.cols": 8, "tile.array.load_rows
 """One that loads more rows at once than narrow panels of a small model have in a line."""
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=30)
 def test_rows_that_are_filled_up_and_halves_with_a_gap_agree_in_every_cycle_and_byte(tmp_path):
     """A transfer of what fills rows up, too; a second half behind the first one's narrow panel and its filling."""
     products = "kind: gemms\nname: odd\nprecision: int8\ngemms: [{name: g, m: 33, n: 44, k: 106}]\n"
@@ -313,7 +313,7 @@ def test_rows_that_are_filled_up_and_halves_with_a_gap_agree_in_every_cycle_and_
             assert parity.passed, "\n".join([parity.name, *parity.errors])
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=30)
 @pytest.mark.parametrize("sets", [SETS, SETS | ODD], ids=["small", "odd"])
 def test_experts_that_all_tokens_go_to_agree_in_every_cycle_and_byte(sets, tmp_path):
     """A prompt, the token after it, and one token of each of three sequences, whose experts compute all of them.
@@ -347,7 +347,7 @@ def test_tokens_that_choose_among_experts_are_refused_with_the_reason(chip, tmp_
         refuse(chip, work)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=30)
 def test_whole_rows_of_sums_on_an_array_of_any_sides_agree_in_every_cycle_and_byte(tmp_path):
     """Keys in several tiles before one softmax: of a prompt, and of a token after many."""
     odd = tile_of(SETS | ODD)
@@ -400,7 +400,7 @@ def in_rings(tile, folder, model, sets, **sizes):
     return lower(tile, made, mapping_of(Document.parse(yaml.safe_dump(described)), tile, made))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=30)
 @pytest.mark.parametrize("kind", ["prompt", "pairs", "token", "rows"])
 def test_two_rings_and_pairs_of_tiles_agree_in_every_cycle_and_byte(kind, chip, tmp_path):
     """Every other tile of products, and attention's values, in a ring of their own; pairs of tiles, rows that stay."""
@@ -479,7 +479,7 @@ STAYING = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=30)
 def test_keys_that_stay_on_an_array_that_keeps_its_sums_agree_in_every_cycle_and_byte(tmp_path):
     tile = tile_of(SETS | {"tile.array.dataflow": "output_stationary", "tile.array.load_rows": "1"})
     (parity,) = check_programs(tile, staying(tile, tmp_path, STAYING[:1]))
@@ -489,7 +489,7 @@ def test_keys_that_stay_on_an_array_that_keeps_its_sums_agree_in_every_cycle_and
     assert case.bytes_compared > 1000
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=30)
 def test_rows_that_are_carried_and_keys_that_stay_agree_in_every_cycle_and_byte(chip, tmp_path):
     for parity in check_programs(chip, carried(chip, tmp_path, CARRIED[:2]) + staying(chip, tmp_path, STAYING)):
         case = parity.case()
@@ -506,7 +506,7 @@ PARTS_OF_BLOCKS = [
 """As `CARRIED`, with tiles of half of a block of eight keys, and a quarter."""
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=30)
 @pytest.mark.parametrize("dataflow", ["output_stationary", "weight_stationary"])
 def test_tiles_of_a_part_of_a_block_of_keys_agree_in_every_cycle_and_byte(dataflow, tmp_path):
     sets = {"tile.array.cols": 8, "tile.array.dataflow": dataflow, "tile.sequencer.program_words": 2048}
@@ -518,7 +518,7 @@ def test_tiles_of_a_part_of_a_block_of_keys_agree_in_every_cycle_and_byte(datafl
         assert case.bytes_compared > 1000
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=30)
 @pytest.mark.parametrize("sets", [SETS, SETS | ODD], ids=["small", "odd"])
 def test_rows_that_are_carried_on_other_tiles_agree_in_every_cycle_and_byte(sets, tmp_path):
     """On one whose sides have little in common, tiles of keys are as many of its columns."""
