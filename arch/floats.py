@@ -9,15 +9,18 @@ every sum once, to the nearest, halves to even.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.datatype import DataType, FloatLayout
+from siliconloom.arch.float_kernels import add, flush, multiply, narrow_bf16, widen_bf16
 
 Words = NDArray[np.uint32]
 """Bit patterns of fp32, or int32 modulo 2^32."""
+Numbers = NDArray[np.float32]
 Patterns = NDArray[np.integer]
 """Bit patterns of a format, in integers of any width that holds them."""
 NAN = np.uint32(0x7FC00000)
@@ -30,37 +33,47 @@ BIAS = 127
 
 def flushed(bits: Words) -> Words:
     """Fp32 patterns with subnormal numbers made zeros of their sign, and every NaN the canonical one."""
-    flat = np.where((bits & EXPONENT) == 0, bits & SIGN, bits)
-    nan = (flat & MAGNITUDE) > EXPONENT
-    return np.where(nan, NAN, flat) if nan.any() else flat
+    found = np.empty(bits.shape, np.float32)
+    flush(_flat(bits, bits.shape), found.reshape(-1))
+    return found.view(np.uint32)
 
 
 def float_sum(a: Words, b: Words) -> Words:
-    """Sums of fp32 patterns."""
-    return _added(flushed(a), flushed(b))
-
-
-def _added(a: Words, b: Words) -> Words:
-    """Sums of patterns that `flushed` leaves as they are."""
-    with np.errstate(all="ignore"):
-        return flushed((a.view(np.float32) + b.view(np.float32)).view(np.uint32))
+    """Sums of fp32 patterns, whose shapes are broadcast."""
+    return _paired(add, a, b)
 
 
 def float_product(a: Words, b: Words) -> Words:
-    """Products of fp32 patterns, rounded to 24 bits before what is below 2^-126 becomes zero."""
-    with np.errstate(all="ignore"):
-        exact = flushed(a).view(np.float32).astype(np.float64) * flushed(b).view(np.float32)
-        tiny = np.abs(exact) < 2.0**-100
-        rounded = np.where(tiny, exact * 2.0**100, exact).astype(np.float32)
-        rounded = np.where(tiny, np.where(np.abs(rounded) < 2.0**-26, 0 * rounded, rounded * 2.0**-100), rounded)
-        return flushed(rounded.astype(np.float32).view(np.uint32))
+    """Products of fp32 patterns, rounded to 24 bits before what is below 2^-126 becomes zero; shapes are broadcast."""
+    return _paired(multiply, a, b)
+
+
+def _paired(operation: Callable[[Numbers, Numbers, Numbers], None], a: Words, b: Words) -> Words:
+    shape = a.shape if a.shape == b.shape else np.broadcast(a, b).shape
+    found = np.empty(shape, np.float32)
+    operation(_flat(a, shape), _flat(b, shape), found.reshape(-1))
+    return found.view(np.uint32)
+
+
+def _flat(words: Words, shape: tuple[int, ...]) -> Numbers:
+    """Numbers of patterns that are broadcast to a shape, one after the other."""
+    return _in_a_row(words, shape, np.uint32).view(np.float32)
+
+
+def _in_a_row(patterns: Patterns, shape: tuple[int, ...], kind: type[np.integer]) -> Patterns:
+    """Patterns that are broadcast to a shape, as kernels take them: of one type that may be written to."""
+    if patterns.shape == shape and patterns.dtype == kind and patterns.flags.carray:
+        return patterns.reshape(-1)
+    spread = np.empty(shape, kind)
+    spread[...] = patterns
+    return spread.reshape(-1)
 
 
 def tree_sum(products: Words) -> Words:
     """Sums over the last axis, adjacent pairs first; its length is a power of two."""
     found = flushed(products)
     while found.shape[-1] > 1:
-        found = _added(found[..., ::2], found[..., 1::2])
+        found = float_sum(found[..., ::2], found[..., 1::2])
     return found[..., 0]
 
 
@@ -87,6 +100,10 @@ def widened(patterns: Patterns, dtype: DataType) -> Words:
         return found.astype(np.uint32)
     if found.dtype.kind != "u" or 8 * found.dtype.itemsize != dtype.bits:
         found = found.astype(np.int64) & ((1 << dtype.bits) - 1)
+    if dtype is DataType.BF16:
+        words = np.empty(found.shape, np.uint32)
+        widen_bf16(_in_a_row(found, found.shape, np.uint16), words.reshape(-1))
+        return words
     return _every_number(dtype).take(found)
 
 
@@ -135,13 +152,14 @@ def narrowed(words: Words, dtype: DataType) -> Patterns:
     the largest number where there is none.
     """
     layout = dtype.layout
+    if dtype is DataType.BF16:
+        words = np.asarray(words)
+        short = np.empty(words.shape, np.uint16)
+        narrow_bf16(_in_a_row(words, words.shape, np.uint32), short.reshape(-1))
+        return short
     flat = flushed(np.asarray(words, np.uint32))
     if dtype is DataType.FP32:
         return flat
-    if dtype is DataType.BF16:  # the upper half, to which what is cut off carries
-        return ((flat + (np.uint32(0x7FFF) + (flat >> np.uint32(16) & np.uint32(1)))) >> np.uint32(16)).astype(
-            np.uint16
-        )
     if dtype is DataType.FP16:
         with np.errstate(over="ignore"):
             half = flat.view(np.float32).astype(np.float16).view(np.uint16)

@@ -66,8 +66,10 @@ class Address(Struct, frozen=True, kw_only=True):
 
     def at(self, indices: Sequence[int]) -> int:
         """Byte address at the loop ``indices`` (outermost first)."""
-        terms = sum(i * s for i, s in zip(indices, self.strides, strict=False))
-        return self.base + terms + self.slot_at(indices) * self.slot
+        found = self.base
+        for index, stride in zip(indices, self.strides, strict=False):
+            found += index * stride
+        return found + self.slot_at(indices) * self.slot if self.slot else found
 
     def slot_at(self, indices: Sequence[int]) -> int:
         """Which of two slots it is in at the loop ``indices``, 0 or 1."""

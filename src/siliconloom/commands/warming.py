@@ -13,7 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from siliconloom.arch import PimTile, load_chip
+from siliconloom.arch.datatype import DataType
 from siliconloom.arch.dram import load_dram
+from siliconloom.arch.floats import float_product, float_sum, flushed, narrowed, widened
 from siliconloom.arch.network import load_network, wire
 from siliconloom.arch.pim import Macro, MacroKind
 from siliconloom.arch.working import working_folder
@@ -98,6 +100,12 @@ def _experts() -> None:
     place_evenly(loads_of(trace, 16), 4)
 
 
+def _numbers() -> None:
+    words = np.ones(2, np.uint32)
+    float_product(float_sum(words, words), flushed(words))
+    widened(narrowed(words, DataType.BF16), DataType.BF16)
+
+
 def _bytecode() -> None:
     """Python's own, which an installation in place makes at the first import, and never where it is told not to."""
     for folder, _, names in os.walk(Path(__file__).parents[1], followlinks=True):
@@ -115,6 +123,7 @@ RUNS: tuple[Callable[[], None], ...] = (
     _communication,
     _pipelines,
     _experts,
+    _numbers,
     _bytecode,
 )
 
