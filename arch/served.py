@@ -82,6 +82,14 @@ class ServingCost(ResultSection):
     usd_per_million_tokens: float | None = Field(description="of output tokens")
 
 
+class DraftResult(ResultSection):
+    """The model that guesses for a replica (serve.draft)."""
+
+    model: str
+    machine: str | None = Field(description="a machine of its own (serve.draft_on); none where it is on the replica's")
+    chips: int = Field(description="that it is divided over")
+
+
 class ReplicaGroupResult(ResultSection):
     """Replicas that are alike."""
 
@@ -92,6 +100,7 @@ class ReplicaGroupResult(ResultSection):
     plan: dict[str, Any]
     stack: str
     price: float | None = Field(description="dollars an hour of a chip")
+    draft: DraftResult | None = None
     memory: ServingMemory
 
 

@@ -122,6 +122,10 @@ class ServeSettings(Description):
         time. A step checks the guesses and one token more (Leviathan et al., ICML 2023). Where ``speculate`` is a list,
         guesses are a tree: so many follow the token before, then each of those; ``acceptance`` is then the chance of
         the likeliest of them, of the next likely one, and so on (SpecInfer, Sequoia, Medusa).
+    draft_on, draft_latency_s, draft_tensor, draft_price
+        A machine of its own for the model that guesses, one beside each replica (Dovetail, Zhang et al., 2024), seconds
+        one way between the two, chips that the model is divided over there, or of the replica's, and dollars for an
+        hour of that machine.
     prefill_replicas, router
         Replicas that do prompts only and hand keys and values over (the others make the tokens), and who gets what.
     replicas_least, replicas_most, scale_at, start_s
@@ -164,6 +168,10 @@ class ServeSettings(Description):
     speculate: Whole | tuple[Whole, ...] | None = None
     acceptance: Annotated[float, Field(ge=0, le=1)] | Acceptances | None = None
     draft: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
+    draft_on: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
+    draft_latency_s: Annotated[float, Field(ge=0, le=1e3)] | None = None
+    draft_tensor: Annotated[int, Field(ge=1, le=65536, strict=True)] | None = None
+    draft_price: Annotated[float, Field(ge=0, le=1e6)] | None = None
     prefill_replicas: Annotated[int, Field(ge=0, le=65536, strict=True)] = 0
     router: Router = Router.ROUND_ROBIN
     replicas_least: Annotated[int, Field(ge=1, le=65536, strict=True)] | None = None
@@ -196,6 +204,10 @@ class ServeSettings(Description):
             ),
             ("acceptance", self.speculate is not None, "changes nothing without serve.speculate"),
             ("draft", self.speculate is not None, "changes nothing without serve.speculate"),
+            ("draft_on", self.draft is not None, "changes nothing without serve.draft"),
+            ("draft_tensor", self.draft is not None, "changes nothing without serve.draft"),
+            ("draft_latency_s", self.draft_on is not None, "changes nothing without serve.draft_on"),
+            ("draft_price", self.draft_on is not None, "changes nothing without serve.draft_on"),
             ("adapter_slots", self.adapter_rank is not None, "changes nothing without serve.adapter_rank"),
             ("chunked", self.batching is Batching.CONTINUOUS, "is of serve.batching continuous"),
             ("token_budget", self.batching is not Batching.STATIC, "is not of serve.batching static"),
@@ -248,10 +260,27 @@ class ServeSettings(Description):
             self._check_guesses(self.speculate, self.acceptance)
             if self.batching is Batching.STATIC:
                 raise rule_at("speculate", "is not of serve.batching static", self.speculate)
+        self._check_draft()
         if self.adapter_rank is not None and self.host_bandwidth is None:
             raise rule_at("adapter_rank", "needs serve.host_bandwidth: adapters come from there", self.adapter_rank)
         self._check_elastic()
         return self
+
+    def _check_draft(self) -> None:
+        """Refuse a draft model on a machine of its own where its keys and values would have to follow requests."""
+        if self.draft_on is None:
+            return
+        if self.draft_latency_s is None:
+            raise rule_at("draft_on", "needs serve.draft_latency_s, seconds one way to that machine", self.draft_on)
+        for key, apart in (
+            ("prefill_replicas", self.prefill_replicas > 0),
+            ("migrate_below", self.migrate_below is not None),
+            ("spill", bool(self.spill)),
+            ("preemption", self.preemption is Preemption.SWAP),
+            ("power_limit", self.power_limit is not None),
+        ):
+            if apart:
+                raise rule_at("draft_on", f"is not of serve.{key}", self.draft_on)
 
     def _check_elastic(self) -> None:
         """Refuse keys of replicas that come and go where others make nothing of them."""

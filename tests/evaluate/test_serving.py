@@ -280,7 +280,7 @@ def test_a_tree_of_guesses_is_guessed_place_by_place_and_checked_whole():
     checks = ReplicaCosts(one, served.model.ask, plan, stack=served.stack, longest=259, guesses=10)
     expected = checks.steps((), 0, 1, at)[0][0]
     for tokens in (1, 2, 4):
-        draft = ReplicaCosts(one, served.draft.ask, plan, longest=259, guesses=tokens - 1)
+        draft = ReplicaCosts(one, served.draft.model.ask, plan, longest=259, guesses=tokens - 1)
         expected += draft.kernels((), 0, 1, at)[0][0]
     assert costs.steps((), 0, 1, at)[0][0] == pytest.approx(expected, rel=1e-9)
     chains = [("serve.speculate", "3"), ("serve.acceptance", "0.8")]

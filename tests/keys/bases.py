@@ -292,6 +292,10 @@ BASES: dict[str, Callable[[Sets], Any]] = {
         "serve h100 llama3-8b adapted.csv --set serve.adapter_rank=16 --set serve.host_bandwidth=20GB/s"
     ),
     "served alike": command("serve h100 llama3-8b alike.csv"),
+    "served guessing": command(
+        "serve h100 llama3-8b busy.csv --set serve.speculate=2 --set serve.acceptance=0.6 --set serve.draft=llama3-8b "
+        "--set serve.draft_on=dgx-h100 --set serve.draft_latency_s=0"
+    ),
     "served roomy": command("serve h100 llama3-8b busy.csv"),
     "served many": command("serve dgx-h100 llama3-8b busy.csv --set plan.tensor=1 --set plan.data=4"),
     "served scaled": command(

@@ -118,7 +118,7 @@ def _prepare_fleet(
         raise NotSupported("serve.batching static with replicas for prompts and for answers")
     if apart and settings.shared_attention:
         raise LoomError("serve.shared_attention: changes nothing: what is handed over is shared with nobody (role)")
-    events = ("replicas_least", "lost_every", "migrate_below", "power_limit")
+    events = ("replicas_least", "lost_every", "migrate_below", "power_limit", "draft_on")
     if apart and (key := next((key for key in events if getattr(settings, key) is not None), None)):
         raise NotSupported(f"serve.{key} with replicas for prompts and for answers")
     if settings.migrate_below is not None and fleet.link is None:

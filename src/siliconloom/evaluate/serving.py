@@ -18,7 +18,8 @@ from siliconloom.arch.tile import NpuTile
 from siliconloom.baselines.machine import GpuMachine
 from siliconloom.baselines.stacks import NO_STACK, Stack
 from siliconloom.evaluate.cluster import chip_alone
-from siliconloom.evaluate.machine import DescribedMachine
+from siliconloom.evaluate.machine import DescribedMachine, read_machine
+from siliconloom.evaluate.pim_machine import PimMachine
 from siliconloom.evaluate.step_costs import Ask, stage_blocks
 from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.inference import Server
@@ -84,6 +85,15 @@ def read_model(name: str | Document, sets: Sets) -> ServedModel:
     return model
 
 
+class Draft(Struct, frozen=True):
+    """The model that guesses: on how many chips, of the replica or of a machine of its own, and seconds to that."""
+
+    model: ServedModel
+    tensor: int | None = None
+    own: Cluster | None = None
+    latency_s: float = 0.0
+
+
 class Served(Struct, frozen=True):
     """All that a run needs.
 
@@ -105,13 +115,19 @@ class Served(Struct, frozen=True):
     stack: Stack
     profile: str | None = None
     costs: StepCosts | None = None
-    draft: ServedModel | None = None
+    draft: Draft | None = None
     given_data: bool = False
 
     @property
     def replica(self) -> Cluster:
         """Chips of one."""
         return self.cluster.part(self.plan.chips)
+
+    @property
+    def draft_cluster(self) -> Cluster:
+        """Chips that the model which guesses may be on."""
+        own = None if self.draft is None else self.draft.own
+        return self.cluster if own is None else own
 
 
 class FleetMember(Struct, frozen=True):
@@ -211,8 +227,7 @@ def prepare(
         check_sharing(cluster, model)
     if settings.power_limit is not None and not isinstance(cluster.machine, GpuMachine):
         raise NotSupported(f"serve.power_limit on {cluster.name}: only GPUs have times at a lower clock")
-    draft = None if settings.draft is None else read_model(settings.draft, ())
-    return Served(
+    made = Served(
         cluster.name,
         cluster,
         model,
@@ -221,9 +236,33 @@ def prepare(
         plan,
         replicas,
         stack,
-        draft=draft,
+        draft=_draft_of(settings),
         given_data=data is not None,
     )
+    if made.draft is not None:
+        draft_plan(made)
+    return made
+
+
+def _draft_of(settings: ServeSettings) -> Draft | None:
+    """The model that guesses, on the machine that is named for it; raises `LoomError` for one that serves nothing."""
+    if settings.draft is None:
+        return None
+    model, own = read_model(settings.draft, ()), None
+    if settings.draft_on is not None:
+        try:
+            machine = read_machine(settings.draft_on, [])
+        except NotSupported:
+            raise
+        except LoomError as error:
+            raise LoomError(f"serve.draft_on: {error}") from None
+        chip = machine.chip
+        if chip is not None and (not isinstance(chip.tile, NpuTile) or chip.pim is not None or chip.tile.pim):
+            raise NotSupported(f"serve.draft_on {machine.name}: guesses are made by GPUs and NPUs")
+        own = machine.cluster or chip_alone(_chip_of(machine))
+        if len(own.kinds) > 1 or isinstance(own.machine, PimMachine):
+            raise NotSupported(f"serve.draft_on {machine.name}: guesses are made by GPUs and NPUs of one kind")
+    return Draft(model, settings.draft_tensor, own, settings.draft_latency_s or 0.0)
 
 
 def check_scaling(settings: ServeSettings, replicas: int) -> None:
@@ -239,12 +278,26 @@ def check_scaling(settings: ServeSettings, replicas: int) -> None:
 
 
 def draft_plan(served: Served) -> Plan:
-    """How many of a replica's chips the draft model is on: all of them, or one where it does not divide."""
-    assert served.draft is not None
-    plan = Plan(tensor=served.plan.tensor)
+    """Chips that the draft model is on: as many as is said, or all of its machine's or replica's, or one where it does
+    not divide.
+
+    Raises
+    ------
+    LoomError
+        For a number of chips that there are not, or that the model does not divide over.
+    """
+    draft = served.draft
+    assert draft is not None
+    most = served.plan.tensor if draft.own is None else draft.own.chips
+    plan = Plan(tensor=draft.tensor or most)
+    if plan.tensor > most:
+        where = "a replica" if draft.own is None else draft.own.name
+        raise LoomError(f"serve.draft_tensor {plan.tensor}: {where} has {most} chips")
     try:
-        _part(served.cluster, served.draft, plan)
-    except LoomError:
+        _part(served.draft_cluster, draft.model, plan)
+    except LoomError as error:
+        if draft.tensor is not None:
+            raise LoomError(f"serve.draft_tensor {draft.tensor}: {error}") from None
         return Plan()
     return plan
 
@@ -345,8 +398,9 @@ def memory_of(served: Served) -> ReplicaMemory:
         here = max(o.input_bytes + o.output_bytes for o in largest.operators())
         working = max(working, here * most / budget if sets is steps[0] else here)
     stages = stage_memory(served, part)
-    if served.draft is not None:  # of the chip that has it all, where it does not divide
-        small = _part(served.cluster, served.draft, draft_plan(served))
+    draft = served.draft
+    if draft is not None and draft.own is None:  # of the chip that has it all, where it does not divide
+        small = _part(served.cluster, draft.model, draft_plan(served))
         stages = [(w + small.weight_bytes, t + small.kv_bytes_per_token) for w, t in stages]
     usable = settings.memory_share * capacity
     adapters = 0.0
@@ -355,12 +409,20 @@ def memory_of(served: Served) -> ReplicaMemory:
     rooms = [(usable - w - working - adapters, w, t) for w, t in stages]
     left, weights, per_token = min(rooms, key=lambda room: room[0] / room[2])
     blocks = int(left // (per_token * settings.block)) if left > 0 else 0
+    guessed = _draft_blocks(served)
+    if guessed is not None and settings.cache_tokens is None:
+        blocks = min(blocks, guessed)
     if settings.cache_tokens is not None:
         if settings.cache_tokens < settings.block:
             raise LoomError(
                 f"serve.cache_tokens {settings.cache_tokens}: is less than a block (serve.block {settings.block})"
             )
         blocks = settings.cache_tokens // settings.block
+        if guessed is not None and blocks > guessed:
+            raise LoomError(
+                f"serve.cache_tokens {settings.cache_tokens:,}: {served.draft_cluster.name}, which guesses "
+                f"(serve.draft_on), has room for {guessed * settings.block:,}"
+            )
         if blocks < plan.pipeline:
             raise LoomError(
                 f"serve.cache_tokens {settings.cache_tokens}: is less than a block for each of the {plan.pipeline} "
@@ -392,6 +454,22 @@ def memory_of(served: Served) -> ReplicaMemory:
         settings.block,
         blocks // plan.pipeline * plan.pipeline,
     )
+
+
+def _draft_blocks(served: Served) -> int | None:
+    """Blocks that the draft model has room for on a machine of its own; raises `LoomError` where there is none."""
+    draft, settings = served.draft, served.settings
+    if draft is None or draft.own is None:
+        return None
+    small, usable = _part(draft.own, draft.model, draft_plan(served)), settings.memory_share * draft.own.capacity
+    blocks = int((usable - small.weight_bytes) // (small.kv_bytes_per_token * settings.block))
+    if blocks < 1:
+        raise LoomError(
+            f"serve.draft_on {draft.own.name}: {draft.model.name} leaves no room for keys and values: of the "
+            f"{format_bytes(usable)} that may be used of a chip (serve.memory_share {settings.memory_share:g}) weights "
+            f"take {format_bytes(small.weight_bytes)}"
+        )
+    return blocks
 
 
 def spill_tiers(settings: ServeSettings, memory: ReplicaMemory) -> tuple[tuple[int, float], ...]:
@@ -453,10 +531,14 @@ def check_lengths(served: Served, memory: ReplicaMemory) -> None:
             f"{trace.name}: request {at + 1} has {int(lengths[at]):,} tokens, a replica has room for {room:,}: {whose} "
             f"{memory.blocks:,} blocks of {memory.block}{less}{dealt}"
         )
+    whose = ""
     try:
         served.model.ask([("phase", "decode"), ("batch", "1"), ("context", str(int(lengths[at])))])
+        if served.draft is not None:
+            whose = f"serve.draft {served.draft.model.name}: "
+            served.draft.model.ask([("phase", "decode"), ("batch", "1"), ("context", str(int(lengths[at])))])
     except LoomError as error:
-        raise LoomError(f"{trace.name}: request {at + 1} has {int(lengths[at]):,} tokens: {error}") from None
+        raise LoomError(f"{whose}{trace.name}: request {at + 1} has {int(lengths[at]):,} tokens: {error}") from None
     if settings.batching is Batching.CONTINUOUS and not settings.chunked:
         at = int(np.argmax(trace.prompt))
         if int(trace.prompt[at]) > settings.token_budget:

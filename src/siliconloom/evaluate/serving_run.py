@@ -35,8 +35,9 @@ from siliconloom.evaluate.serving import (
     memory_of,
     spill_tiers,
 )
-from siliconloom.evaluate.speculation import SpeculatedCosts
+from siliconloom.evaluate.speculation import ApartCosts, SpeculatedCosts
 from siliconloom.evaluate.step_costs import ReplicaCosts
+from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.sim.chip.energy import standing_power
 from siliconloom.sim.service.costs import RequestLengths, StepCosts
 from siliconloom.sim.service.fleet import Fleet, ReplicaGroup
@@ -76,6 +77,8 @@ def serve(
     for member, memory in zip(members, memories, strict=True):
         check_lengths(member.served, memory)
     _check_limit(members, settings)
+    if settings.draft_price is not None and all(member.price is None for member in members):
+        raise LoomError(f"serve.draft_price {settings.draft_price:g}: changes nothing without serve.price")
     _check_moves(memories, settings)
     costs = _costs_of(members)
     lowered = [_costs_of([_at_clock(member, clock) for member in members]) for clock in settings.clocks]
@@ -196,12 +199,13 @@ def _costs(served: Served) -> tuple[StepCosts, ReplicaCosts | None]:
     )
     if served.draft is None:
         return made, made
-    plan = draft_plan(served)
-    chips, before = served.cluster.part(plan.chips), (1, *guesses[:-1])
-    drafts = {
-        many: ReplicaCosts(chips, served.draft.ask, plan, longest=longest, guesses=many - 1) for many in set(before)
+    plan, draft = draft_plan(served), served.draft
+    chips, before = served.draft_cluster.part(plan.chips), (1, *guesses[:-1])
+    found = {
+        many: ReplicaCosts(chips, draft.model.ask, plan, longest=longest, guesses=many - 1) for many in set(before)
     }
-    return SpeculatedCosts(made, [drafts[many] for many in before]), made
+    drafts = [found[many] for many in before]
+    return (SpeculatedCosts(made, drafts) if draft.own is None else ApartCosts(made, drafts, draft.latency_s)), made
 
 
 def _made(
@@ -291,12 +295,20 @@ def _tiers(served: Served, memory: ReplicaMemory, costs: StepCosts) -> tuple[tup
 
 
 def _standing(served: Served) -> float:
-    """Watts of a replica's chips, whether they work or not."""
-    machine = served.cluster.machine
+    """Watts of a replica's chips, whether they work or not, and of those that guess for it."""
+    watts = _idle(served.cluster) * served.plan.chips
+    if served.draft is not None and served.draft.own is not None:
+        watts += _idle(served.draft.own) * served.draft.own.chips
+    return watts
+
+
+def _idle(cluster: Cluster) -> float:
+    """Watts of a chip at work on nothing."""
+    machine = cluster.machine
     if isinstance(machine, GpuMachine):
-        return float(machine.gpu.idle_power) * served.plan.chips
+        return float(machine.gpu.idle_power)
     assert isinstance(machine, ChipMachine)
-    return sum(standing_power(machine.chip).values()) * served.plan.chips
+    return sum(standing_power(machine.chip).values())
 
 
 def _plan(served: Served) -> dict[str, int]:
@@ -315,6 +327,7 @@ def _group(member: FleetMember, memory: ReplicaMemory) -> dict[str, Any]:
         "plan": _plan(served),
         "stack": served.stack.name,
         "price": member.price,
+        "draft": _draft(served),
         "memory": {
             "capacity_bytes": memory.capacity,
             "usable_bytes": memory.usable,
@@ -327,6 +340,15 @@ def _group(member: FleetMember, memory: ReplicaMemory) -> dict[str, Any]:
             "cache_tokens": memory.blocks * memory.block,
         },
     }
+
+
+def _draft(served: Served) -> dict[str, Any] | None:
+    draft = served.draft
+    if draft is None:
+        return None
+    own = draft.own
+    chips = draft_plan(served).chips
+    return {"model": draft.model.name, "machine": None if own is None else own.name, "chips": chips}
 
 
 def _audit(fleet: Fleet, costs: ReplicaCosts, audits: int | None) -> list[float]:
@@ -369,8 +391,9 @@ def _with_money(
     hours = [each / 3600 * member.served.plan.chips for each, member in zip(paid_s, members, strict=True)]
     prices = [member.price for member in members]
     chips_usd = None
-    if all(price is not None for price in prices):
+    if all(price is not None for price in prices) and (settings.draft_on is None or settings.draft_price is not None):
         chips_usd = sum(many * (price or 0.0) for many, price in zip(hours, prices, strict=True))
+        chips_usd += sum(paid_s) / 3600 * (settings.draft_price or 0.0)
     electricity = None if energy is None else energy / 3.6e6 * settings.electricity
     usd = None if chips_usd is None else chips_usd + (electricity or 0.0)
     made = max(body["requests"]["output_tokens"], 1)
@@ -419,6 +442,13 @@ def _notes(member: FleetMember, complete: bool) -> list[str]:
     idle = served.cluster.chips - served.replicas * served.plan.chips
     if idle and member.role is ReplicaRole.WHOLE:
         notes.append(f"{idle} of {served.cluster.chips} chips do nothing")
+    own = None if served.draft is None else served.draft.own
+    if own is not None:
+        notes.append(f"guesses are made on {own.name}, whose host's share of a step is left out")
+        if idle := own.chips - draft_plan(served).chips:
+            notes.append(f"{idle} of the {own.chips} chips of {own.name} do nothing (serve.draft_tensor)")
+        if member.price is not None and served.settings.draft_price is None:
+            notes.append(f"cost is electricity alone: {own.name} has no price (serve.draft_price, dollars an hour)")
     if member.price is None and served.profile is None:
         notes.append("cost is electricity alone: chips have no price (serve.price, dollars an hour of a chip)")
     return [*notes, *machine.notes]

@@ -1,4 +1,4 @@
-"""Steps in which tokens are guessed by a small model and checked by the large one, on the same chips."""
+"""Steps in which tokens are guessed by a small model and checked by the large one, on its chips or on others."""
 
 from __future__ import annotations
 
@@ -43,4 +43,32 @@ class SpeculatedCosts:
         return seconds, joules
 
 
-__all__ = ["SpeculatedCosts"]
+class ApartCosts(SpeculatedCosts):
+    """The same where the draft model is on chips of its own, ``latency_s`` away, one way.
+
+    Guesses come first, go over, and are checked while new chunks of prompts are in both models at once; what was right
+    goes back. The host's share of the draft model's machine is not counted.
+    """
+
+    def __init__(self, target: ReplicaCosts, drafts: Sequence[ReplicaCosts], latency_s: float) -> None:
+        super().__init__(target, drafts)
+        self.latency_s = latency_s
+
+    def steps(
+        self, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float, lengths: RequestLengths = EQUAL
+    ) -> tuple[Float, Float]:
+        """See `siliconloom.sim.service.costs.StepCosts`."""
+        seconds, joules = self.target.steps(chunks, ended, count, contexts, lengths)
+        if chunks:
+            chunk_s, chunk_j, _ = self.drafts[0].kernels(chunks, ended, 0, contexts)
+            seconds, joules = np.maximum(seconds, chunk_s), joules + chunk_j
+        if count:
+            seconds = seconds + 2 * self.latency_s
+            for each in dict.fromkeys(self.drafts):
+                more_s, more_j, _ = each.kernels((), 0, count, contexts, lengths)
+                many = self.drafts.count(each)
+                seconds, joules = seconds + more_s * many, joules + more_j * many
+        return seconds, joules
+
+
+__all__ = ["ApartCosts", "SpeculatedCosts"]

@@ -1,0 +1,139 @@
+"""Guesses that are made on a machine of their own, beside each replica."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from siliconloom.arch.errors import LoomError, NotSupported
+from siliconloom.arch.served import ServingResult
+from siliconloom.evaluate.fleets import prepare_named
+from siliconloom.evaluate.serving import memory_of
+from siliconloom.evaluate.serving_run import _costs, serve
+from siliconloom.evaluate.step_costs import ReplicaCosts
+from siliconloom.sim.service.costs import EQUAL
+
+GUESS = [("serve.speculate", "3"), ("serve.acceptance", "0.8"), ("serve.draft", "smollm2-135m")]
+
+
+def apart(machine="l40s", latency="0", *more):
+    return [*GUESS, ("serve.draft_on", machine), ("serve.draft_latency_s", latency), *more]
+
+
+def served(sets, trace="256x64", machine="h100"):
+    return prepare_named(machine, "llama3-8b", trace, [("serve.requests", "12"), *sets])
+
+
+class Counted:
+    """Steps of so many milliseconds and joules."""
+
+    def __init__(self, prompt, token):
+        self.prompt, self.token = prompt, token
+
+    def kernels(self, chunks, ended, count, contexts, lengths=EQUAL):
+        taken = np.full(len(contexts), self.prompt * bool(chunks) + self.token * bool(count))
+        return taken, 10 * taken, 0.0
+
+    def steps(self, chunks, ended, count, contexts, lengths=EQUAL):
+        return self.kernels(chunks, ended, count, contexts, lengths)[:2]
+
+
+@given(*[st.integers(0, 50)] * 5, st.integers(1, 5), st.booleans(), st.booleans(), st.integers(1, 4))
+def test_guesses_come_first_and_prompts_are_in_both_models_at_once(a, b, c, d, latency, places, chunk, token, steps):
+    from siliconloom.evaluate.speculation import ApartCosts
+
+    target, draft = Counted(a, b), Counted(c, d)
+    made = ApartCosts(target, [draft] * places, latency)
+    at, chunks = np.zeros(1 if chunk else steps), [(7, 0)] * chunk
+    seconds, joules = made.steps(chunks, 0, 5 * token, at)
+    checked = a * chunk + b * token
+    guessed = token * (places * d + 2 * latency)
+    assert (seconds == guessed + max(checked, c * chunk)).all()
+    assert (joules == 10 * (checked + c * chunk + places * d * token)).all()
+
+
+def test_a_step_is_what_the_evaluator_says_of_both_machines():
+    made = served(apart("l40s", "0.002"))
+    costs, at = _costs(made)[0], np.array([300.0])
+    options = {"longest": 320}
+    check = ReplicaCosts(made.replica, made.model.ask, made.plan, stack=made.stack, guesses=3, **options)
+    guess = ReplicaCosts(made.draft.own, made.draft.model.ask, made.plan, **options)
+    expected = check.steps((), 0, 4, at)[0][0] + 3 * guess.kernels((), 0, 4, at)[0][0] + 0.004
+    assert costs.steps((), 0, 4, at)[0][0] == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_like_machine_at_no_distance_takes_the_time_of_the_replicas_own_and_leaves_its_memory_alone():
+    beside, own, plain = served(GUESS), served(apart("h100")), served([])
+    at = np.array([300.0, 301.0])
+    steps = [_costs(each)[0].steps((), 0, 4, at)[0] for each in (beside, own)]
+    assert steps[0].tolist() == pytest.approx(steps[1].tolist())
+    assert memory_of(own) == memory_of(plain)
+    assert memory_of(beside).blocks < memory_of(own).blocks
+    assert serve(own)["accepted"] == serve(beside)["accepted"]
+
+
+def test_what_guesses_draws_and_costs_counts():
+    result = serve(served(apart("dgx-a100", "0", ("serve.price", "2"), ("serve.draft_price", "12"))))
+    ServingResult.model_validate(result)
+    hours = result["duration_s"] / 3600
+    assert result["cost"]["chips_usd"] == pytest.approx(hours * (2 + 12))
+    assert result["power_w"] > 8 * 70  # eight A100 at work on nothing
+    assert result["groups"][0]["draft"] == {"model": "smollm2-135m", "machine": "dgx-a100", "chips": 1}
+    assert any("7 of the 8 chips" in note for note in result["notes"])
+    unpriced = serve(served(apart("l40s", "0", ("serve.price", "2"))))
+    assert unpriced["cost"]["chips_usd"] is None
+    assert any("serve.draft_price" in note for note in unpriced["notes"])
+
+
+@settings(max_examples=8)
+@given(st.floats(0, 0.2), st.floats(0.001, 0.2))
+def test_a_longer_way_never_ends_sooner(near, more):
+    ends = [serve(served(apart("l40s", f"{way:.9f}"), "128x16"))["duration_s"] for way in (near, near + more)]
+    assert ends[0] < ends[1]
+
+
+def test_the_draft_models_memory_limits_what_requests_take():
+    small = [("serve.draft", "llama3-8b"), ("serve.draft_on", "a10"), ("serve.draft_latency_s", "0")]
+    made = served([*GUESS[:2], *small])
+    room = memory_of(made).blocks * 16 * 131072
+    assert room <= 0.9 * 24e9 - 2 * 8.03e9
+    assert room > 0.9 * 24e9 - 2 * 8.03e9 - 2e8
+    with pytest.raises(LoomError, match=r"a10, which guesses \(serve\.draft_on\), has room for"):
+        memory_of(served([*GUESS[:2], *small, ("serve.cache_tokens", "300000")]))
+    with pytest.raises(LoomError, match=r"serve\.draft_on a10: llama3-70b leaves no room"):
+        memory_of(served([*GUESS[:2], ("serve.draft", "llama3-70b"), *small[1:]]))
+
+
+@pytest.mark.parametrize(
+    ("sets", "told"),
+    [
+        ([("serve.draft_on", "l40s")], "draft_on: changes nothing without serve.draft"),
+        ([*GUESS, ("serve.draft_on", "l40s")], "needs serve.draft_latency_s"),
+        ([*GUESS, ("serve.draft_latency_s", "1")], "changes nothing without serve.draft_on"),
+        ([*GUESS, ("serve.draft_price", "1")], "changes nothing without serve.draft_on"),
+        ([*GUESS, ("serve.draft_tensor", "2")], "serve.draft_tensor 2: a replica has 1 chips"),
+        (apart("h101"), "serve.draft_on: h101: no such file"),
+        (apart("pim-hbm"), "serve.draft_on pim-hbm: guesses are made by GPUs and NPUs"),
+        (apart("neupims"), "serve.draft_on neupims: guesses are made by GPUs and NPUs"),
+        (apart("systolic-ws-8"), "serve.draft_on systolic-ws-8: guesses are made by GPUs and NPUs"),
+        (apart("dgx-a100", "0", ("serve.draft_tensor", "9")), "serve.draft_tensor 9: dgx-a100 has 8 chips"),
+        (apart("dgx-a100", "0", ("serve.draft_tensor", "2")), "serve.draft_tensor 2: .*9 heads"),
+        (apart("l40s", "0", ("serve.preemption", "swap"), ("serve.host_bandwidth", "1GB/s")), "is not of"),
+        (apart("l40s", "0", ("serve.power_limit", "300"), ("serve.capped_clock", "0.5")), "is not of"),
+        (apart("l40s", "-1"), "draft_latency_s"),
+    ],
+)
+def test_what_cannot_guess_there_is_told(sets, told):
+    with pytest.raises((LoomError, NotSupported), match=told):
+        served(sets)
+
+
+def test_a_draft_model_that_is_too_short_is_named():
+    sets = [*GUESS[:2], ("serve.draft", "gpt2")]
+    with pytest.raises(LoomError, match=r"serve\.draft gpt2: .*1024 tokens only"):
+        serve(served(sets, "1200x8"))
+
+
+def test_a_price_of_guesses_alone_is_refused():
+    with pytest.raises(LoomError, match=r"serve\.draft_price 3: changes nothing without serve\.price"):
+        serve(served(apart("l40s", "0", ("serve.draft_price", "3"))))
