@@ -74,7 +74,8 @@ class Builder:
 
     def gemm(self, name: str, role: Role, *operands: Value, m: int, n: int, k: int, **options: Any) -> Value:
         """Add a `Gemm`; ``options`` are its other fields."""
-        packing = None if role in (Role.HEAD, Role.ROUTER) else self.packing
+        some = self.unpacked.packed
+        packing = None if role in (Role.HEAD, Role.ROUTER) or (some and role not in some) else self.packing
         for stated in self._stated(self._full(name)):
             packing = stated.packing
         by_row = role is Role.ROUTER or self._read_by_row(self._full(name))

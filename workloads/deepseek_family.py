@@ -1,7 +1,6 @@
 """DeepSeek-V2 and V3: latent attention, dense layers first, then fine-grained experts with shared ones.
 
-Only the main model is read: the layers that predict further tokens (``num_nextn_predict_layers``) are left out, and
-``quantization_config`` is ignored in favour of the stored ``torch_dtype``; state ``precision`` to override it.
+Only the main model is read: the layers that predict further tokens (``num_nextn_predict_layers``) are left out.
 """
 
 from __future__ import annotations

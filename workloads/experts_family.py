@@ -29,8 +29,7 @@ def gpt_oss(config: Configuration) -> Architecture:
     """gpt-oss: every other layer has a window, heads have sinks, experts have biases and a clamped gate.
 
     Biases are on all products but the head. Heads' width is no part of the model's: 64 heads of 64 columns beside a
-    width of 2,880. A file whose experts are stored in MXFP4 says so in ``quantization_config``, which is refused; take
-    it out and set ``workload.precision``.
+    width of 2,880. A file whose experts are stored in MXFP4 says so in ``quantization_config`` (`quantization`).
     """
     hidden = config.required("hidden_size")
     count = config.required("num_hidden_layers", high=MAX_LAYERS)

@@ -11,6 +11,7 @@ from siliconloom.arch.document import Document, Key
 from siliconloom.arch.errors import nearest_name
 from siliconloom.workloads.architecture import Architecture
 from siliconloom.workloads.configuration import Configuration
+from siliconloom.workloads.quantization import KEY
 from siliconloom.workloads.unread import refuse_unread
 
 EPSILONS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps")
@@ -41,8 +42,6 @@ FAMILIES = {
 MODELS = {name: family for family, names in FAMILIES.items() for name in names}
 
 LATER = {
-    "quantization_config": "weights stored in another format than that of the arithmetic; take the key out and set "
-    "workload.precision",
     "compression_config": "compressed weights; take the key out and set workload.precision",
     "peft_type": "adapters (LoRA)",
     "lora_*": "adapters (LoRA)",
@@ -70,6 +69,7 @@ def read_architecture(document: Document, path: tuple[Key, ...] = ()) -> Archite
     if not isinstance(model_type, str) or model_type not in MODELS:
         near = nearest_name(str(model_type), MODELS)
         raise config.error(f"must be one of {', '.join(sorted(MODELS))}", "model_type", value=model_type, nearest=near)
+    config.has(KEY)  # is read where formats are (`quantization`)
     for key in config.data:
         for pattern, what in LATER.items():
             if fnmatchcase(str(key), pattern) and config.has(str(key)):

@@ -34,7 +34,9 @@ from siliconloom.workloads.precision import (
     group_of,
     sparsity_of,
 )
+from siliconloom.workloads.quantization import KEY, StoredWeights, stored_weights
 from siliconloom.workloads.requests import refuse_beside, step_in_words
+from siliconloom.workloads.roles import Role
 from siliconloom.workloads.steps import requested_step, token_step
 from siliconloom.workloads.transformer import forward_graph
 
@@ -198,10 +200,13 @@ def _transformer(document: Document, title: str, described: set[Any], changed: s
     else:
         run = requested_step(document, entry, model)
         entry = entry.model_copy(update={"phase": run.phase})
-    precision, packing, patterns = _formats(document, entry, model, "weight_group" in changed)
-    stated = [p for p in (entry.precision, *entry.operator_precision.values()) if p is not None]
+    packed = None if entry.precision is not None else stored_weights(document, ("model",))
+    precision, packing, patterns = _formats(document, entry, model, packed, "weight_group" in changed)
+    own = entry.precision if packed is None else packed.precision
+    stated = [p for p in (own, *entry.operator_precision.values()) if p is not None]
     check_compression(document, stated, entry.weight_compression, entry.phase)
-    unpacked = Unpacked(entry.weight_compression, sparsity_of(document, entry, entry.phase))
+    alone = _experts_alone(document, model) if packed is not None and packed.experts_alone else None
+    unpacked = Unpacked(entry.weight_compression, sparsity_of(document, entry, entry.phase), alone)
     sample = entry.sample is not None and entry.phase is not Phase.TRAINING
     if sample and (model.pooler or model.classes):
         end = "pooler" if model.pooler else "classifier"
@@ -223,7 +228,7 @@ def _transformer(document: Document, title: str, described: set[Any], changed: s
         resting=rest,
         images=run.batch if model.patches is not None else 0,
         requests=run.groups,
-        notes=_notes(model, run),
+        notes=(*_notes(model, run), *_stored_notes(document, entry, packed)),
     )
     _check_patterns(document, entry, (*graph.operators(), *rest))
     _check_cache(document, entry, dataflow)
@@ -310,15 +315,37 @@ def _notes(model: Architecture, run: TokenStep) -> tuple[str, ...]:
     return (*said, beyond)
 
 
+def _experts_alone(document: Document, model: Architecture) -> frozenset[Role]:
+    """Roles of experts' products, of a model that has them."""
+    if not any(isinstance(layer.feed_forward, MixtureOfExperts) for layer in model.layers):
+        rule = "not supported: weights of attention that stay as they are, of a model without experts"
+        raise document.error(rule, ("model", KEY))
+    return frozenset({Role.EXPERT_COLUMN, Role.EXPERT_ROW})
+
+
+def _stored_notes(document: Document, entry: Transformer, stored: StoredWeights | None) -> tuple[str, ...]:
+    """What a file says of its weights holds where no precision is stated."""
+    if entry.precision is not None and document.data["model"].get(KEY) is not None:
+        return (f"precision {entry.precision.value} is stated; what the model's file says of its weights is not read",)
+    if stored is None:
+        return ()
+    groups = f" in groups of {stored.group}" if stored.group is not None else ""
+    alone = ", experts alone" if stored.experts_alone else ""
+    return (f"weights as the model's file has them: {stored.precision.value}{groups}{alone} ({KEY})",)
+
+
 def _formats(
-    document: Document, entry: Transformer, model: Architecture, meant: bool
+    document: Document, entry: Transformer, model: Architecture, stored: StoredWeights | None, meant: bool
 ) -> tuple[DataType, Packing | None, dict[str, Stated]]:
     """Format of operands, how weights are packed, and what is stated of operators by name."""
-    stated = [p for p in (entry.precision, *entry.operator_precision.values()) if p is not None]
-    group = group_of(document, stated, entry.weight_group, meant)
+    own, rows = entry.precision, entry.weight_group
+    if stored is not None:
+        own, rows = stored.precision, stored.group if rows is None else rows
+    stated = [p for p in (own, *entry.operator_precision.values()) if p is not None]
+    group = group_of(document, stated, rows, meant)
     if entry.phase is Phase.TRAINING and any(p.weights for p in stated):
         raise NotSupported("training with packed weights (precision)")
-    precision, packing = formats_of(entry.precision, model.dtype, group)
+    precision, packing = formats_of(own, model.dtype, group)
     patterns = {pattern: Stated(p.dtype, p.packing(group)) for pattern, p in entry.operator_precision.items()}
     return precision, packing, patterns
 

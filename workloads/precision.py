@@ -15,6 +15,7 @@ from siliconloom.arch.errors import NotSupported
 from siliconloom.workloads.fields import DEFAULT_PRECISION
 from siliconloom.workloads.graph import Phase
 from siliconloom.workloads.operators import Gemm, Operator
+from siliconloom.workloads.roles import Role
 
 WIDE = 16
 """Bits of the activations beside packed weights."""
@@ -127,10 +128,15 @@ class CacheName(StrEnum):
 
 
 class Unpacked(NamedTuple):
-    """What is stated of weights beside their format: bytes in memory of each byte, and zeros that are not stored."""
+    """What is stated of weights beside their format.
+
+    Bytes in memory of each byte, zeros that are not stored, and the roles of the products whose weights are packed,
+    where not all are.
+    """
 
     compression: float | None = None
     sparsity: Sparsity | None = None
+    packed: frozenset[Role] | None = None
 
 
 NOTHING_MORE = Unpacked()

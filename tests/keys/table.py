@@ -328,6 +328,7 @@ ROWS = (
         "weight_sparsity=2of4 weight_sparsity=block&&weight_density=0.5 "
         "weight_density=0.5&&weight_sparsity=block&&weight_block=4 weight_density!0.5 weight_block!8 "
         "model.quantization_config!{bits:4} "
+        "model.quantization_config={'quant_method':gptq,'bits':4,'group_size':32} "
         "model.lora_rank!8",
     ),
     (

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from siliconloom.arch.document import Document
-from siliconloom.arch.errors import LoomError, Position, nearest_name
+from siliconloom.arch.errors import LoomError, NotSupported, Position, nearest_name
 from siliconloom.arch.inputs import read_input
 from siliconloom.models.families import gguf_config
 from siliconloom.models.fetched import FETCHED, fetched_path
@@ -86,7 +86,9 @@ def described(path: Path) -> Document | None:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Safetensors files of a folder; raises `LoomError` where there are none."""
+    """Safetensors files of a folder; raises `LoomError` where there are none, or weights in them are codes."""
+    if (folder / CONFIG).is_file() and read_json(folder / CONFIG).get("quantization_config") is not None:
+        raise NotSupported(f"{folder / CONFIG}: quantization_config: values of weights that are stored as codes")
     index = folder / INDEX
     if (folder / WEIGHTS).is_file() or not index.is_file():
         if not (folder / WEIGHTS).is_file():
