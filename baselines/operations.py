@@ -13,7 +13,7 @@ heads          query heads; kv_heads key and value heads; head_dim elements of a
 causal         whether a query looks only at keys up to its own
 dtype          number format of the operands, a `Precision`
 weights        format in which B is stored where that is another one, a `WeightFormat`; the product is in ``dtype``
-group          rows of B that share a 16-bit scale in each column; 0 where a column has one scale
+group          rows of B that share a scale in each column, of 16 bits (8 in MX blocks); 0 where a column has one scale
 sparsity       which weights of B are kept, a `SparsePattern`; the others are zeros and not stored
 cache          of attention: format in which keys and values are kept where that is another one, a `CacheStored`
 gpus           GPUs that take part
