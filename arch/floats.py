@@ -33,6 +33,7 @@ BIAS = 127
 
 def flushed(bits: Words) -> Words:
     """Fp32 patterns with subnormal numbers made zeros of their sign, and every NaN the canonical one."""
+    bits = np.asarray(bits)
     found = np.empty(bits.shape, np.float32)
     flush(_flat(bits, bits.shape), found.reshape(-1))
     return found.view(np.uint32)
@@ -49,6 +50,7 @@ def float_product(a: Words, b: Words) -> Words:
 
 
 def _paired(operation: Callable[[Numbers, Numbers, Numbers], None], a: Words, b: Words) -> Words:
+    a, b = np.asarray(a), np.asarray(b)
     shape = a.shape if a.shape == b.shape else np.broadcast(a, b).shape
     found = np.empty(shape, np.float32)
     operation(_flat(a, shape), _flat(b, shape), found.reshape(-1))
@@ -64,6 +66,8 @@ def _in_a_row(patterns: Patterns, shape: tuple[int, ...], kind: type[np.integer]
     """Patterns that are broadcast to a shape, as kernels take them: of one type that may be written to."""
     if patterns.shape == shape and patterns.dtype == kind and patterns.flags.carray:
         return patterns.reshape(-1)
+    if patterns.dtype.kind not in "ui":
+        raise TypeError(f"patterns of numbers are integers, not {patterns.dtype}")
     spread = np.empty(shape, kind)
     spread[...] = patterns
     return spread.reshape(-1)

@@ -44,7 +44,7 @@ class GpuMachine(Struct, frozen=True):
         return self.gpu.memory_bandwidth
 
     def peak(self, precision: DataType) -> float:
-        return self.gpu.peak_flops(precision.value)
+        return self.gpu.peak_flops(DTYPES.get(precision.value, precision.value))
 
     def memory_peak(self, phase: Phase) -> float:
         return 0.0

@@ -63,17 +63,7 @@ NORMS = (VectorFunction.RMS_NORM, VectorFunction.LAYER_NORM)
 EXPERT_PRODUCTS = (Role.EXPERT_COLUMN, Role.EXPERT_ROW)
 ATTENTION_KERNELS = ("attention_decode", "attention_prefill")
 CACHED = {"int4": "int4", "int8": "int8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
-DTYPES = {
-    "bf16": "bf16",
-    "fp16": "fp16",
-    "fp32": "fp32",
-    "int8": "int8",
-    "int4": "int4",
-    "fp8_e4m3": "fp8",
-    "fp8_e5m2": "fp8",
-}
-BESIDE_INT4 = "fp16"
-"""What products in int4 leave to other kernels is in 16 bits (QuaRot, Atom, COMET): rounding is a part of a product."""
+DTYPES = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "int8": "int8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
 STORED = {
     DataType.INT8: WeightFormat.INT8,
     DataType.INT4: WeightFormat.INT4,
@@ -422,15 +412,11 @@ def _kept(graph: Graph, attention: Attention) -> dict[str, Any]:
         across = attention.role is Role.CROSS_ATTENTION
         append = graph.beside(attention, Role.CROSS_CACHE if across else Role.CACHE)
         cached = append.cached if isinstance(append, Vector) else None
-    codes = attention.precision is DataType.INT4
-    if not codes and (cached is None or cached.dtype is attention.precision):
+    if cached is None or cached.dtype is attention.precision:
         return {}
     if attention.cached is None and not attention.causal:
         return {}  # an encoder's keys of this step are read as they were made
-    if codes and (cached is None or cached.dtype is DataType.INT4):
-        return {"cache": CACHED["int4"]}
-    assert cached is not None
-    if attention.precision not in (DataType.BF16, DataType.FP16, DataType.INT4) or cached.dtype.value not in CACHED:
+    if attention.precision not in (DataType.BF16, DataType.FP16) or cached.dtype.value not in CACHED:
         formats = f"keys and values in {cached} beside operands in {attention.precision.value}"
         raise NotSupported(f"{formats} on a GPU; kernels have operands in fp16 and bf16 (cache_precision, precision)")
     return {"cache": CACHED[cached.dtype.value]}
@@ -462,15 +448,14 @@ def _layer(operator: Operator) -> tuple[Any, ...]:
 def _row(graph: Graph, operator: Operator) -> dict[str, Any] | None:
     dtype = DTYPES.get(operator.precision.value)
     if dtype is None:
-        raise NotSupported(f"{operator.name} in {operator.precision.value} on a GPU")
+        more = "; loom gpu times products alone" if operator.precision is DataType.INT4 else ""
+        raise NotSupported(f"{operator.name} in {operator.precision.value} on a GPU{more}")
     if isinstance(operator, Gemm):
         sizes = {"m": operator.m, "n": operator.n, "k": operator.k, "batch": operator.batch}
         grouped = operator.role in EXPERT_PRODUCTS and operator.place.step is not Pass.WEIGHT_GRADIENT
         if grouped:  # the experts of a layer in one kernel, their rows one after the other
             sizes["m"] *= operator.batch
         return {"op": "grouped_gemm" if grouped else "gemm", **sizes, "dtype": dtype, **_stored(operator)}
-    if operator.precision is DataType.INT4:
-        dtype = BESIDE_INT4
     if isinstance(operator, Attention):
         seen = operator.kv_len if operator.window is None else operator.q_len + operator.window - 1
         keys = min(operator.kv_len, seen)

@@ -144,6 +144,10 @@ def _complete(columns: dict[str, Any], cells: Cells) -> Operations:
             raise cells.error(f"{rule}, not of {what}", row, name, value=cells.columns[name][row])
     wide = np.isin(columns["dtype"], [PRECISIONS.index(p) for p in (Precision.FP16, Precision.BF16)])
     _check_packed(columns, cells)
+    alone = (columns["dtype"] == PRECISIONS.index(Precision.INT4)) & ~op_mask(PRODUCTS)[op]
+    if alone.any():
+        row = int(np.argmax(alone))
+        raise cells.error(f"int4 is of products, not of {OPS[op[row]]}", row, "dtype", value="int4")
     if ((columns["cache"] > 0) & ~wide).any():
         row = int(np.argmax((columns["cache"] > 0) & ~wide))
         rule = "attention whose keys and values are kept in another format has operands in fp16 or bf16"

@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from siliconloom.arch import LoomError
+from siliconloom.arch.datatype import DataType
 from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.experts import RoutedExperts, routing_of_model
 from siliconloom.mapper.system.layers import Block, Layers, extent
@@ -93,6 +94,9 @@ class Planner:
         if self.documents:
             forward = [d for o in forward for d in (self._apart(o) if isinstance(o, Attention) else [o])]
         self.macs = sum(o.macs * o.repeat for o in forward)
+        self._macs_in: dict[DataType, int] = {}
+        for o in forward:
+            self._macs_in[o.precision] = self._macs_in.get(o.precision, 0) + o.macs * o.repeat
         self.unmasked_macs = sum(o.unmasked_macs * o.repeat for o in forward)
         self.parameters = graph.parameters
         stored = sum(o.parameters * o.repeat for o in forward)
@@ -300,17 +304,16 @@ class Planner:
         """
         return 2.0 * self.passes * self.unmasked_macs
 
-    @property
-    def peak(self) -> float:
-        """FLOP/s of all chips, and of their memory where it computes."""
-        precision, phase = self.graph.precision, self.graph.phase
-        kinds = self.cluster.kinds
+    def peak(self, precision: DataType) -> float:
+        """FLOP/s of all chips in a format, and of their memory where it computes."""
+        phase, kinds = self.graph.phase, self.cluster.kinds
         return sum((machine.peak(precision) + machine.memory_peak(phase)) * count for machine, count in kinds)
 
     @property
     def bound(self) -> float:
-        """Seconds of the arithmetic, were all chips at their peak."""
-        return 2.0 * self.passes * self.macs / self.peak
+        """Seconds of the arithmetic, were all chips at the peaks of its formats; of those that they lack none."""
+        each = ((macs, self.peak(precision)) for precision, macs in self._macs_in.items())
+        return sum(2.0 * self.passes * macs / peak for macs, peak in each if peak)
 
     def extent(self, plan: Plan, dimension: str) -> tuple[int, int]:
         """Distance of the chips along a dimension, and how many they are."""

@@ -145,3 +145,9 @@ def test_shapes_are_broadcast_and_operands_stay_as_they_were(found):
     assert (flushed(a[:, ::2]) == flushed(a)[:, ::2]).all()
     assert (widened(narrowed(a, DataType.BF16), DataType.BF16) & np.uint32(0xFFFF) == 0).all()
     assert (a == before).all()
+
+
+def test_numbers_are_not_taken_for_patterns():
+    for operation in (flushed, lambda x: float_sum(x, x), lambda x: narrowed(x, DataType.BF16)):
+        with pytest.raises(TypeError, match="patterns of numbers are integers"):
+            operation(np.ones(3, np.float32))

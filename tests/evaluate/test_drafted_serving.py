@@ -31,25 +31,28 @@ class Counted:
         self.prompt, self.token = prompt, token
 
     def kernels(self, chunks, ended, count, contexts, lengths=EQUAL):
-        taken = np.full(len(contexts), self.prompt * bool(chunks) + self.token * bool(count))
+        taken = np.full(len(contexts), self.prompt * bool(chunks) + self.token * bool(count) + 100 * ended)
         return taken, 10 * taken, 0.0
 
     def steps(self, chunks, ended, count, contexts, lengths=EQUAL):
         return self.kernels(chunks, ended, count, contexts, lengths)[:2]
 
 
-@given(*[st.integers(0, 50)] * 5, st.integers(1, 5), st.booleans(), st.booleans(), st.integers(1, 4))
-def test_guesses_come_first_and_prompts_are_in_both_models_at_once(a, b, c, d, latency, places, chunk, token, steps):
+@given(*[st.integers(0, 50)] * 5, st.integers(1, 5), st.booleans(), st.booleans(), st.integers(1, 4), st.integers(0, 2))
+def test_guesses_come_first_and_prompts_are_in_both_models_at_once(
+    a, b, c, d, latency, places, chunk, token, steps, ended
+):
     from siliconloom.evaluate.speculation import ApartCosts
 
     target, draft = Counted(a, b), Counted(c, d)
     made = ApartCosts(target, [draft] * places, latency)
     at, chunks = np.zeros(1 if chunk else steps), [(7, 0)] * chunk
-    seconds, joules = made.steps(chunks, 0, 5 * token, at)
-    checked = a * chunk + b * token
+    ended *= chunk
+    seconds, joules = made.steps(chunks, ended, 5 * token, at)
+    checked, prompted = a * chunk + b * token + 100 * ended, c * chunk + 100 * ended
     guessed = token * (places * d + 2 * latency)
-    assert (seconds == guessed + max(checked, c * chunk)).all()
-    assert (joules == 10 * (checked + c * chunk + places * d * token)).all()
+    assert (seconds == guessed + max(checked, prompted)).all()
+    assert (joules == 10 * (checked + prompted + places * d * token)).all()
 
 
 def test_a_step_is_what_the_evaluator_says_of_both_machines():
@@ -72,7 +75,7 @@ def test_a_like_machine_at_no_distance_takes_the_time_of_the_replicas_own_and_le
     assert serve(own)["accepted"] == serve(beside)["accepted"]
 
 
-def test_what_guesses_draws_and_costs_counts():
+def test_what_guesses_draws_and_costs_counts(tmp_path):
     result = serve(served(apart("dgx-a100", "0", ("serve.price", "2"), ("serve.draft_price", "12"))))
     ServingResult.model_validate(result)
     hours = result["duration_s"] / 3600
@@ -80,6 +83,19 @@ def test_what_guesses_draws_and_costs_counts():
     assert result["power_w"] > 8 * 70  # eight A100 at work on nothing
     assert result["groups"][0]["draft"] == {"model": "smollm2-135m", "machine": "dgx-a100", "chips": 1}
     assert any("7 of the 8 chips" in note for note in result["notes"])
+    several = [("plan.tensor", "1"), ("plan.data", "3"), ("serve.price", "2"), ("serve.draft_price", "12")]
+    many = serve(served(apart("l40s", "0", *several), machine="dgx-h100"))
+    assert many["cost"]["chips_usd"] == pytest.approx(3 * many["duration_s"] / 3600 * (2 + 12))
+    coming = [*several, ("serve.replicas_least", "1"), ("serve.scale_at", "300"), ("serve.start_s", "0.01")]
+    some = serve(served(apart("l40s", "0", *coming), machine="dgx-h100"))
+    assert some["cost"]["chips_usd"] == pytest.approx(some["cost"]["chip_hours"] * (2 + 12))
+    file = tmp_path / "fleet.yaml"
+    file.write_text(
+        "kind: fleet\nname: two\ngroups: [{machine: h100, count: 2, price: 5}, {machine: a100, price: 3}]\n"
+    )
+    fleet = serve(served(apart("l40s", "0", ("serve.draft_price", "12")), machine=str(file)))
+    hours = fleet["duration_s"] / 3600
+    assert fleet["cost"]["chips_usd"] == pytest.approx(hours * (2 * 5 + 3 + 3 * 12))
     unpriced = serve(served(apart("l40s", "0", ("serve.price", "2"))))
     assert unpriced["cost"]["chips_usd"] is None
     assert any("serve.draft_price" in note for note in unpriced["notes"])
@@ -111,16 +127,21 @@ def test_the_draft_models_memory_limits_what_requests_take():
         ([*GUESS, ("serve.draft_on", "l40s")], "needs serve.draft_latency_s"),
         ([*GUESS, ("serve.draft_latency_s", "1")], "changes nothing without serve.draft_on"),
         ([*GUESS, ("serve.draft_price", "1")], "changes nothing without serve.draft_on"),
-        ([*GUESS, ("serve.draft_tensor", "2")], "serve.draft_tensor 2: a replica has 1 chips"),
+        ([*GUESS, ("serve.draft_tensor", "2")], "serve.draft_tensor 2: a replica has 1 chip$"),
         (apart("h101"), "serve.draft_on: h101: no such file"),
         (apart("pim-hbm"), "serve.draft_on pim-hbm: guesses are made by GPUs and NPUs"),
         (apart("neupims"), "serve.draft_on neupims: guesses are made by GPUs and NPUs"),
         (apart("systolic-ws-8"), "serve.draft_on systolic-ws-8: guesses are made by GPUs and NPUs"),
         (apart("dgx-a100", "0", ("serve.draft_tensor", "9")), "serve.draft_tensor 9: dgx-a100 has 8 chips"),
-        (apart("dgx-a100", "0", ("serve.draft_tensor", "2")), "serve.draft_tensor 2: .*9 heads"),
+        (apart("dgx-a100", "0", ("serve.draft_tensor", "2")), "serve.draft_tensor 2 on dgx-a100: .*9 heads"),
         (apart("l40s", "0", ("serve.preemption", "swap"), ("serve.host_bandwidth", "1GB/s")), "is not of"),
         (apart("l40s", "0", ("serve.power_limit", "300"), ("serve.capped_clock", "0.5")), "is not of"),
         (apart("l40s", "-1"), "draft_latency_s"),
+        (apart("v100"), "serve.draft_on v100: has no units for bf16, the format of smollm2-135m"),
+        (apart("tpu-v3"), "serve.draft smollm2-135m on tpu-v3: "),
+        ([*GUESS[:2], ("serve.draft", "resnet50")], "serve.draft resnet50: "),
+        ([*GUESS[:2], ("serve.draft", "mamba-2.8b")], "serve.draft: serving mamba-2.8b"),
+        ([*GUESS[:2], ("serve.draft", "llama9")], "serve.draft llama9: llama9: no such file"),
     ],
 )
 def test_what_cannot_guess_there_is_told(sets, told):

@@ -20,7 +20,9 @@ from siliconloom.baselines.efficiency import load_efficiency
 from siliconloom.baselines.fabric import GpuFabric
 from siliconloom.baselines.machine import GpuMachine
 from siliconloom.baselines.model import ModelPrediction, chunk_notes, measured_note
+from siliconloom.baselines.operations import Float
 from siliconloom.baselines.roofline import flops as kernel_flops
+from siliconloom.baselines.roofline import peak_rates
 from siliconloom.baselines.stacks import NO_STACK, Stack
 from siliconloom.evaluate.cluster import with_messages
 from siliconloom.evaluate.measured import measured_kernels
@@ -89,7 +91,7 @@ def gpu_system_result(
     shared = plan.data * plan.tensor * plan.context
     idle = steps.seconds * gpu.idle_power * plan.chips - busy * shared * gpu.idle_power
     joules = float(np.dot(found.joules, times)) * shared + max(idle, 0.0)
-    peak = gpu.peak_flops(found.operations.dtypes()[0]) * plan.chips
+    peak = _mean_peak(gpu, found, work * times) * plan.chips
     flops = steps.flops
     floor = max(flops / peak, _in_line(found, plan) * steps.microbatches / plan.pipeline)
     if steps.seconds < floor * (1 - 1e-9):
@@ -169,6 +171,16 @@ def _with_measured(steps: PlannedStep, operators: list[dict[str, Any]]) -> dict[
     seconds = steps.seconds + sum(o["measured_s"] - o["seconds"] for o in known)
     spread = sum(o.get("measured_s", o["seconds"]) * o.get("measured_error", o["error"]) for o in operators)
     return {"measured_s": seconds, "measured_error": spread / seconds}
+
+
+def _mean_peak(gpu: Gpu, found: ModelPrediction, work: Float) -> float:
+    """FLOP/s at which all kernels together could do their ``work``, each at the peak of its own format."""
+    rates = peak_rates(found.operations, gpu)
+    used = (work > 0) & (rates > 0)
+    if not used.any():
+        return gpu.peak_flops(found.operations.dtypes()[0])
+    known = np.unique(rates[used])
+    return float(known[0] if len(known) == 1 else work[used].sum() / (work[used] / rates[used]).sum())
 
 
 def _in_line(found: ModelPrediction, plan: Plan) -> float:

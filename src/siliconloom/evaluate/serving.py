@@ -248,7 +248,13 @@ def _draft_of(settings: ServeSettings) -> Draft | None:
     """The model that guesses, on the machine that is named for it; raises `LoomError` for one that serves nothing."""
     if settings.draft is None:
         return None
-    model, own = read_model(settings.draft, ()), None
+    own = None
+    try:
+        model = read_model(settings.draft, ())
+    except NotSupported as error:
+        raise NotSupported(f"serve.draft: {_plain(error)}") from None
+    except LoomError as error:
+        raise LoomError(f"serve.draft {settings.draft}: {error}") from None
     if settings.draft_on is not None:
         try:
             machine = read_machine(settings.draft_on, [])
@@ -262,6 +268,11 @@ def _draft_of(settings: ServeSettings) -> Draft | None:
         own = machine.cluster or chip_alone(_chip_of(machine))
         if len(own.kinds) > 1 or isinstance(own.machine, PimMachine):
             raise NotSupported(f"serve.draft_on {machine.name}: guesses are made by GPUs and NPUs of one kind")
+        precision = model.token.precision
+        if isinstance(own.machine, GpuMachine) and not own.machine.peak(precision):
+            raise LoomError(
+                f"serve.draft_on {machine.name}: has no units for {precision.value}, the format of {model.name}"
+            )
     return Draft(model, settings.draft_tensor, own, settings.draft_latency_s or 0.0)
 
 
@@ -292,14 +303,20 @@ def draft_plan(served: Served) -> Plan:
     plan = Plan(tensor=draft.tensor or most)
     if plan.tensor > most:
         where = "a replica" if draft.own is None else draft.own.name
-        raise LoomError(f"serve.draft_tensor {plan.tensor}: {where} has {most} chips")
-    try:
-        _part(served.draft_cluster, draft.model, plan)
-    except LoomError as error:
-        if draft.tensor is not None:
-            raise LoomError(f"serve.draft_tensor {draft.tensor}: {error}") from None
-        return Plan()
-    return plan
+        raise LoomError(f"serve.draft_tensor {plan.tensor}: {where} has {most} chip{'s' * (most > 1)}")
+    for tried in dict.fromkeys((plan, Plan(tensor=draft.tensor or 1))):
+        try:
+            _part(served.draft_cluster, draft.model, tried)
+            return tried
+        except LoomError as error:
+            trouble = error
+    key = f"serve.draft {draft.model.name}" if draft.tensor is None else f"serve.draft_tensor {draft.tensor}"
+    raise LoomError(f"{key}{'' if draft.own is None else f' on {draft.own.name}'}: {_plain(trouble)}")
+
+
+def _plain(error: LoomError) -> str:
+    """What an error says, without that something is not supported."""
+    return str(error).removeprefix("not supported: ")
 
 
 def _check_columns(trace: RequestTrace, settings: ServeSettings) -> None:
