@@ -85,7 +85,7 @@ def read_model(name: str | Document, sets: Sets) -> ServedModel:
     return model
 
 
-class Draft(Struct, frozen=True):
+class DraftModel(Struct, frozen=True):
     """The model that guesses: on how many chips, of the replica or of a machine of its own, and seconds to that."""
 
     model: ServedModel
@@ -115,7 +115,7 @@ class Served(Struct, frozen=True):
     stack: Stack
     profile: str | None = None
     costs: StepCosts | None = None
-    draft: Draft | None = None
+    draft: DraftModel | None = None
     given_data: bool = False
 
     @property
@@ -244,7 +244,7 @@ def prepare(
     return made
 
 
-def _draft_of(settings: ServeSettings) -> Draft | None:
+def _draft_of(settings: ServeSettings) -> DraftModel | None:
     """The model that guesses, on the machine that is named for it; raises `LoomError` for one that serves nothing."""
     if settings.draft is None:
         return None
@@ -273,7 +273,7 @@ def _draft_of(settings: ServeSettings) -> Draft | None:
             raise LoomError(
                 f"serve.draft_on {machine.name}: has no units for {precision.value}, the format of {model.name}"
             )
-    return Draft(model, settings.draft_tensor, own, settings.draft_latency_s or 0.0)
+    return DraftModel(model, settings.draft_tensor, own, settings.draft_latency_s or 0.0)
 
 
 def check_scaling(settings: ServeSettings, replicas: int) -> None:
