@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from siliconloom.arch.kernels import kernel
+from siliconloom.arch.kernels import kernel, part
 
 TINY = np.float32(2.0**-126)
 """The smallest normal number of fp32."""
@@ -19,6 +19,12 @@ ROUNDS_UP = 2.0**-126 - 2.0**-151
 ZERO, NAN = np.float32(0.0), np.float32(np.nan)
 SIGN, EXPONENT, MAGNITUDE, QUIET = (np.uint32(w) for w in (0x80000000, 0x7F800000, 0x7FFFFFFF, 0x7FC00000))
 HALF, ONE, BELOW_HALF = np.uint32(16), np.uint32(1), np.uint32(0x7FFF)
+
+
+@part()
+def operand(value: Any) -> Any:
+    """What a circuit takes a number for: what is below the smallest normal one as a zero of its sign."""
+    return value if abs(value) >= TINY else value * ZERO
 
 
 @kernel()
@@ -37,11 +43,7 @@ def flush(numbers: Any, found: Any) -> None:
 def add(a: Any, b: Any, found: Any) -> None:
     """Fill ``found`` with sums, rounded once."""
     for i in range(a.shape[0]):
-        x, y = a[i], b[i]
-        if not abs(x) >= TINY:
-            x = x * ZERO
-        if not abs(y) >= TINY:
-            y = y * ZERO
+        x, y = operand(a[i]), operand(b[i])
         value = x + y
         if not abs(value) >= TINY:
             value = value * ZERO
@@ -54,11 +56,7 @@ def add(a: Any, b: Any, found: Any) -> None:
 def multiply(a: Any, b: Any, found: Any) -> None:
     """Fill ``found`` with products, rounded to 24 bits before what is below 2^-126 becomes zero."""
     for i in range(a.shape[0]):
-        x, y = a[i], b[i]
-        if not abs(x) >= TINY:
-            x = x * ZERO
-        if not abs(y) >= TINY:
-            y = y * ZERO
+        x, y = operand(a[i]), operand(b[i])
         value = x * y
         if not abs(value) > TINY:
             if not abs(value) >= TINY or abs(np.float64(x) * np.float64(y)) < ROUNDS_UP:

@@ -23,6 +23,16 @@ NEVER_PACKED = ("*lm_head", "*embed*", "*router*", "*.gate", "*norm*", "head", "
 ATTENTION = ("*self_attn", "*attention", "*attn")
 
 
+ASKED = {
+    "dynamic": "other bits for modules of some names",
+    "modules_in_block_to_quantize": "some products of a layer alone",
+    "lm_head": "a head that is packed, too",
+    "kv_cache_scheme": "keys and values in fewer bits; state workload.cache_precision, and take the key out",
+    "sparsity_config": "zeros among the weights; state workload.weight_sparsity, and take the key out",
+}
+"""Keys that say more of what is stored, with what they ask for; null, false and empty ones say nothing."""
+
+
 class StoredWeights(NamedTuple):
     """How weights are packed, rows of a group, and whether only those of experts are."""
 
@@ -58,6 +68,9 @@ def stored_weights(document: Document, path: tuple[Key, ...]) -> StoredWeights |
         rule = f"weights of other methods than {known} (quant_method); state workload.precision"
         near = nearest_name(str(method), METHODS) if method is not None else None
         raise refuse(rule, *(("quant_method",) if method is not None else ()), value=method, near=near)
+    for asked, what in ASKED.items():
+        if stated.get(asked):
+            raise refuse(what, asked)
     spared = _spared(stated, method, refuse)
     if method == "mxfp4":
         return StoredWeights(PrecisionName.MXFP4, None, spared)
@@ -99,6 +112,8 @@ def _of_groups(stated: Mapping[str, Any], refuse: Any) -> tuple[Any, Any, tuple[
     weights = made.get("weights") if isinstance(made, Mapping) else None
     if not isinstance(weights, Mapping) or weights.get("type", "int") != "int":
         raise refuse("codes that are no whole numbers", "config_groups", name)
+    if made.get("targets", ["Linear"]) != ["Linear"]:
+        raise refuse("some products of a layer alone", "config_groups", name, "targets", value=made["targets"])
     if made.get("input_activations") is not None:
         rule = "activations in fewer bits than attention and norms have; state workload.precision"
         raise refuse(rule, "config_groups", name, "input_activations")

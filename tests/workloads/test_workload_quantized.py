@@ -52,6 +52,8 @@ TENSORS = {
     "quant_method": "compressed-tensors",
     "format": "pack-quantized",
     "ignore": ["lm_head"],
+    "kv_cache_scheme": None,
+    "sparsity_config": {},
     "config_groups": {
         "group_0": {
             "targets": ["Linear"],
@@ -142,6 +144,16 @@ def test_of_experts_in_mx_blocks_attention_stays_as_it_is(tmp_path):
         (DENSE, {**AWQ, "modules_to_not_convert": ["model.layers.*.self_attn"]}, "stay as they are"),
         (DENSE, {**AWQ, "modules_to_not_convert": "lm_head"}, "no list"),
         (DENSE, MXFP4, "of a model without experts"),
+        (DENSE, {**GPTQ, "dynamic": {"+:.*down.*": {"bits": 8}}}, "other bits for modules"),
+        (DENSE, {**GPTQ, "modules_in_block_to_quantize": [["self_attn.q_proj"]]}, "some products of a layer"),
+        (DENSE, {**GPTQ, "lm_head": True}, "a head that is packed"),
+        (DENSE, {**TENSORS, "kv_cache_scheme": {"num_bits": 8}}, "cache_precision"),
+        (DENSE, {**TENSORS, "sparsity_config": {"format": "sparse-24-bitmask"}}, "weight_sparsity"),
+        (
+            DENSE,
+            {**TENSORS, "config_groups": {"g": {"targets": ["re:.*down.*"], "weights": {"num_bits": 8}}}},
+            "some products of a layer",
+        ),
         (EXPERTS, {**MXFP4, "modules_to_not_convert": ["model.layers.3.self_attn"]}, "stay as they are"),
         (DENSE, {**TENSORS, "config_groups": {}}, "in several ways"),
         (DENSE, {**TENSORS, "config_groups": {"g": {"weights": {"num_bits": 8, "type": "float"}}}}, "no whole numbers"),

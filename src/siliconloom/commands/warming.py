@@ -69,6 +69,8 @@ def _gpus() -> None:
     for phase in ("prefill", "decode"):
         graph = load_workload("gpt2", [("precision", "bf16"), ("phase", phase)])
         evaluate(read_machine("dgx-h100", [("policy.tensor", "2")]), graph)
+    experts = load_workload("mixtral-8x7b", [("layers", "1"), ("phase", "decode"), ("batch", "16")])
+    evaluate(read_machine("h100", []), experts)
 
 
 def _collectives() -> None:
