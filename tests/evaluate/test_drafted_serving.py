@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.served import ServingResult
 from siliconloom.evaluate.fleets import prepare_named
-from siliconloom.evaluate.serving import memory_of
+from siliconloom.evaluate.serving_memory import memory_of
 from siliconloom.evaluate.serving_run import _costs, serve
 from siliconloom.evaluate.step_costs import ReplicaCosts
 from siliconloom.sim.service.costs import EQUAL

@@ -17,7 +17,7 @@ from siliconloom.cli import main
 from siliconloom.evaluate.capacity import find_capacity
 from siliconloom.evaluate.fleets import prepare_named
 from siliconloom.evaluate.machine import evaluate, read_machine
-from siliconloom.evaluate.serving import memory_of
+from siliconloom.evaluate.serving_memory import memory_of
 from siliconloom.evaluate.serving_run import _costs, serve
 from siliconloom.evaluate.step_costs import ReplicaCosts
 from siliconloom.mapper.system.inference import Server

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import ceil
 from typing import Any
 
-import numpy as np
 from msgspec import Struct
 
 from siliconloom.arch import LoomError, NotSupported
 from siliconloom.arch.document import Document
 from siliconloom.arch.fleet import ReplicaRole
-from siliconloom.arch.quantity import format_bytes
 from siliconloom.arch.serving import Batching, Order, Router, ServeSettings
 from siliconloom.arch.tile import NpuTile
 from siliconloom.baselines.machine import GpuMachine
@@ -20,22 +17,18 @@ from siliconloom.baselines.stacks import NO_STACK, Stack
 from siliconloom.evaluate.cluster import chip_alone
 from siliconloom.evaluate.machine import DescribedMachine, read_machine
 from siliconloom.evaluate.pim_machine import PimMachine
-from siliconloom.evaluate.step_costs import Ask, stage_blocks
+from siliconloom.evaluate.step_costs import Ask
 from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.inference import Server
-from siliconloom.mapper.system.parallel import EXPERTS
 from siliconloom.mapper.system.plan import Plan
 from siliconloom.sim.service.costs import StepCosts
-from siliconloom.workloads import Attention, Gemm, Graph, load_workload
-from siliconloom.workloads.roles import Section
+from siliconloom.workloads import Attention, Graph, load_workload
 from siliconloom.workloads.serving.arrivals import timed
 from siliconloom.workloads.serving.trace import RequestTrace
 
 Sets = Sequence[tuple[str, str]]
 OF_STEPS = ("phase", "batch", "sequence", "context", "requests", "training_batch", "cache_length")
 """Keys of a workload that the requests say."""
-ADAPTER_ELEMENT = 2
-"""Bytes of an element of an adapter."""
 ROOMY = 0.5
 """Share of the memory that weights take at most where nobody says on how many chips a replica is."""
 
@@ -306,7 +299,7 @@ def draft_plan(served: Served) -> Plan:
         raise LoomError(f"serve.draft_tensor {plan.tensor}: {where} has {most} chip{'s' * (most > 1)}")
     for tried in dict.fromkeys((plan, Plan(tensor=draft.tensor or 1))):
         try:
-            _part(served.draft_cluster, draft.model, tried)
+            part_of(served.draft_cluster, draft.model, tried)
             return tried
         except LoomError as error:
             trouble = error
@@ -355,7 +348,7 @@ def _degree(cluster: Cluster, model: ServedModel, settings: ServeSettings, *, mo
     degree = 1
     while degree <= most:
         try:
-            weights = _part(cluster, model, Plan(tensor=degree)).weight_bytes
+            weights = part_of(cluster, model, Plan(tensor=degree)).weight_bytes
         except LoomError:
             break
         fits = degree
@@ -365,217 +358,22 @@ def _degree(cluster: Cluster, model: ServedModel, settings: ServeSettings, *, mo
     return fits
 
 
-def _part(cluster: Cluster, model: ServedModel, plan: Plan, sets: Sets = ()) -> Graph:
+def part_of(cluster: Cluster, model: ServedModel, plan: Plan, sets: Sets = ()) -> Graph:
+    """One chip's part of a step under a plan; raises `LoomError` where the model cannot be shared so."""
     server = Server(cluster.part(plan.chips), model.ask(sets) if sets else model.token)
     server.check(plan)
     return server.layers.part(plan, server.batch)
 
 
-class ReplicaMemory(Struct, frozen=True):
-    """Bytes of one replica's chips together, and what is left of them for keys and values."""
-
-    capacity: float
-    usable: float
-    weights: float
-    activations: float
-    per_token: float
-    adapter: float
-    block: int
-    blocks: int
-
-
-def memory_of(served: Served) -> ReplicaMemory:
-    """What a replica's memory holds.
-
-    Activations are the operands and results of the largest operator of the largest step: ``serve.token_budget`` new
-    tokens, or next tokens of ``serve.max_sequences`` requests.
-
-    Raises
-    ------
-    LoomError
-        Where there is no room for weights and one block, with what there is.
-    """
-    settings, plan = served.settings, served.plan
-    part = _part(served.cluster, served.model, plan)
-    chips, capacity = plan.chips, served.cluster.capacity
-    longest = int(served.trace.prompt.max())
-    most = {
-        Batching.CONTINUOUS: settings.token_budget,
-        Batching.PREFILL_FIRST: max(settings.token_budget, longest),
-        Batching.STATIC: longest * min(settings.max_sequences, len(served.trace)),
-    }[settings.batching]
-    budget = min(most, longest)
-    steps = (
-        [("phase", "prefill"), ("batch", "1"), ("sequence", str(budget))],
-        [("phase", "decode"), ("batch", str(settings.max_sequences)), ("context", "1")],
-    )
-    working = 0.0
-    for sets in steps:
-        largest = _part(served.cluster, served.model, plan, sets)
-        here = max(o.input_bytes + o.output_bytes for o in largest.operators())
-        working = max(working, here * most / budget if sets is steps[0] else here)
-    stages = stage_memory(served, part)
-    draft = served.draft
-    if draft is not None and draft.own is None:  # of the chip that has it all, where it does not divide
-        small = _part(served.cluster, draft.model, draft_plan(served))
-        stages = [(w + small.weight_bytes, t + small.kv_bytes_per_token) for w, t in stages]
-    usable = settings.memory_share * capacity
-    adapters = 0.0
-    if settings.adapter_rank is not None:
-        adapters = settings.adapter_slots * adapter_bytes(part, settings.adapter_rank)
-    rooms = [(usable - w - working - adapters, w, t) for w, t in stages]
-    left, weights, per_token = min(rooms, key=lambda room: room[0] / room[2])
-    blocks = int(left // (per_token * settings.block)) if left > 0 else 0
-    guessed = _draft_blocks(served)
-    if guessed is not None and settings.cache_tokens is None:
-        blocks = min(blocks, guessed)
-    if settings.cache_tokens is not None:
-        if settings.cache_tokens < settings.block:
-            raise LoomError(
-                f"serve.cache_tokens {settings.cache_tokens}: is less than a block (serve.block {settings.block})"
-            )
-        blocks = settings.cache_tokens // settings.block
-        if guessed is not None and blocks > guessed:
-            raise LoomError(
-                f"serve.cache_tokens {settings.cache_tokens:,}: {served.draft_cluster.name}, which guesses "
-                f"(serve.draft_on), has room for {guessed * settings.block:,}"
-            )
-        if blocks < plan.pipeline:
-            raise LoomError(
-                f"serve.cache_tokens {settings.cache_tokens}: is less than a block for each of the {plan.pipeline} "
-                "schedulers of plan.pipeline"
-            )
-        if blocks * per_token * settings.block > left:
-            taken = format_bytes(settings.cache_tokens * per_token)
-            raise LoomError(
-                f"serve.cache_tokens {settings.cache_tokens:,}: take {taken} of a chip, weights leave "
-                f"{format_bytes(max(left, 0))}"
-            )
-    if blocks < plan.pipeline:
-        least = _least_chips(served, weights)
-        raise LoomError(
-            f"{served.model.name} leaves no room for keys and values: of the {format_bytes(usable)} that may be used "
-            f"of a chip (serve.memory_share {settings.memory_share:g}) weights take {format_bytes(weights)}, "
-            f"activations {format_bytes(working)}"
-            + (f", adapters {format_bytes(adapters)}" if adapters else "")
-            + (f"; plan.tensor={least} leaves room" if least * plan.pipeline <= served.cluster.chips else "")
-        )
-    together = chips // plan.pipeline
-    return ReplicaMemory(
-        capacity * chips,
-        usable * chips,
-        sum(w for w, _ in stages) * together,
-        working * chips,
-        sum(t for _, t in stages) * together,
-        adapters / settings.adapter_slots * chips,
-        settings.block,
-        blocks // plan.pipeline * plan.pipeline,
-    )
-
-
-def _draft_blocks(served: Served) -> int | None:
-    """Blocks that the draft model has room for on a machine of its own; raises `LoomError` where there is none."""
-    draft, settings = served.draft, served.settings
-    if draft is None or draft.own is None:
-        return None
-    small, usable = _part(draft.own, draft.model, draft_plan(served)), settings.memory_share * draft.own.capacity
-    blocks = int((usable - small.weight_bytes) // (small.kv_bytes_per_token * settings.block))
-    if blocks < 1:
-        raise LoomError(
-            f"serve.draft_on {draft.own.name}: {draft.model.name} leaves no room for keys and values: of the "
-            f"{format_bytes(usable)} that may be used of a chip (serve.memory_share {settings.memory_share:g}) weights "
-            f"take {format_bytes(small.weight_bytes)}"
-        )
-    return blocks
-
-
-def spill_tiers(settings: ServeSettings, memory: ReplicaMemory) -> tuple[tuple[int, float], ...]:
-    """Of each slower memory of a replica, blocks and seconds a token; raises `LoomError` where there is no room."""
-    found = []
-    for at, tier in enumerate(settings.spill):
-        blocks = int(tier.capacity // (memory.per_token * memory.block))
-        if not blocks:
-            least = format_bytes(memory.per_token * memory.block)
-            raise LoomError(
-                f"serve.spill.{at}.capacity: a block of {memory.block} tokens takes {least}, and {tier.name} has "
-                f"{format_bytes(tier.capacity)}"
-            )
-        found.append((blocks, memory.per_token / tier.bandwidth))
-    return tuple(found)
-
-
-def stage_memory(served: Served, part: Graph) -> list[tuple[float, float]]:
-    """Bytes of weights, and of keys and values of a token, on a chip of each stage; ``part`` is one of all layers."""
-    weights, per_token = float(part.weight_bytes), float(part.kv_bytes_per_token)
-    plan = served.plan
-    if plan.pipeline == 1:
-        return [(weights, per_token)]
-    blocks = stage_blocks(served.replica, served.model.ask, plan)
-    caches = [sum(b.cache_bytes for b in stage) for stage in blocks]
-    shares = [cache / sum(caches) for cache in caches]
-    return [(sum(b.weight_bytes for b in stage), per_token * s) for stage, s in zip(blocks, shares, strict=True)]
-
-
-def adapter_bytes(part: Graph, rank: int) -> float:
-    """Bytes of a LoRA adapter's two matrices for every product of the layers that has weights, experts left out."""
-    layers = (
-        o for o in part.operators() if isinstance(o, Gemm) and o.place.section is Section.LAYER and o.weight_bytes
-    )
-    return float(sum(ADAPTER_ELEMENT * rank * (o.n + o.k) * o.repeat for o in layers if o.role not in EXPERTS))
-
-
-def _least_chips(served: Served, weights: float) -> int:
-    """Chips of a stage whose memory would hold its weights and more."""
-    usable = served.settings.memory_share * served.cluster.capacity
-    least = ceil(weights * served.plan.tensor / usable) + 1
-    return int(2 ** ceil(np.log2(least)))
-
-
-def check_lengths(served: Served, memory: ReplicaMemory) -> None:
-    """Refuse requests that no replica could ever answer; raises `LoomError`."""
-    trace, settings = served.trace, served.settings
-    spare = int(settings.watermark * (memory.blocks // served.plan.pipeline))
-    room = (memory.blocks // served.plan.pipeline - spare) * memory.block
-    lengths = trace.prompt + trace.output
-    at = int(np.argmax(lengths))
-    more = len(settings.chances) + (memory.block if trace.segments else 0)  # a block that is cached and made once more
-    if int(lengths[at]) + more > room:
-        less = f", of which serve.watermark keeps {spare:,} free" if spare else ""
-        stages = served.plan.pipeline
-        dealt = f", which the {stages} schedulers of plan.pipeline share" if stages > 1 else ""
-        whose = "serve.cache_tokens gives" if settings.cache_tokens else "memory leaves"
-        raise LoomError(
-            f"{trace.name}: request {at + 1} has {int(lengths[at]):,} tokens, a replica has room for {room:,}: {whose} "
-            f"{memory.blocks:,} blocks of {memory.block}{less}{dealt}"
-        )
-    whose = ""
-    try:
-        served.model.ask([("phase", "decode"), ("batch", "1"), ("context", str(int(lengths[at])))])
-        if served.draft is not None:
-            whose = f"serve.draft {served.draft.model.name}: "
-            served.draft.model.ask([("phase", "decode"), ("batch", "1"), ("context", str(int(lengths[at])))])
-    except LoomError as error:
-        raise LoomError(f"{whose}{trace.name}: request {at + 1} has {int(lengths[at]):,} tokens: {error}") from None
-    if settings.batching is Batching.CONTINUOUS and not settings.chunked:
-        at = int(np.argmax(trace.prompt))
-        if int(trace.prompt[at]) > settings.token_budget:
-            raise LoomError(
-                f"serve.chunked false: the prompt of request {at + 1} has {int(trace.prompt[at]):,} tokens, a step "
-                f"has {settings.token_budget:,} (serve.token_budget)"
-            )
-
-
 __all__ = [
     "OF_STEPS",
     "FleetMember",
-    "ReplicaMemory",
     "Served",
     "ServedFleet",
     "ServedModel",
-    "check_lengths",
     "check_scaling",
-    "memory_of",
+    "draft_plan",
+    "part_of",
     "prepare",
     "read_model",
-    "spill_tiers",
 ]

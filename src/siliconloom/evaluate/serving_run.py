@@ -25,16 +25,8 @@ from siliconloom.evaluate.asked import workload_digest
 from siliconloom.evaluate.chip_machine import ChipMachine
 from siliconloom.evaluate.fleets import fleet_of
 from siliconloom.evaluate.served import run_result
-from siliconloom.evaluate.serving import (
-    FleetMember,
-    ReplicaMemory,
-    Served,
-    ServedFleet,
-    check_lengths,
-    draft_plan,
-    memory_of,
-    spill_tiers,
-)
+from siliconloom.evaluate.serving import FleetMember, Served, ServedFleet, draft_plan
+from siliconloom.evaluate.serving_memory import ReplicaMemory, check_lengths, memory_of, spill_tiers
 from siliconloom.evaluate.speculation import ApartCosts, SpeculatedCosts
 from siliconloom.evaluate.step_costs import ReplicaCosts
 from siliconloom.mapper.system.cluster import Cluster
