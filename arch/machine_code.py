@@ -35,7 +35,7 @@ SCALARS: dict[str, Any] = {
     "bool": ctypes.c_uint8,
 }
 """Scalars that are passed, and the C types that they are passed as."""
-ELEMENTS = frozenset({*SCALARS, "float32", "int8"})
+ELEMENTS = frozenset({*SCALARS, "float32", "int8", "int16", "uint16", "uint32"})
 """Elements of arrays that are passed: of an array only its place and its shape are."""
 DTYPES = {np.dtype(name).char: name for name in ELEMENTS}
 """Names of elements by NumPy's code for them: a dtype makes its name anew each time that it is asked."""

@@ -5,13 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from siliconloom.arch.kernels import kernel
 
 
+def best_assignment(gain: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Column of each row of a square matrix of gains, each column once."""
+    found = np.empty(len(gain), np.int64)
+    assign(gain, found)
+    return found
+
+
 @kernel()
-def best_assignment(gain: Any) -> Any:
-    """Column of each row of a square matrix; dual prices of rows and columns keep every reduced cost non-negative."""
+def assign(gain: Any, found: Any) -> None:
+    """Fill ``found`` with the columns; dual prices of rows and columns keep every reduced cost non-negative."""
     n = gain.shape[0]
     row_price, column_price = np.zeros(n), np.zeros(n)
     row_of = np.full(n, -1, np.int64)
@@ -49,7 +57,5 @@ def best_assignment(gain: Any) -> Any:
             previous = before[reached]
             row_of[reached] = start if previous < 0 else row_of[previous]
             reached = previous
-    found = np.empty(n, np.int64)
     for column in range(n):
         found[row_of[column]] = column
-    return found

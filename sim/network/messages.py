@@ -298,7 +298,10 @@ def run_in_order(
     free = np.zeros(per_byte.size, np.int64)
     latest = np.zeros(per_byte.size, np.int64)
     # each message's turn before the present one; where there is none, zeroing it takes as long as half of all the rest
-    then = np.zeros(size.size if turns.turns.max() > 1 else 0, np.int64)
+    again = False
+    for group in range(turns.turns.size):
+        again |= turns.turns[group] > 1
+    then = np.zeros(size.size if again else 0, np.int64)
     finish: Any = 0
     for group in range(turns.turns.size):
         a, b = turns.begin[group], turns.begin[group + 1]
@@ -380,7 +383,8 @@ def _run(
             if entries == room:
                 room *= 2
                 grown_times, grown_keys = np.empty(room, np.int64), np.empty(room, np.int64)
-                grown_times[:entries], grown_keys[:entries] = times[:entries], keys[:entries]
+                for entry in range(entries):
+                    grown_times[entry], grown_keys[entry] = times[entry], keys[entry]
                 times, keys = grown_times, grown_keys
             push(times, keys, entries, 0, message)
             entries += 1
@@ -395,7 +399,13 @@ def _run(
             arrived = work_end(chip_first, chip_at, chip_factor, source[message], now, of_work)
         else:
             if hop[message] == 0:
-                epoch = 0 if calm else np.searchsorted(epochs, now, side="right") - 1
+                epoch, later = 0, 0 if calm else epochs.size
+                while epoch + 1 < later:
+                    middle = (epoch + later) // 2
+                    if epochs[middle] <= now:
+                        epoch = middle
+                    else:
+                        later = middle
                 chosen = epoch * disturbed.pairs + pair[message]
                 if route_first[chosen] == route_first[chosen + 1]:
                     if epoch + 1 == epochs.size:
@@ -452,7 +462,8 @@ def _run(
                 if entries == room:
                     room *= 2
                     grown_times, grown_keys = np.empty(room, np.int64), np.empty(room, np.int64)
-                    grown_times[:entries], grown_keys[:entries] = times[:entries], keys[:entries]
+                    for entry in range(entries):
+                        grown_times[entry], grown_keys[entry] = times[entry], keys[entry]
                     times, keys = grown_times, grown_keys
                 push(times, keys, entries, ready[follower], follower)
                 entries += 1

@@ -52,23 +52,30 @@ def find_routes(wiring: Wiring, transfers: Transfers, *, whole: bool = True) -> 
     by_target = np.argsort(found % wiring.nodes, kind="stable")
     hops, at = np.zeros(len(found), np.int64), np.zeros(len(found), np.int64)
     most = max(memory_limit() - own_memory(), 1 << 24) // HOP_BYTES
-    flat = _walk(
-        found // wiring.nodes,
-        found % wiring.nodes,
-        by_target,
-        starts,
-        order,
-        wiring.target,
-        into,
-        incoming,
-        wiring.source,
-        wiring.topology.routing == "ecmp",
-        hops,
-        at,
-        most,
-    )
-    if not len(flat):
-        require_memory(f"the paths of {len(found):,} pairs of chips", most * HOP_BYTES * 2, "fewer chips need less")
+    flat, pairs, used = np.empty(1024, np.int32), 0, 0
+    while True:
+        pairs, used, far = _walk(
+            found // wiring.nodes,
+            found % wiring.nodes,
+            by_target,
+            starts,
+            order,
+            wiring.target,
+            into,
+            incoming,
+            wiring.source,
+            wiring.topology.routing == "ecmp",
+            hops,
+            at,
+            flat,
+            pairs,
+            used,
+        )
+        if pairs == len(found):
+            break
+        if used + far > most:
+            require_memory(f"the paths of {len(found):,} pairs of chips", most * HOP_BYTES * 2, "fewer chips need less")
+        flat = np.concatenate([flat[:used], np.empty(2 * far + used, np.int32)])
     lost = np.flatnonzero(hops == UNREACHED)
     if len(lost) and whole:
         a, b = divmod(int(found[lost[0]]), wiring.nodes)
@@ -113,21 +120,25 @@ def _walk(
     ecmp: bool,
     hops: Any,
     first: Any,
-    most: int,
-) -> Any:
+    links: Any,
+    begin: int,
+    used: int,
+) -> tuple[int, int, int]:
     """Breadth-first search back from one target after the other as far as its sources, and a walk down from each.
 
-    Gives the links of all paths, ``hops`` of them for each pair from ``first`` on; none at all when there are more
-    than ``most``.
+    Fills ``links`` with those of all paths, ``hops`` of them for each pair from ``first`` on. It starts with pair
+    ``begin`` of ``by_target``, before which ``used`` links were filled, and gives the pair before which it ended, the
+    links filled by then, and the links of that pair for which there was no room.
     """
     nodes = starts.size - 1
     distance = np.full(nodes, -1, np.int64)
     seen = np.full(nodes, -1, np.int64)  # for which target `distance` holds
     queue = np.zeros(nodes, np.int64)
     levels, filled = np.zeros(nodes + 1, np.int64), 0  # place in the queue of the first node at each distance
-    links, choice = np.empty(1024, np.int32), np.empty(link_target.size, np.int64)
-    used, last, head, tail = 0, -1, 0, 0
-    for position in by_target:
+    choice = np.empty(link_target.size, np.int64)
+    last, head, tail = -1, 0, 0
+    for turn in range(begin, by_target.size):
+        position = by_target[turn]
         target = targets[position]
         if target != last:
             last = target
@@ -164,11 +175,7 @@ def _walk(
         far = near + 1 if near >= 0 else distance[node]
         hops[position] = far
         if used + far > links.size:
-            if used + far > most:
-                return links[:0]
-            grown = np.empty(2 * (used + far), np.int32)
-            grown[:used] = links[:used]
-            links = grown
+            return turn, used, far
         salt = np.uint64(sources[position] * 2654435761 + target * 40503 + 12345)
         while node != target:
             chosen, good = -1, 0
@@ -182,10 +189,12 @@ def _walk(
                 for i in range(a, b):
                     for at in range(into[queue[i]], into[queue[i] + 1]):
                         if link_source[incoming[at]] == node:
-                            choice[good] = incoming[at]
+                            place = good  # in the order of the links
+                            while place > 0 and choice[place - 1] > incoming[at]:
+                                choice[place] = choice[place - 1]
+                                place -= 1
+                            choice[place] = incoming[at]
                             good += 1
-                if b - a > 1:
-                    choice[:good].sort()
             else:
                 for at in range(starts[node], starts[node + 1]):
                     after = link_target[order[at]]
@@ -202,7 +211,7 @@ def _walk(
             used += 1
             far -= 1
             node = link_target[chosen]
-    return links
+    return by_target.size, used, 0
 
 
 def farthest(wiring: Wiring, sources: int = 64) -> int:

@@ -84,9 +84,10 @@ def double(values, narrow, places, doubled):
         doubled[i] = 2.0 * values[i] + narrow[places[i]]
 
 
-def test_arrays_of_short_elements_are_passed(folder):
+@pytest.mark.parametrize("short", [np.int8, np.int16, np.uint16, np.int32, np.uint32])
+def test_arrays_of_short_elements_are_passed(folder, short):
     values, narrow = np.array([0.5, -3.25, 1e20]), np.array([7, 2, -9], np.float32)
-    places, doubled = np.array([2, 0, 1], np.int8), np.empty(3)
+    places, doubled = np.array([2, 0, 1], short), np.empty(3)
     for attempt in range(2):
         kernel = Kernel(double, {})
         doubled[:] = np.nan
@@ -168,23 +169,46 @@ def test_without_a_linker_numba_serves(folder, monkeypatch, tmp_path):
     assert not list(tmp_path.rglob("*.loom.so"))
 
 
-COMMAND = """
+COMMANDS = """
 import sys
 from siliconloom.cli import main
-status = main(["sim", "npu-edge-int8", "gpt2-block-gemms", "--json", sys.argv[1]])
-print([name for name in ("numba", "networkx") if name in sys.modules])
-sys.exit(status)
+for command in (
+    "sim npu-edge-int8 gpt2-block-gemms",
+    "sim npu-edge gpt2 --set workload.layers=1",
+    "collective ring all_reduce 64MiB --chips 16",
+    "serve h100 llama3-8b azure-conv --set serve.requests=5",
+):
+    assert main([*command.split(), "--json", sys.argv[1]]) == 0
+    print(command, [name for name in ("numba", "networkx") if name in sys.modules])
 """
 
 
-def test_a_warm_command_loads_neither_numba_nor_networkx(folder, tmp_path, monkeypatch):
+def test_warm_commands_load_neither_numba_nor_networkx(folder, tmp_path, monkeypatch):
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
-    for _ in range(2):  # the first makes the library where the warm-up has not
+    for _ in range(2):  # the first makes the libraries where the warm-up has not
         made = subprocess.run(
-            [sys.executable, "-c", COMMAND, str(tmp_path / "out.json")], capture_output=True, text=True, check=False
+            [sys.executable, "-c", COMMANDS, str(tmp_path / "out.json")], capture_output=True, text=True, check=False
         )
         assert made.returncode == 0, made.stderr
-    assert made.stdout.strip().splitlines()[-1] == "[]"
+    lines = [line for line in made.stdout.splitlines() if line.endswith("]") and "[" in line]
+    assert len(lines) == 4
+    assert [line for line in lines if not line.endswith(" []")] == []
+
+
+WARM = """
+import sys
+from siliconloom.arch.kernels import KERNELS
+from siliconloom.commands.warming import warm_up
+warm_up()
+print([name for name, kernel in KERNELS.items() if "dispatcher" in kernel.__dict__], "numba" in sys.modules)
+"""
+
+
+def test_every_kernel_that_the_warm_up_calls_runs_without_numba(folder, monkeypatch):
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    for _ in range(2):
+        made = subprocess.run([sys.executable, "-c", WARM], capture_output=True, text=True, check=True)
+    assert made.stdout.strip().splitlines()[-1] == "[] False"
 
 
 def test_a_kernel_that_is_called_often_goes_through_numba(folder, monkeypatch):
