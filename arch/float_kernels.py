@@ -90,4 +90,17 @@ def narrow_bf16(words: Any, found: Any) -> None:
         found[i] = (word + BELOW_HALF + (word >> HALF & ONE)) >> HALF  # what is cut off carries
 
 
-__all__ = ["add", "flush", "multiply", "narrow_bf16", "widen_bf16"]
+@kernel()
+def round_bf16(words: Any, found: Any) -> None:
+    """Fill ``found`` with the fp32 patterns of what `narrow_bf16` gives."""
+    for i in range(words.shape[0]):
+        word = words[i]
+        if word & EXPONENT == 0:
+            word = word & SIGN
+        elif word & MAGNITUDE > EXPONENT:
+            word = QUIET
+        word = (word + BELOW_HALF + (word >> HALF & ONE)) >> HALF << HALF  # what is cut off carries
+        found[i] = word
+
+
+__all__ = ["add", "flush", "multiply", "narrow_bf16", "round_bf16", "widen_bf16"]

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.datatype import DataType, FloatLayout
-from siliconloom.arch.float_kernels import add, flush, multiply, narrow_bf16, widen_bf16
+from siliconloom.arch.float_kernels import add, flush, multiply, narrow_bf16, round_bf16, widen_bf16
 
 Words = NDArray[np.uint32]
 """Bit patterns of fp32, or int32 modulo 2^32."""
@@ -59,10 +59,10 @@ def _paired(operation: Callable[[Numbers, Numbers, Numbers], None], a: Words, b:
 
 def _flat(words: Words, shape: tuple[int, ...]) -> Numbers:
     """Numbers of patterns that are broadcast to a shape, one after the other."""
-    return _in_a_row(words, shape, np.uint32).view(np.float32)
+    return in_a_row(words, shape, np.uint32).view(np.float32)
 
 
-def _in_a_row(patterns: Patterns, shape: tuple[int, ...], kind: type[np.integer]) -> Patterns:
+def in_a_row(patterns: Patterns, shape: tuple[int, ...], kind: type[np.integer]) -> Patterns:
     """Patterns that are broadcast to a shape, as kernels take them: of one type that may be written to."""
     if patterns.shape == shape and patterns.dtype == kind and patterns.flags.carray:
         return patterns.reshape(-1)
@@ -106,9 +106,18 @@ def widened(patterns: Patterns, dtype: DataType) -> Words:
         found = found.astype(np.int64) & ((1 << dtype.bits) - 1)
     if dtype is DataType.BF16:
         words = np.empty(found.shape, np.uint32)
-        widen_bf16(_in_a_row(found, found.shape, np.uint16), words.reshape(-1))
+        widen_bf16(in_a_row(found, found.shape, np.uint16), words.reshape(-1))
         return words
     return _every_number(dtype).take(found)
+
+
+def rounded(words: Words, dtype: DataType) -> Words:
+    """Fp32 patterns of the numbers of ``dtype`` nearest to others: `widened` of `narrowed`."""
+    if dtype is DataType.BF16:
+        found = np.empty(np.shape(words), np.uint32)
+        round_bf16(in_a_row(words, found.shape, np.uint32), found.reshape(-1))
+        return found
+    return widened(narrowed(words, dtype), dtype)
 
 
 @cache
@@ -159,7 +168,7 @@ def narrowed(words: Words, dtype: DataType) -> Patterns:
     if dtype is DataType.BF16:
         words = np.asarray(words)
         short = np.empty(words.shape, np.uint16)
-        narrow_bf16(_in_a_row(words, words.shape, np.uint32), short.reshape(-1))
+        narrow_bf16(in_a_row(words, words.shape, np.uint32), short.reshape(-1))
         return short
     flat = flushed(np.asarray(words, np.uint32))
     if dtype is DataType.FP32:
@@ -198,7 +207,9 @@ __all__ = [
     "float_product",
     "float_sum",
     "flushed",
+    "in_a_row",
     "narrowed",
+    "rounded",
     "patterns_of",
     "tree_sum",
     "values_of",

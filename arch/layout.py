@@ -229,6 +229,12 @@ def panels_of_sums(
     return [*panels, sums.reshape(-1)[begin : begin + beats * last].reshape(beats, last)]
 
 
+def whole_panels(array: SystolicArray, sums: NDArray[Values], address: int, cols: int, beats: int) -> NDArray[Values]:
+    """`panels_of_sums` where no line is split, as one view: panels x beats x C."""
+    panels, first = (cols - 1) // array.cols + 1, address // sums_pitch(array)
+    return sums[first : first + panels * beats].reshape(panels, beats, array.cols)
+
+
 def fold_tile(array: SystolicArray, fold: NDArray[Values]) -> NDArray[Values]:
     """A fold (at most R x C) as it lies in memory: filled up with zeros, a row of it in each row."""
     held = np.zeros((fold_beats(array, fold.shape[0]) * array.load_rows, array.cols), fold.dtype)
@@ -324,5 +330,6 @@ __all__ = [
     "sums_room",
     "sums_split",
     "unpacked",
+    "whole_panels",
     "window_of",
 ]

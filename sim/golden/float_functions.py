@@ -8,28 +8,25 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from siliconloom.arch.floats import EXPONENT, FRACTION_BITS, NAN, SIGN, Words, float_product, float_sum, tree_sum
-from siliconloom.arch.numerics import (
-    EXP2,
-    EXP2_ONE,
-    GELU_CUBE,
-    GELU_SLOPE,
-    LOG2_BITS,
-    RECIPROCALS,
-    ROOTS,
-    SILU_SLOPE,
-    TANH_LEAST,
-    TANH_SLOPE,
+from siliconloom.arch.floats import (
+    EXPONENT,
+    FRACTION_BITS,
+    NAN,
+    SIGN,
+    Words,
+    float_product,
+    float_sum,
+    in_a_row,
+    tree_sum,
 )
+from siliconloom.arch.numerics import GELU_CUBE, GELU_SLOPE, LOG2_BITS, ROOTS, SILU_SLOPE, TANH_LEAST, TANH_SLOPE
 from siliconloom.arch.vector import RISE_LIMIT
+from siliconloom.sim.golden import tables
 
 Integers = NDArray[np.int64]
 LOWEST = -(1 << 15)
 """Peak of a row of which nothing is seen."""
-FURTHEST = 1 << 15
-"""What exponents of powers saturate at."""
-_EXP2 = np.array([*EXP2, 1 << (EXP2_ONE - 1)], np.int64)
-_RECIPROCALS, _ROOTS = (np.array([table.get(i, 0) for i in range(257)], np.int64) for table in (RECIPROCALS, ROOTS))
+_ROOTS = np.array([ROOTS.get(i, 0) for i in range(257)], np.int64)
 ZERO, MINUS_ZERO = np.uint32(0), SIGN
 UNIT, _SILU_SLOPE, _GELU_SLOPE, _GELU_CUBE, _TANH_SLOPE, _TWO, _MINUS_UNIT = (
     np.array(word, np.uint32)
@@ -43,12 +40,10 @@ def is_nan(words: Words) -> NDArray[np.bool_]:
 
 
 def fixed(words: Words) -> Integers:
-    """Numbers in 1/2^16, halves away from zero, saturated to `FURTHEST`; no number is the least one."""
-    with np.errstate(all="ignore"):
-        real = words.view(np.float32).astype(np.float64) * 2.0**LOG2_BITS
-        most = float(FURTHEST << LOG2_BITS)
-        rounded = np.copysign(np.floor(np.abs(real) + 0.5), real)
-        return np.clip(np.where(is_nan(words), -most, rounded), -most, most - 1).astype(np.int64)
+    """Numbers in 1/2^16, halves away from zero, saturated to `tables.FURTHEST`; no number is the least one."""
+    found = np.empty(np.shape(words), np.int64)
+    tables.fixed(in_a_row(words, found.shape, np.uint32), found.reshape(-1))
+    return found
 
 
 def rounded_up(exponent: Integers) -> Integers:
@@ -58,12 +53,18 @@ def rounded_up(exponent: Integers) -> Integers:
 
 def power(exponent: Integers, peak: Integers) -> Words:
     """2^(exponent / 2^16 - peak); zero below the smallest normal number, infinity beyond the largest."""
-    below = (peak << LOG2_BITS) - exponent
-    index, low = below >> 8 & 255, below & 255
-    value = (_EXP2[index] << 8) - (_EXP2[index] - _EXP2[index + 1]) * low
-    one = value >> FRACTION_BITS  # only of a whole exponent
-    field = 126 + one - (below >> LOG2_BITS)
-    return _packed(field, (value << 1) * (1 - one))
+    found = np.empty(np.broadcast_shapes(np.shape(exponent), np.shape(peak)), np.uint32)
+    flat = in_a_row(exponent, found.shape, np.int64), in_a_row(peak, found.shape, np.int64)
+    tables.powers_of_fixed(*flat, found.reshape(-1))
+    return found
+
+
+def power_of(words: Words, peak: Integers) -> Words:
+    """`power` of numbers as exponents; NaN where one is no number. Shapes are broadcast."""
+    found = np.empty(np.broadcast_shapes(np.shape(words), np.shape(peak)), np.uint32)
+    flat = in_a_row(words, found.shape, np.uint32), in_a_row(peak, found.shape, np.int64)
+    tables.powers(*flat, found.reshape(-1))
+    return found
 
 
 def lowered(words: Words, places: Integers | int) -> Words:
@@ -76,15 +77,9 @@ def lowered(words: Words, places: Integers | int) -> Words:
 
 def reciprocal(words: Words) -> Words:
     """1 / x of positive numbers; 0 of zero and of infinity."""
-    field, significand = _parts(words)
-    index, low = significand >> 16, significand & 0xFFFF
-    value = (_RECIPROCALS[index] << 16) - (_RECIPROCALS[index] - _RECIPROCALS[np.minimum(index + 1, 256)]) * low
-    # the table's are 127 times too large, and should be 128 times
-    value += (value >> 7) + (value >> 14) + (value >> 21)
-    rounded = (value + 128) >> 8
-    carry = rounded >> (FRACTION_BITS + 1)
-    found = np.where((field == 0) | (field == 255), ZERO, _packed(253 - field + carry, rounded))
-    return np.where(is_nan(words), NAN, found).astype(np.uint32)
+    found = np.empty(np.shape(words), np.uint32)
+    tables.reciprocals(in_a_row(words, found.shape, np.uint32), found.reshape(-1))
+    return found
 
 
 def reciprocal_root(words: Words) -> Words:
@@ -137,15 +132,15 @@ def reduced(t: Words, seen: NDArray[np.bool_], lanes: int, before: Carried | Non
     """Each row's largest exponent, rounded up to an integer, and the sum of its powers below that."""
     rows, cols = t.shape
     wide = -(-cols // lanes) * lanes
-    exponent, within, nan = np.zeros((rows, wide), np.int64), np.zeros((rows, wide), bool), np.zeros((rows, wide), bool)
-    exponent[:, :cols], within[:, :cols], nan[:, :cols] = fixed(t), seen, is_nan(t)
+    words, within = np.zeros((rows, wide), np.uint32), np.zeros((rows, wide), bool)
+    words[:, :cols], within[:, :cols] = t, seen
     blocks = (rows, -1, lanes)
-    highest = np.where(within, rounded_up(exponent), LOWEST).reshape(blocks).max(2)
+    highest = np.where(within, rounded_up(fixed(words)), LOWEST).reshape(blocks).max(2)
     if before is not None:
         highest[:, 0] = np.maximum(highest[:, 0], before[0])
     peaks = np.maximum.accumulate(highest, axis=1)
-    powers = np.where(nan, NAN, power(exponent, np.repeat(peaks, lanes, axis=1)))
-    sums = tree_sum(np.where(within, powers, ZERO).astype(np.uint32).reshape(blocks))
+    powers = power_of(words.reshape(blocks), peaks[:, :, None])
+    sums = tree_sum(np.where(within.reshape(blocks), powers, ZERO))
     older, total = (peaks[:, 0], np.zeros(rows, np.uint32)) if before is None else before
     for number in range(peaks.shape[1]):
         rise = np.minimum(peaks[:, number] - older, RISE_LIMIT)
@@ -156,7 +151,7 @@ def reduced(t: Words, seen: NDArray[np.bool_], lanes: int, before: Carried | Non
 
 def powers_of(t: Words, peak: Integers) -> Words:
     """Powers of two of each row, below its peak; NaN where an exponent is none."""
-    return np.where(is_nan(t), NAN, power(fixed(t), peak[:, None])).astype(np.uint32)
+    return power_of(t, peak[:, None])
 
 
 def softmax(t: Words, seen: NDArray[np.bool_], lanes: int) -> Words:
@@ -186,8 +181,9 @@ def tanh(x: Words) -> Words:
 
 def _sigmoid(exponent: Words) -> Words:
     """1 / (1 + 2^exponent)."""
-    powers = np.where(is_nan(exponent), NAN, power(fixed(exponent), np.zeros(1, np.int64))).astype(np.uint32)
-    return reciprocal(float_sum(powers, UNIT))
+    found = np.empty(np.shape(exponent), np.uint32)
+    tables.sigmoids(in_a_row(exponent, found.shape, np.uint32), found.reshape(-1))
+    return found
 
 
 def order_of(words: Words) -> Integers:
@@ -217,6 +213,7 @@ __all__ = [
     "normalize",
     "order_of",
     "power",
+    "power_of",
     "powers_of",
     "reciprocal",
     "reciprocal_root",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 from msgspec import Struct, field
@@ -31,6 +32,7 @@ from siliconloom.sim.golden.vector import Operands, RowMemory
 Bytes = NDArray[np.uint8]
 Words = NDArray[np.uint32]
 Integers = NDArray[np.int64]
+Known = TypeVar("Known")
 
 
 class LoadedProgram(Struct):
@@ -72,6 +74,7 @@ class GoldenMachine:
         # integers, or patterns of fp32 in two's complement
         self.sums = np.zeros((sums_lines(tile), tile.array.cols), np.int64)
         self.rows = RowMemory()
+        self._known: dict[int, tuple[Instruction, Any]] = {}
         self.channel = None if tile.pim is None else GoldenPim(tile.pim, {})
         if self.channel is not None and channel is not None:
             self.channel.fill(channel)
@@ -83,6 +86,7 @@ class GoldenMachine:
         another one begin, and at the end.
         """
         operator = -1
+        self._known.clear()
         for _, i, indices, _ in program.executions():
             if finished is not None and i.operator != operator:
                 if operator >= 0:
@@ -104,6 +108,14 @@ class GoldenMachine:
         if i.opcode not in EXECUTIONS:
             raise NotSupported(f"values of {i.opcode.name.lower()} instructions")
         EXECUTIONS[i.opcode](self, i, indices)
+
+    def known(self, i: Instruction, find: Callable[[NpuTile, Instruction], Known]) -> Known:
+        """What is the same in every execution of an instruction of the program that runs; it has one such ``find``."""
+        held = self._known.get(id(i))
+        if held is None:
+            held = self._known[id(i)] = i, find(self.tile, i)
+        found: Known = held[1]
+        return found
 
     def operands(self, i: Instruction, indices: list[int]) -> Operands:
         """What a vector instruction finds at the given loop indices."""

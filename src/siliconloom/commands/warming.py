@@ -15,7 +15,7 @@ import numpy as np
 from siliconloom.arch import PimTile, load_chip
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.dram import load_dram
-from siliconloom.arch.floats import float_product, float_sum, flushed, narrowed, widened
+from siliconloom.arch.floats import float_product, float_sum, flushed, narrowed, rounded, widened
 from siliconloom.arch.network import load_network, wire
 from siliconloom.arch.pim import Macro, MacroKind
 from siliconloom.arch.working import working_folder
@@ -26,6 +26,8 @@ from siliconloom.evaluate.machine import evaluate, read_machine
 from siliconloom.mapper.experts import loads_of, place_evenly, place_experts, routing_of
 from siliconloom.mapper.network.collectives import pattern
 from siliconloom.sim.dram.replay import replay
+from siliconloom.sim.golden.float_functions import activation, fixed, power, softmax
+from siliconloom.sim.golden.products import folded_product, folds_of, panels_product
 from siliconloom.sim.network.patterns import run_pattern
 from siliconloom.sim.pim.channel import run_channel
 from siliconloom.sim.system.streams import Tasks, run_tasks
@@ -106,6 +108,12 @@ def _numbers() -> None:
     words = np.ones(2, np.uint32)
     float_product(float_sum(words, words), flushed(words))
     widened(narrowed(words, DataType.BF16), DataType.BF16)
+    rounded(words, DataType.BF16)
+    softmax(activation(words[None], cubic=False), np.ones((1, 2), np.bool_), 2)
+    power(fixed(words), np.zeros(2, np.int64))
+    operand, folds = words.reshape(1, 2), folds_of(2, 2, (0, 1))
+    folded_product(operand, operand.T, folds)
+    panels_product(operand, np.ones(2, np.uint16), (2, 1, 1), folds, np.zeros((1, 1, 1), np.int64), False)
 
 
 def _bytecode() -> None:
