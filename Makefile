@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 OUT := out/demo
-# A 48th of the tests marked slow run too (of the long ones a 96th), which of them depends on the seed (tests/in_turn.py);
+# Of the tests marked slow each runs in one of 48 seeds, short ones in one of fewer, long ones of 96 (tests/in_turn.py);
 # SLOW=all runs all of them, SLOW=0 none.
 SLOW ?= 1
 SEED ?= 0

@@ -11,9 +11,9 @@ import siliconloom
 from siliconloom.arch import memo
 from tests import in_turn
 
-# how long an example takes is the machine's affair; 70 of them a day, where a test does not say how many, and every
+# how long an example takes is the machine's affair; 40 of them a day, where a test does not say how many, and every
 # day's seed draws others
-settings.register_profile("daily", max_examples=70, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("daily", max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("daily")
 
 CHECKOUT = Path(__file__).resolve().parents[1] / "src" / "siliconloom"
@@ -25,7 +25,7 @@ def pytest_addoption(parser):
         type=int,
         default=1,
         metavar="N",
-        help="run a part of the slow tests, that of the seed: each in one of N seeds that follow, long ones of 2 N",
+        help="run a part of the slow tests, that of the seed: each in one of N seeds that follow, long ones of 2 N, short ones of fewer",
     )
     parser.addoption(
         "--share", type=int, default=1, metavar="N", help="likewise of all other tests but those of commands"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 USUAL = 4.0
-"""Processor seconds that a slow test takes of which nothing else is known."""
+"""Processor seconds that a slow test takes of which nothing else is known; shorter ones have their turn more often."""
 LONG = 10.0
 """Processor seconds from which on a test has its turn half as often as others."""
 
@@ -38,8 +38,10 @@ def seconds_of(marker: pytest.Mark) -> float:
 
 
 def period(seconds: float, share: int) -> int:
-    """In how many days a test of so many seconds has its turn once."""
-    return 2 * share if seconds >= LONG and share > 1 else share
+    """In how many days a test of so many seconds has its turn once: of short ones in fewer, in proportion."""
+    if seconds >= LONG and share > 1:
+        return 2 * share
+    return next(d for d in range(1, share + 1) if share % d == 0 and d * USUAL >= share * min(seconds, USUAL))
 
 
 FULL = 1.2

@@ -159,6 +159,7 @@ def shown_lines(text):
     return {" ".join(line.split()) for line in text.splitlines() if "..." not in line}
 
 
+@pytest.mark.slow(seconds=15)
 def test_the_tour_shows_what_its_commands_print(tour):
     """The table of the waveform has the times that station 5 prints: those of starts, and the cycles before ends."""
     text = TOUR.read_text(encoding="utf-8")

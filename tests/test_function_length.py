@@ -37,6 +37,7 @@ def test_what_is_long_says_why():
     assert found == set(LONGER)
 
 
+@pytest.mark.slow(seconds=1)
 def test_kernels_take_few_arguments():
     found = {
         f"{module}.{function.name}": len(function.args.args)

@@ -1,9 +1,10 @@
 """Every slow test has its turn, and no day has many more seconds of them than another."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.in_turn import LONG, period, runs, turns
+from tests.in_turn import LONG, USUAL, period, runs, turns
 
 SECONDS = st.dictionaries(
     st.text("abcdefghij[]", min_size=1, max_size=6), st.floats(0.1, 5 * LONG), min_size=1, max_size=60
@@ -28,6 +29,7 @@ def test_no_day_has_more_than_the_mean_and_what_one_test_takes(seconds, share):
     assert turns(seconds, share) == turns(dict(reversed(seconds.items())), share), "whichever order they are found in"
 
 
+@pytest.mark.slow(seconds=1)
 @given(seconds=st.lists(st.floats(0.1, 5 * LONG), min_size=60, max_size=120), share=st.integers(4, 16))
 def test_a_test_that_is_written_moves_few_others(seconds, share):
     before = {f"test {number}": taken for number, taken in enumerate(seconds)}
@@ -35,8 +37,12 @@ def test_a_test_that_is_written_moves_few_others(seconds, share):
     assert sum(days[name] != after[name] for name in before) <= len(before) // 3
 
 
+def test_short_tests_have_their_turn_more_often_in_proportion():
+    assert [period(each, 48) for each in (0.1, 1.0, 2.0, 3.0, USUAL, LONG)] == [2, 12, 24, 48, 48, 96]
+
+
 def test_long_tests_are_dealt_out_to_days_of_their_own():
-    seconds = {f"long {n}": 2 * LONG for n in range(32)} | {f"short {n}": 1.0 for n in range(160)}
+    seconds = {f"long {n}": 2 * LONG for n in range(32)} | {f"short {n}": USUAL for n in range(80)}
     days = [sum(seconds[name] for name in runs(seconds, 16, day)) for day in range(32)]
     mean = sum(taken / period(taken, 16) for taken in seconds.values())
     assert max(days) <= 1.2 * mean

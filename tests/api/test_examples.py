@@ -22,6 +22,7 @@ def test_an_example_prints_what_stands_there(name):
     assert (done.attempted, done.failed) == (len(found.examples), 0), "".join(told)
 
 
+@pytest.mark.slow(seconds=1)
 def test_progress_is_told_on_standard_error_and_changes_nothing(monkeypatch):
     """Each function that may take long hands its watcher on."""
     from siliconloom.render import tables

@@ -74,6 +74,7 @@ def test_a_plan_is_what_loom_plan_writes(capsys):
     assert len(ours.frame("alternatives")) == len(ours.alternatives)
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_comparison_is_what_loom_compare_writes(capsys):
     words = ["npu-edge", "gpt2", *set_words(SMALL), "--gpu", "h100,a100", "--price", "h100=2.5"]
     theirs = command_json(capsys, "compare", *words)
@@ -87,6 +88,7 @@ def test_a_comparison_is_what_loom_compare_writes(capsys):
 SERVED = {"serve.requests": 20, "serve.arrivals": "poisson", "serve.rate": 5.0}
 
 
+@pytest.mark.slow(seconds=1.5)
 @pytest.mark.parametrize(
     ("machine", "words", "options"),
     [
@@ -155,6 +157,7 @@ def test_a_description_that_was_read_says_the_same_again(name):
     assert other.model_dump_json() == read.model_dump_json()
 
 
+@pytest.mark.slow(seconds=1)
 def test_names_files_dictionaries_and_objects_are_one_question(tmp_path):
     path = LIBRARY / "npu-edge.yaml"
     copy = tmp_path / "copy.yaml"
@@ -206,6 +209,7 @@ def leaves(data, path=()):
             yield from leaves(value, (*path, key))
 
 
+@pytest.mark.slow(seconds=2)
 @settings(max_examples=75, deadline=None)
 @given(st.sampled_from([p for p in leaves(DATA) if p]), st.one_of(BROKEN, st.builds(object)))
 def test_whatever_stands_in_a_dictionary_no_other_error_comes_out(path, value):
@@ -270,6 +274,7 @@ def test_mistakes_are_one_line(call, told):
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.slow(seconds=1)
 def test_generated_verilog_is_that_of_loom_rtl(tmp_path, capsys):
     assert main(["rtl", "systolic-ws-8", "-o", str(tmp_path / "theirs"), "--json", "-"]) == 0
     sidecar = json.loads(capsys.readouterr().out)

@@ -216,6 +216,7 @@ def test_a_missing_library_is_one_line_with_its_extra(missing, call, extra, step
         call(step)
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_result_needs_no_library_of_an_extra():
     code = (
         "import sys; sys.modules.update(pandas=None, pyarrow=None, matplotlib=None); import siliconloom as sl; "

@@ -18,6 +18,7 @@ SWEEP = {
 }
 
 
+@pytest.mark.slow(seconds=1.5)
 def test_a_sweep_in_python_has_the_points_of_the_command(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(SWEEP))

@@ -77,6 +77,7 @@ def many(tmp_path):
     return str(path)
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_list_of_operations_is_refused_before_it_is_read_and_before_it_is_predicted(many, capsys, monkeypatch):
     monkeypatch.setattr(budget, "own_memory", lambda: 0)
     for size, words in (("40 MB", "400,004 cells: needs about 68"), ("75 MB", "100,000 operations: needs about 76")):
@@ -120,11 +121,12 @@ BURST = 10_000_000
 """Bytes that Python may take between two looks."""
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.skipif(not budget.STATUS.exists(), reason="what a process holds is not told here")
 @pytest.mark.parametrize(
     ("arguments", "small", "large"),
     [
-        (["collective", "mesh-2d", "all_reduce", "64MiB", "--chips", "1024"], "100MB", "400MB"),
+        (["collective", "mesh-2d", "all_reduce", "64MiB", "--chips", "1024"], "50MB", "400MB"),
         (["plan", "dgx-h100", "gpt2"], "50MB", "400MB"),
         (["sim", "npu-edge-int8", "gpt2"], "50MB", "300MB"),
         (["rtl", "systolic-ws-8", "-o", "out"], "90MB", "400MB"),

@@ -164,6 +164,7 @@ def test_compiling_announces_itself_and_leaves_others_files_alone(tmp_path):
     assert run(SMALL, tmp_path, NUMBA_CACHE_DIR=str(tmp_path)).stderr == first.stderr
 
 
+@pytest.mark.slow(seconds=2)
 def test_a_full_disk_under_the_cache_does_no_harm(tmp_path):
     full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); " + SMALL
     assert run(full, tmp_path, NUMBA_CACHE_DIR=str(tmp_path)).stderr.startswith("compiling")

@@ -57,6 +57,7 @@ ARRAYS = st.tuples(
 )
 
 
+@pytest.mark.slow(seconds=1.5)
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ARRAYS)
 def test_a_library_computes_what_python_computes(folder, drawn):

@@ -108,6 +108,7 @@ def test_what_was_made_of_such_groups_loses_nothing(seed, kind):
     np.testing.assert_array_equal(found, patterns_of(values, DataType.BF16))
 
 
+@pytest.mark.slow(seconds=2)
 @given(st.data(), arrays(), sizes, st.integers(0, 1))
 def test_the_golden_kernel_has_the_same_numbers(data, array, shape, narrow):
     """Of any bytes: scales that are infinite, subnormal or no numbers, too."""

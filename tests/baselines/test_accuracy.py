@@ -116,6 +116,7 @@ def test_a_derived_backward_pass_of_a_gpu_that_it_was_never_tried_on():
     assert np.quantile(np.abs(ratio), 0.9) < 0.35
 
 
+@pytest.mark.slow(seconds=3.5)
 def test_whole_models_under_tensorrt_llm():
     """Models that the stack was not fitted to, batches whose cache fits; every third run."""
     table, stack = tables.load("llm-inference-bench-a100"), STACKS["tensorrt-llm"]
@@ -188,6 +189,7 @@ def test_the_stacks_are_those_that_the_fit_finds():
     assert (found.step, found.kernel) == pytest.approx((stated.step, stated.kernel))
 
 
+@pytest.mark.slow(seconds=1)
 def test_no_measured_row_is_above_the_library_gpus():
     limits = {name: load_gpu(name) for name in gpu_names()}
     limits |= {card: limits[name] for card, name in CARDS.items()}

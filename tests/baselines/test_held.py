@@ -44,6 +44,7 @@ def test_a_lower_clock_slows_what_computes_and_hardly_what_waits_for_memory(name
     assert (low.joules[:2] / low.seconds[:2] < usual.joules[:2] / usual.seconds[:2]).all()
 
 
+@pytest.mark.slow(seconds=2.5)
 @given(st.sampled_from(["h100", "a100", "rtx-4090"]), st.floats(1e-3, 0.99), st.floats(1e-3, 0.99), st.booleans())
 def test_less_power_is_no_faster_and_is_kept_to(name, low, high, sustained):
     low, high = sorted((low, high))
@@ -59,6 +60,7 @@ def test_less_power_is_no_faster_and_is_kept_to(name, low, high, sustained):
         assert prediction.seconds[within] == pytest.approx(usual.seconds[within])
 
 
+@pytest.mark.slow(seconds=3.5)
 @given(st.sampled_from(["h100", "a100"]), st.floats(0.35, 0.95), st.sampled_from(ROWS[:3]))
 def test_a_kernel_under_a_cap_has_the_highest_clock_that_draws_no_more(name, share, row):
     """Every clock is tried, in steps of a thousandth, by the energy that the description of the model states."""

@@ -170,6 +170,7 @@ def test_of_a_model_in_four_bits_products_alone_are_timed(sets):
             )
 
 
+@pytest.mark.slow(seconds=1.5)
 @given(st.sampled_from(["qkv", "output", "gate_up"]), st.sampled_from(["fp8_e4m3", "int8"]), st.integers(1, 4))
 def test_a_step_in_several_formats_has_a_floor_of_each_kernels_own_peak(name, narrow, layers):
     some = [("operator_precision", f"{{'*.{name}': {narrow}, '*.down': {narrow}}}")]

@@ -144,6 +144,7 @@ def test_a_sustained_run_is_never_faster_than_a_burst(gpu, row):
     assert seconds(gpu, row, sustained=True) >= seconds(gpu, row)
 
 
+@pytest.mark.slow(seconds=1.5)
 @given(gpus, st.lists(kernels, min_size=2, max_size=12))
 def test_a_table_is_predicted_as_its_rows_are(gpu, rows):
     whole = found(gpu, *rows)
@@ -376,6 +377,7 @@ def test_a_whole_prompt_reads_its_keys_and_values_as_they_were_made(gpu, row, ke
     assert plain == other
 
 
+@pytest.mark.slow(seconds=1)
 @given(st.integers(256, 4096), st.integers(8192, 65536))
 def test_a_chunk_multiplies_a_cache_in_fp8_as_it_is_or_makes_operands_of_it(new, known):
     row = {"op": "attention_prefill", "q_len": new, "kv_len": new + known, "heads": 32, "kv_heads": 8, "head_dim": 128}

@@ -68,6 +68,7 @@ def same(a, b):
     )
 
 
+@pytest.mark.slow(seconds=1)
 @given(made_tables())
 def test_a_table_written_is_the_table_read(table):
     text = table_text(table)
@@ -189,6 +190,7 @@ def test_what_is_refused_names_the_row_the_figure_and_the_limit():
             validate(table, H100)
 
 
+@pytest.mark.slow(seconds=1)
 @given(made_tables(), st.data())
 def test_one_operation_with_two_times_is_refused_and_with_one_is_not(table, data):
     row = data.draw(st.integers(0, len(table) - 1))

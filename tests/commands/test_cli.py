@@ -74,6 +74,7 @@ def test_exact_prints_the_same_and_says_what_it_ran(capsys):
     assert jumped["periods"] > 0
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_window_of_a_trace_shows_every_event_in_it(capsys, tmp_path):
     arguments = ["sim", "npu-edge-int8", "gpt2", "--set", "workload.layers=3", "--set", "workload.sequence=64"]
     spans = {}
@@ -142,6 +143,7 @@ def test_bare_arrays_time_every_operator(capsys, gemms):
     assert first["start_cycle"] < first["end_cycle"] <= second["end_cycle"] == result["cycles"]
 
 
+@pytest.mark.slow(seconds=1)
 def test_map_names_the_bound_and_the_tiles(capsys):
     summary = loom_json(capsys, "map", "npu-edge-int8", "gpt2", "--set", "workload.layers=1")
     assert summary["estimated_cycles"] >= summary["bound"]["lower_bound_cycles"]
@@ -230,6 +232,7 @@ def test_help_imports_nothing_heavy():
     assert done.stdout.strip().endswith("[]")
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_run_of_a_chip_imports_nothing_that_it_does_not_use():
     """Circuits, plans of systems and graphs for users take longer to import than the run takes."""
     code = (

@@ -63,6 +63,7 @@ def test_a_stream_that_takes_nothing_is_told_once(tmp_path, command, status, wor
     assert error.count("\n") == (1 if words else 0)
 
 
+@pytest.mark.slow(seconds=2.5)
 def test_a_terminal_that_is_not_unicode_gets_what_it_can_show(tmp_path):
     (tmp_path / "g.yaml").write_text(GEMMS.format("g"))
     command = "loom compare npu-edge-int8 g.yaml --gpu h100 2>/dev/null"
@@ -220,6 +221,7 @@ def test_two_results_never_mix_and_a_folder_is_no_file(tmp_path, command, status
     assert not list(tmp_path.glob("new*"))
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_stream_outlives_what_stands_before_it_and_is_closed_with_it(tmp_path):
     for close in (False, True):
         with (tmp_path / "out").open("w") as stream:

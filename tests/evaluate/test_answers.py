@@ -23,6 +23,7 @@ SMALL = [("workload.layers", "1"), ("workload.sequence", "32")]
 CHIPS = ("npu-edge-int8", "npu-datacenter", "npu-balanced", "tpu-v4", "npu-cxl", "systolic-ws-8")
 
 
+@pytest.mark.slow(seconds=7.5)
 @settings(max_examples=6, deadline=None)
 @given(chip=st.sampled_from(CHIPS[:4]), seconds=st.sampled_from(["50 ns", "1 us", "20 us"]))
 def test_standing_energy_is_power_times_time_and_operators_add_up(chip: str, seconds: str) -> None:
@@ -54,6 +55,7 @@ def test_standing_power_grows_with_what_stands(chip: str) -> None:
     assert slower["static"] == power["static"]
 
 
+@pytest.mark.slow(seconds=4)
 def test_tpu_v4_at_rest_and_at_work_stays_under_what_was_measured() -> None:
     """Google Cloud's page: 90 W at least, 170 W in the mean, 192 W at most, of the whole chip with all we leave out."""
     found = simulate("tpu-v4", "llama2-7b", [("workload.layers", "2"), ("workload.sequence", "1024")])
@@ -144,6 +146,7 @@ def test_reports_name_what_energy_leaves_out(tmp_path) -> None:
         assert "workload.layers=1" in text
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_program_longer_than_the_program_memory_is_refused_with_its_length() -> None:
     words = len(simulate("npu-edge-int8", "gpt2", SMALL).plan.program.instructions)
     simulate("npu-edge-int8", "gpt2", [*SMALL, ("tile.sequencer.program_words", str(words))])
@@ -157,6 +160,7 @@ def test_a_program_longer_than_the_program_memory_is_refused_with_its_length() -
     simulate("npu-edge-int8", "gpt2", [*SMALL, ("tile.sequencer.program_words", needed[1])])
 
 
+@pytest.mark.slow(seconds=1)
 def test_tiles_that_may_join_take_the_faster_way_on_a_lone_chip() -> None:
     graph = load_workload("gpt2", [("layers", "1"), ("sequence", "64"), ("precision", "fp16")])
     described = load_chip("neupims-device")

@@ -22,6 +22,7 @@ BUSY = [
 LIMITED = [("serve.power_limit", "400"), ("serve.capped_clock", "[0.8, 0.6, 0.4]"), ("serve.power_every", "0.02")]
 
 
+@pytest.mark.slow(seconds=1.5)
 def test_a_limit_is_kept_to_by_lower_clocks_which_take_longer(capsys):
     free, held = (serve(prepare_named("dgx-h100", "llama3-8b", "512x40", [*BUSY, *keys])) for keys in ([], LIMITED))
     ServingResult.model_validate(held)
@@ -89,6 +90,7 @@ def test_a_run_that_is_over_before_anybody_looks_is_looked_at_in_the_end():
     assert found["power"]["capped_s"] == 0
 
 
+@pytest.mark.slow(seconds=3)
 def test_power_of_replicas_that_come_and_go_is_that_of_their_time():
     """Every look's watts times its seconds are the energy of the run, whoever was there when."""
     kept = []

@@ -126,6 +126,7 @@ def system_of(gpu, count, folder):
     return str(path)
 
 
+@pytest.mark.slow(seconds=2)
 @settings(max_examples=25, deadline=None)
 @given(
     st.sampled_from(GPUS),

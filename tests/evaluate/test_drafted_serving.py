@@ -75,6 +75,7 @@ def test_a_like_machine_at_no_distance_takes_the_time_of_the_replicas_own_and_le
     assert serve(own)["accepted"] == serve(beside)["accepted"]
 
 
+@pytest.mark.slow(seconds=1)
 def test_what_guesses_draws_and_costs_counts(tmp_path):
     result = serve(served(apart("dgx-a100", "0", ("serve.price", "2"), ("serve.draft_price", "12"))))
     ServingResult.model_validate(result)
@@ -101,6 +102,7 @@ def test_what_guesses_draws_and_costs_counts(tmp_path):
     assert any("serve.draft_price" in note for note in unpriced["notes"])
 
 
+@pytest.mark.slow(seconds=1.5)
 @settings(max_examples=8)
 @given(st.floats(0, 0.2), st.floats(0.001, 0.2))
 def test_a_longer_way_never_ends_sooner(near, more):

@@ -63,6 +63,7 @@ def test_what_is_paid_for_is_what_the_run_says(bursts, stays, keys):
     assert "replicas" not in stays["timeline"]
 
 
+@pytest.mark.slow(seconds=2.5)
 def test_replicas_of_several_kinds_are_paid_for_at_their_prices(bursts, tmp_path):
     (tmp_path / "fleet.yaml").write_text(FLEET)
     sets = [("workload.layers", "2"), ("serve.router", "least_loaded"), *SCALED]

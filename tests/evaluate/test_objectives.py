@@ -53,6 +53,7 @@ def test_no_other_objective_finds_less_of_what_one_minimises(name, model, sets):
         assert found[objective][objective] <= found["time"][objective]
 
 
+@pytest.mark.slow(seconds=1.5)
 def test_energy_is_saved_where_operands_stay():
     """Rows that stay in both slots take no time, so that the fastest mapping has them, too."""
     chip = load_chip("npu-datacenter")
@@ -77,6 +78,7 @@ def test_an_objective_is_that_of_its_result_on_any_small_chip(seed):
         assert found[objective][objective] <= found["time"][objective]
 
 
+@pytest.mark.slow(seconds=1)
 def test_the_measure_of_energy_is_the_energy_of_the_result():
     chip = load_chip("npu-edge")
     graph = load_workload("gpt2", [("layers", "1"), ("sequence", "64")])

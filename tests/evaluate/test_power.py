@@ -163,6 +163,7 @@ exit
     assert found.leakage - read_library(OSU).cells["DFFPOSX1"].leakage == near(total[2], rel=0.01)
 
 
+@pytest.mark.slow(seconds=11)
 @pytest.mark.usefixtures("tools")
 def test_an_array_takes_what_its_registers_and_its_changes_take(capsys):
     assert main(["synth", *SMALL[:-1], "tile.array.cols=1", "--liberty", str(LIBERTY), "--power", "--json", "-"]) == 0
@@ -220,6 +221,7 @@ def test_a_planted_fault_in_the_netlist_is_found(monkeypatch):
         power.power_of(chip, LIBERTY)
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_system_leaves_out_what_its_chips_do():
     sets = {"chip.tile.array.energy.product": "2 pJ", "chip.tile.array.energy.clock": "1 pJ"}
     own, table = (sl.simulate("npu-datacenter-x8", "gpt2", each).to_dict() for each in (sets, {}))
@@ -227,6 +229,7 @@ def test_a_system_leaves_out_what_its_chips_do():
     assert "registers, wires and conversions of the array" in table["energy_excludes"]
 
 
+@pytest.mark.slow(seconds=5)
 @settings(max_examples=4, deadline=None)
 @given(product=st.floats(0.01, 9), clock=st.floats(0, 9), rows=st.integers(1, 40))
 def test_a_described_energy_is_counted_product_by_product_and_cycle_by_cycle(product, clock, rows):

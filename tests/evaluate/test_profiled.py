@@ -39,6 +39,7 @@ def measured():
     return column["first_token_ts"] - arrival, further, column["last_token_ts"] - arrival
 
 
+@pytest.mark.slow(seconds=1.5)
 @pytest.mark.parametrize(("more", "of_token", "of_first"), [(("--profile", "measured"), 0.02, 0.06), ((), 0.055, 0.15)])
 def test_a_real_server_s_run_is_met(more, of_token, of_first, capsys, tmp_path):
     """Mean times of 300 requests: by measured operators, and by the GPU model, to which nothing here was fitted."""

@@ -70,6 +70,7 @@ def test_figures_of_a_result_agree_with_each_other(name):
     assert all(o.seconds >= 0 and o.repeat >= 1 for o in found.operators)
 
 
+@pytest.mark.slow(seconds=1)
 def test_digests_tell_descriptions_apart():
     """Any change of the machine, of its links, or of the workload changes the digest of just that."""
 

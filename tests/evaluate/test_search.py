@@ -83,6 +83,7 @@ def test_the_same_seed_is_the_same_mapping_and_another_one_may_not_be():
     assert len(set(texts)) > 1
 
 
+@pytest.mark.slow(seconds=4)
 def test_ctrl_c_in_the_local_search_keeps_the_best_and_says_so(monkeypatch):
     chip, graph = load_chip("npu-edge-int8"), small()
     calls = []

@@ -58,6 +58,7 @@ def test_a_step_of_next_tokens_is_what_loom_sim_says(gpu_costs, tensor, count, c
     assert told == pytest.approx(evaluate(machine, load_workload("llama3-8b", keys)).result["seconds"], rel=1e-9)
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(48, 700), st.sampled_from([0, 0, 256, 1000])), max_size=2, unique=True),
@@ -102,6 +103,7 @@ def answered(*words):
     return status, json.loads(out.getvalue()) if out.getvalue() else None
 
 
+@pytest.mark.slow(seconds=1.5)
 def test_a_run_is_a_result_of_its_schema_and_the_same_again(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = (
@@ -219,6 +221,7 @@ def test_the_highest_rate_is_one_above_which_limits_are_broken():
         find_capacity(served, "rate", parse_level("ttft=1us"), 0.9)
 
 
+@pytest.mark.slow(seconds=3.5)
 def test_the_fewest_replicas_are_one_more_than_too_few():
     sets = [("serve.requests", "400"), ("serve.arrivals", "poisson"), ("serve.rate", "60"), ("plan.tensor", "1")]
     served = prepare_named("dgx-h100", "llama3-8b", "512x64", sets)
@@ -230,6 +233,7 @@ def test_the_fewest_replicas_are_one_more_than_too_few():
     assert tried[best] >= 0.95 > tried[best - 1]
 
 
+@pytest.mark.slow(seconds=1)
 def test_an_interrupted_run_keeps_what_it_has(monkeypatch):
     served = prepare_named("h100", "llama3-8b", "azure-code", [("serve.requests", "900")])
     advance, count = Fleet._serve, 0
@@ -251,6 +255,7 @@ def test_an_interrupted_run_keeps_what_it_has(monkeypatch):
     ServingResult.model_validate(result)
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_draft_model_takes_time_and_memory_and_saves_steps():
     sets = [("serve.requests", "20"), ("plan.tensor", "4"), ("plan.data", "1")]
     guess = [("serve.speculate", "3"), ("serve.acceptance", "0.8")]
@@ -343,6 +348,7 @@ def test_what_was_found_is_what_its_settings_say():
     assert same["requests"]["rate"] == pytest.approx(found["found"]["value"], rel=1e-9)
 
 
+@pytest.mark.slow(seconds=1)
 def test_limits_that_no_rate_breaks_have_no_highest_one():
     sets = [("serve.requests", "5"), ("serve.arrivals", "poisson"), ("serve.rate", "1")]
     with pytest.raises(LoomError, match="no rate that can be tried breaks the limits"):
@@ -465,6 +471,7 @@ def test_a_pipeline_has_the_memory_of_its_fullest_stage_and_a_part_of_it_for_eac
         serve(prepare_named("dgx-a100", "llama2-70b", "3300x1", [*keys, ("serve.cache_tokens", "6400")]))
 
 
+@pytest.mark.slow(seconds=2)
 def test_a_service_in_a_pipeline_is_between_its_bounds():
     """Twice the chips in stages answer at most twice as much, and a lone request waits for all of them."""
     keys = [("serve.requests", "200"), ("serve.arrivals", "at_once"), ("plan.data", "1"), ("plan.tensor", "2")]
@@ -482,6 +489,7 @@ def test_a_service_in_a_pipeline_is_between_its_bounds():
     assert 0.3 < staged["busy"] < 0.5  # two stages in turn, and the host before them
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(48, 20000), min_size=1, max_size=40), st.integers(0, 1))
 def test_layers_that_see_a_window_count_each_request_at_its_own_length(windowed_costs, contexts, chunked):

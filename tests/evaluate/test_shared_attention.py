@@ -53,6 +53,7 @@ MACHINES = st.sampled_from(["h100", "a100"])
 FORMATS = st.sampled_from([(), (("workload.cache_precision", "fp8"),), (("workload.cache_precision", "int4"),)])
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=60)
 @given(MACHINES, FORMATS, sharings(), st.integers(1, 20))
 def test_no_step_is_slower_for_what_could_be_shared_and_a_row_of_steps_is_its_steps(machine, kept, sharing, steps):

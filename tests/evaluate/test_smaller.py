@@ -37,6 +37,7 @@ def test_another_size_is_what_it_was_synthesized_to(known, asked):
     assert estimate(chip, chip, used, modules) == used
 
 
+@pytest.mark.slow(seconds=2)
 @given(st.sampled_from([*PARTS]), st.sampled_from([WHOLE, QUARTER]))
 def test_what_is_advised_fits_and_halves_nothing_in_vain(part, row):
     chip, used, modules = area(row)

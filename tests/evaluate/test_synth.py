@@ -37,6 +37,7 @@ def synth(capsys, *arguments):
     return json.loads(captured.out)
 
 
+@pytest.mark.slow(seconds=2.5)
 @pytest.mark.usefixtures("yosys")
 def test_cells_of_an_fpga(capsys):
     found = synth(capsys, *SMALL, "--seeds", "0")
@@ -51,6 +52,7 @@ def test_cells_of_an_fpga(capsys):
     assert all(bound["holds"] for bound in found["bounds"])
 
 
+@pytest.mark.slow(seconds=4)
 @pytest.mark.usefixtures("yosys")
 def test_a_part_is_synthesized_alone(capsys):
     whole, part = (synth(capsys, *SMALL, "--seeds", "0", *extra) for extra in ([], ["--module", "row2_chained"]))
@@ -59,6 +61,7 @@ def test_a_part_is_synthesized_alone(capsys):
     assert 0 < part["flip_flops"] < whole["flip_flops"]
 
 
+@pytest.mark.slow(seconds=2.5)
 @pytest.mark.usefixtures("yosys")
 def test_a_memory_alone_is_left_to_a_macro(capsys):
     found = synth(capsys, "pim-hbm", "--module", "pim_hbm_sram_256x64", "--target", "generic", "--seeds", "0")
@@ -103,6 +106,7 @@ def test_ports_with_any_name_and_of_any_author_are_joined(part, tmp_path):
     assert cells["TRELLIS_FF"] >= sum(port.width for port in ports)
 
 
+@pytest.mark.slow(seconds=1.5)
 @pytest.mark.usefixtures("yosys")
 def test_a_part_has_a_netlist_between_registers(tmp_path):
     bundle = module_of(
@@ -115,6 +119,7 @@ def test_a_part_has_a_netlist_between_registers(tmp_path):
     assert cells["TRELLIS_FF"] >= fed + sum(port.width for port in ports if not port.is_input), "nothing was left out"
 
 
+@pytest.mark.slow(seconds=2.5)
 @pytest.mark.usefixtures("yosys")
 def test_the_area_is_that_of_the_liberty_files_cells(capsys):
     found = synth(capsys, *SMALL, "--liberty", str(LIBERTY))
@@ -141,6 +146,7 @@ def test_a_pim_tile_has_a_multiplier_in_every_lane(capsys):
     assert all(bound["holds"] for bound in found["bounds"])
 
 
+@pytest.mark.slow(seconds=2)
 @pytest.mark.usefixtures("yosys")
 def test_a_table_for_people_says_what_is_missing(capsys, monkeypatch):
     monkeypatch.setattr("siliconloom.evaluate.synth.nextpnr_command", lambda: None)
@@ -175,6 +181,7 @@ def test_what_does_not_fit_the_device_is_named():
     assert excess(device.available | {"LUT": 83641}, device) == ["83,641 LUT of 83,640"]
 
 
+@pytest.mark.slow(seconds=2)
 @pytest.mark.usefixtures("yosys")
 def test_a_design_larger_than_the_device_has_no_frequency(capsys, monkeypatch):
     monkeypatch.setattr("siliconloom.evaluate.synth.nextpnr_command", lambda: ["nextpnr"])
@@ -249,6 +256,7 @@ def test_bad_input_is_one_clear_line(arguments, line, tmp_path, capsys):
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow(seconds=1.5)
 @pytest.mark.usefixtures("yosys")
 @pytest.mark.parametrize(
     ("text", "line"),

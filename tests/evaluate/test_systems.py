@@ -49,6 +49,7 @@ def products(result):
     return [o.name for o in result.operators if o.unit == "pim" and o.kind == "gemm"]
 
 
+@pytest.mark.slow(seconds=4)
 def test_a_step_has_the_same_keys_as_a_chip_and_holds_its_bound():
     result = on(decode(batch=40))
     assert result.cycles >= result.bound.lower_bound_cycles > 0
@@ -93,6 +94,7 @@ def test_interleaving_left_out_changes_nothing_but_a_note(model):
     assert any("left out: policy.interleave" in note for note in always.notes) == offloaded(always)
 
 
+@pytest.mark.slow(seconds=3)
 def test_windows_of_their_own_are_never_slower():
     graph = decode("gpt3-7b", batch=128, layers=2)
     sets = ("policy.tensor", "4"), ("policy.attention", "pim")
@@ -165,6 +167,7 @@ def test_chips_that_share_keys_have_a_part_of_every_context():
     assert 0.4 < taken[1] / taken[0] < 0.7
 
 
+@pytest.mark.slow(seconds=1)
 def test_energy_of_the_banks_is_that_of_what_they_read():
     graph = decode("gpt3-7b", batch=32, context=2048, layers=2)
     found = on(graph, ("policy.attention", "pim"), ("policy.interleave", "never"), ("policy.weights", "npu"))
@@ -174,6 +177,7 @@ def test_energy_of_the_banks_is_that_of_what_they_read():
     assert sum(energy.values()) == pytest.approx(found.energy_j)
 
 
+@pytest.mark.slow(seconds=2.5)
 def test_halves_spend_the_energy_of_the_whole_batch():
     graph = decode("gpt3-7b", batch=64, context=500, layers=4)
     sets = ("policy.attention", "pim"), ("policy.weights", "npu")
@@ -184,6 +188,7 @@ def test_halves_spend_the_energy_of_the_whole_batch():
     assert macs[0] == macs[1]
 
 
+@pytest.mark.slow(seconds=1.5)
 def test_fewer_sequences_than_stages_leave_stages_waiting():
     graph = decode("gpt3-13b", batch=2, layers=8)
     deep = on(graph, ("policy.pipeline", "8"))
@@ -194,6 +199,7 @@ def test_fewer_sequences_than_stages_leave_stages_waiting():
     assert sum(w.cycles * w.repeat for w in deep.windows) == deep.cycles
 
 
+@pytest.mark.slow(seconds=1.5)
 def test_experts_that_are_not_chosen_are_not_in_the_bound():
     assert 0 < on(decode("mixtral-8x7b", batch=1, layers=2)).bound.achieved <= 1
 

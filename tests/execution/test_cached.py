@@ -78,6 +78,7 @@ def test_a_golden_run_is_the_exact_reading(
     assert {row.name: row.differing for row in made.rows if row.differing} == {}
 
 
+@pytest.mark.slow(seconds=1.5)
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 def test_a_cache_in_the_format_of_operands_changes_no_bit(tmp_path, phase):
     """The array rounds keys and values to bf16 where they are kept in fp32; in fp8 they are others."""

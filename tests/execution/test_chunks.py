@@ -24,6 +24,7 @@ def sets_of(past, new, batch, decode):
     return [("phase", phase), ("context", length), ("sequence", str(new)), ("batch", str(batch))]
 
 
+@pytest.mark.slow(seconds=5)
 @settings(max_examples=6, deadline=None)
 @given(
     family=st.sampled_from(["gpt2", "llama", "qwen2", "mixtral"]),

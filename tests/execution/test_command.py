@@ -100,6 +100,7 @@ def test_a_whole_model_runs_on_the_verilog(folder, capsys):
     assert record["rtl"]["bytes_compared"] > 0
 
 
+@pytest.mark.slow(seconds=1)
 def test_constants_are_those_of_the_configuration_unless_said_otherwise(folder, capsys):
     config = json.loads((folder / "config.json").read_text()) | {"rope_theta": 500.0, "rms_norm_eps": 1e-2}
     (folder / "config.json").write_text(json.dumps(config))
@@ -128,6 +129,7 @@ def test_a_mapping_file_is_the_program_that_is_run(folder):
     assert run(folder, *sets, "--mapping", "{}/m.yaml") == 2
 
 
+@pytest.mark.slow(seconds=1.5)
 def test_a_program_longer_than_the_program_memory_is_refused_and_noted_by_the_mapping(folder, capsys):
     words = ["npu-edge-int8", "gpt2", *(w for s in SHORT for w in ("--set", s))]
     assert main(["run", *words]) == 2
@@ -142,6 +144,7 @@ def test_a_program_longer_than_the_program_memory_is_refused_and_noted_by_the_ma
 SHORT = ("workload.layers=1", "workload.sequence=4", "tile.sequencer.program_words=64")
 
 
+@pytest.mark.slow(seconds=1)
 def test_given_tokens_are_those_of_a_chunk_and_what_is_before_it(folder, capsys):
     """As many are new as do not lie in the cache already; the next token is that of the whole text."""
     config, tokens = config_of("llama", 4, 2, 8, 2), [3, 1, 4, 1, 5, 9, 2]

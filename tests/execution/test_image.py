@@ -1,6 +1,7 @@
 """What programs read is found where they read it, in the layouts of the units."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +27,7 @@ def test_parameters_of_columns_are_read_back(blocks, lanes, seed):
         assert np.array_equal(got, due)
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=25, deadline=None)
 @given(
     st.integers(1, 70),

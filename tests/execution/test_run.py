@@ -148,6 +148,7 @@ def test_angles_are_read_where_they_lie_when_rows_are_cut_within_a_head(
     assert {row.name: row.differing for row in made.rows if row.differing} == {}
 
 
+@pytest.mark.slow(seconds=4)
 @settings(max_examples=6, deadline=None)
 @given(
     shape=st.sampled_from(SHAPES),
@@ -239,6 +240,7 @@ def test_rows_that_are_carried_are_the_exact_reading_and_as_near_as_the_mapper_s
     assert errors[0][last] < 1.5 * errors[1][last] + 0.01, errors
 
 
+@pytest.mark.slow(seconds=4.5)
 @settings(max_examples=12, deadline=None)
 @given(
     family=st.sampled_from(["gpt2", "llama"]),
@@ -361,6 +363,7 @@ def test_attention_in_tiles_of_a_part_of_a_block_of_keys_is_the_exact_reading(
     assert run_model(mapped, RandomWeights(mapped.graph, seed), tokens).differing == 0
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_reading_that_takes_rows_for_whole_differs(tmp_path, monkeypatch):
     """The exact reading must be told of the tiles, so that their order of rounding is what the program's is."""
     family, kv_heads, sets, sizes = CARRIED[0]
@@ -384,6 +387,7 @@ class OwnRouter(RandomWeights):
         return super().find(at, operator, what, shape) * (60 if operator.role is Role.ROUTER else 1)
 
 
+@pytest.mark.slow(seconds=1.5)
 def test_experts_in_several_tiles_have_their_own_weights_rows_and_parameters(tmp_path):
     """Each token's weights differ, and rows of results are cut into several tiles, so that none may stand for another.
 

@@ -100,6 +100,7 @@ def outcomes(name: str) -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_key_changes_the_result_or_is_refused(name: str) -> None:
     found = outcomes(name)

@@ -47,6 +47,7 @@ def answer(machine, phase, *sets):
     return rest | {"plan": found["asked"]["plan"]}
 
 
+@pytest.mark.slow(seconds=1.5)
 @pytest.mark.parametrize("machine", MACHINES)
 @settings(max_examples=6, deadline=None)
 @given(data=st.data())
@@ -63,6 +64,7 @@ def test_a_policy_and_the_plan_that_says_the_same_are_one():
     assert answer("dgx-h100", "decode", ("plan.tensor", "4"), ("plan.data", "2"))["seconds"] != shared["seconds"]
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=12, deadline=None)
 @given(
     st.sampled_from(["decode", "prefill", "training"]),
@@ -148,6 +150,7 @@ def test_a_chip_of_many_levels_takes_part_in_a_system(tmp_path):
     assert any("2 of 4 chips work" in note for note in found["notes"])
 
 
+@pytest.mark.slow(seconds=2.5)
 @settings(max_examples=8, deadline=None)
 @given(
     st.sampled_from(["decode", "prefill"]),
@@ -253,6 +256,7 @@ FOUR = (
 )
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=8, deadline=None)
 @given(st.sampled_from([0, 1, 2, 3]), st.sampled_from(["none", "selective", "full"]), st.sampled_from([4, 8]))
 def test_a_training_step_is_what_its_operators_add_up_to(zero, recompute, batch):

@@ -70,6 +70,7 @@ def test_every_program_finds_the_cache_of_those_before_it(tmp_path, family, kv_h
     assert tile.position == len(PROMPT) + 5
 
 
+@pytest.mark.slow(seconds=1.5)
 def test_parameters_and_cache_have_one_address_and_are_written_once(tmp_path):
     config, tensors = model_of("llama")
     path = write_gguf(tmp_path / "m.gguf", config, tensors)
@@ -92,6 +93,7 @@ def test_parameters_and_cache_have_one_address_and_are_written_once(tmp_path):
     assert changed == parameters[:1]
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_key_in_the_cache_that_changes_is_noticed(tmp_path):
     config, tensors = model_of("llama")
     path = write_gguf(tmp_path / "m.gguf", config, tensors)
@@ -131,6 +133,7 @@ def test_a_perplexity_is_that_of_every_next_token(tmp_path):
         perplexity(graph, weights, constants, PROMPT[:1])
 
 
+@pytest.mark.slow(seconds=1)
 def test_sharing_memory_costs_no_more_than_the_better_of_two_ways(tmp_path):
     plan = plan_generation("npu-edge-int8", "smollm2-135m", [("workload.layers", "2")], prompt=20, most=4)
     made = figures(plan.step("decode", 23), context=23)
@@ -164,6 +167,7 @@ def record_of(capsys, path, *more):
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow(seconds=3)
 def test_a_file_and_a_folder_say_the_same(models, capsys):
     one, other = (record_of(capsys, models / name, "--tokens", "4") for name in ("m.gguf", "m"))
     assert one["schema"] == "siliconloom.text/1"
@@ -179,6 +183,7 @@ def test_a_file_and_a_folder_say_the_same(models, capsys):
     assert summary["energy_per_token_j"] == pytest.approx(sum(step["energy_j"] for step in steps[1:]) / 3)
 
 
+@pytest.mark.slow(seconds=1.5)
 def test_a_text_is_printed_and_then_what_it_takes(models, capsys):
     assert run(models / "m.gguf", "--tokens", "3", "--system", "be brief") == 0
     text = capsys.readouterr().out
@@ -189,6 +194,7 @@ def test_a_text_is_printed_and_then_what_it_takes(models, capsys):
     assert max(map(len, text.splitlines())) <= 100
 
 
+@pytest.mark.slow(seconds=1.5)
 def test_an_answer_of_one_token_has_one_program(models, capsys):
     record = record_of(capsys, models / "m.gguf", "--tokens", "1")
     assert len(record["steps"]) == len(record["tokens"]) == 1
@@ -204,6 +210,7 @@ def test_weights_of_a_file_are_those_of_a_plain_run(models, capsys):
     assert record["float64_next_tokens"] == [int(logits_of(config, tensors, [1, 30, 31]).argmax())]
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_file_has_a_time_without_the_packages_that_its_values_need(models):
     code = (
         "import sys; from siliconloom.cli import main; "

@@ -100,6 +100,7 @@ def test_tables_sort_by_keyboard(pages, chrome):
     page.close()
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_timeline_moves_by_keyboard_and_tells_what_it_shows(pages, chrome):
     page, _ = open_page(chrome, pages["chip"])
     canvas, readout = page.locator("#timeline canvas"), page.locator("#timeline .readout")
@@ -148,6 +149,7 @@ def test_a_map_of_links_has_what_the_result_has(pages, chrome, tmp_path):
     page.close()
 
 
+@pytest.mark.slow(seconds=1)
 def test_lines_over_time_are_read_by_keyboard_and_pointer(pages, chrome):
     page, _ = open_page(chrome, pages["service"])
     canvas, readout = page.locator("#overtime canvas"), page.locator("#overtime .readout")

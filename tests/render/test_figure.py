@@ -55,6 +55,7 @@ def test_a_figure_is_of_the_format_that_its_name_says_and_is_the_same_again(name
     assert first == second
 
 
+@pytest.mark.slow(seconds=1.5)
 def test_figures_name_what_they_draw(kept, tmp_path):
     result = json.loads((kept / "chip").read_text())
     out = str(tmp_path / "f.svg")

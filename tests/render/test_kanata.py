@@ -99,6 +99,7 @@ def test_stages_are_those_of_the_simulation(window):
         assert all(each.started < window[1] and each.done > window[0] for each in stream.instructions)
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_suffix_chooses_the_format(tmp_path, capsys):
     sets = ["--set", "workload.layers=1", "--set", "workload.sequence=16"]
     file = tmp_path / "run.KANATA"

@@ -58,6 +58,7 @@ def test_every_row_of_the_artifact_is_within_a_thousandth():
 QUICK = ["zero", "genz", "flat", "ulysses"]
 
 
+@pytest.mark.slow(seconds=1)
 def test_cards_on_several_cores_are_the_same_in_the_order_asked_for(monkeypatch):
     def told(cards):
         return [{key: value for key, value in card.items() if key != "wall_s"} for card in cards["cards"]]
@@ -69,6 +70,7 @@ def test_cards_on_several_cores_are_the_same_in_the_order_asked_for(monkeypatch)
     assert [card["card"] for card in beside["cards"]] == QUICK
 
 
+@pytest.mark.slow(seconds=1.5)
 def test_short_cards_are_shown_while_a_long_one_is_derived(monkeypatch):
     """The longest card begins at once and ends last; what is interrupted before has everything else."""
     serve = (
@@ -239,6 +241,7 @@ SHAPES = st.builds(
 )
 
 
+@pytest.mark.slow(seconds=1)
 @given(model=SHAPES, length=st.sampled_from(sorted(LENGTHS.values())))
 def test_attention_is_never_faster_than_its_arrays_and_its_memory(model, length):
     """Floors that hold whatever the binding: products on the 2D array, unique bytes over the bandwidth."""

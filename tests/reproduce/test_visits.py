@@ -41,6 +41,7 @@ def cases(draw):
     return jobs, delays, [draw(st.integers(1, 4)) for _ in range(nodes)]
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=200, deadline=None)
 @given(cases())
 def test_a_node_does_one_visit_at_a_time_and_holds_what_it_can(case):

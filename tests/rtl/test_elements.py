@@ -41,6 +41,7 @@ def element_chip(element, seed):
     return load_chip(name, [(f"tile.array.{key}", str(value)) for key, value in sets.items()])
 
 
+@pytest.mark.slow(seconds=1.5)
 @pytest.mark.parametrize("element", ELEMENTS)
 def test_random_arrays_of_each_element(element, seed, tmp_path):
     need("icarus")
@@ -157,6 +158,7 @@ def kept(element, operands, depth):
     return SystolicArray(rows=1, cols=1, element=element, depth=depth, **fields)
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(("element", "operands", "depth"), FORMAL)
 def test_the_next_sum_is_proved_of_all_sums_and_operands(element, operands, depth):
     pytest.importorskip("pyosys")

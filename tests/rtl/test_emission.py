@@ -205,6 +205,7 @@ def test_output_is_the_same_bytes_whatever_the_hash_seed(name, sets, tmp_path):
     assert not re.search(r"20\d\d-\d\d-\d\d", text), "no dates"
 
 
+@pytest.mark.slow(seconds=1)
 def test_the_sidecar_says_what_was_generated(tmp_path):
     chip = load_chip("systolic-ws-8", [("tile.array.rows", "4")])
     made = build_rtl(chip)
@@ -303,6 +304,7 @@ def test_several_tiles_are_refused_with_what_would_be_written(tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(
     ("name", "top"), [("module", "chip_module"), ("wire", "chip_wire"), ("always_ff", "chip_always_ff")]
 )

@@ -77,6 +77,7 @@ def matmul(folder, name, *sizes):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=60, deadline=None)
 @example(94, True, (13, 27, 33), (5, 3, 7))  # of 80 columns at least, whose parameters take more than a bank
 @given(

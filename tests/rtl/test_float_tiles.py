@@ -104,6 +104,7 @@ def test_an_array_in_fp8_between_elements_in_fp32_agrees_in_every_cycle_and_byte
         assert parity.passed, "\n".join([f"{chip.name}, {parity.name}", *parity.errors])
 
 
+@pytest.mark.slow(seconds=3)
 def test_random_programs_use_every_function_and_make_numbers_of_every_kind():
     """A bench whose results are all zero, or no numbers, would show nothing."""
     used, kinds = set(), []

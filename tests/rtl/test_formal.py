@@ -58,6 +58,7 @@ def test_a_rescaling_that_rounds_wrongly_is_found():
     assert found.counterexample is not None
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("depth", [3, 9, 16])
 def test_a_queue_in_a_memory_keeps_its_contract_in_every_cycle(depth, monkeypatch):
     monkeypatch.setattr("siliconloom.rtl.cells.queue.REGISTER_BITS", 0)
@@ -319,6 +320,7 @@ BLOCKS = [
 ]
 
 
+@pytest.mark.slow(seconds=1.5)
 @pytest.mark.parametrize("reset", ["sync", "async_low"])
 def test_verilator_has_nothing_to_complain_about(reset, tmp_path):
     folder = simulator_path("verilator")

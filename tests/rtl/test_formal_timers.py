@@ -83,6 +83,7 @@ class Window(Monitor):
         return m
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(("cycles", "banks"), [(2, 4), (5, 2), (6, 1), (8, 4), (9, 2)])
 def test_no_window_has_more_than_four_activations(cycles, banks):
     k = settled(cycles) + 1

@@ -45,6 +45,7 @@ def tools(reset="sync"):
 # --- the option
 
 
+@pytest.mark.slow(seconds=12)
 def test_without_flows_nothing_changes_and_with_them_only_their_folders_come_to_it():
     plain, more = npu(), complete_rtl(small_chip(), flows=tuple(FLOWS))
     told = {"README.md", "siliconloom.json"}

@@ -103,6 +103,7 @@ def simulate(folder, width, depth, granularity, seed=1, change=lambda text: text
 granules = st.sampled_from([1, 3, 4, 8, 9, 16, 20, 26, 32, 64])
 
 
+@pytest.mark.slow(seconds=2)
 @settings(max_examples=12, deadline=None)
 @given(
     granules, st.integers(1, 5), st.sampled_from([2, 16, 64, 255, 256, 257, 512, 700, 1024, 1100]), st.integers(0, 99)
@@ -176,6 +177,7 @@ def sources(made, *, tool):
     return [os.path.normpath(f"librelane/{each.removeprefix('dir::')}") for each in files]
 
 
+@pytest.mark.slow(seconds=1.5)
 def test_yosys_reads_the_design_with_its_macros_and_finds_no_latch(tmp_path):
     pytest.importorskip("pyosys")
     made = emitted("small")

@@ -72,6 +72,7 @@ def test_any_wrong_bits_at_all_lose_and_repeat_nothing(tmp_path, number):
         assert outcome.counters["errors"] > 0
 
 
+@pytest.mark.slow(seconds=1.5)
 @icarus
 @pytest.mark.rtl
 def test_a_link_with_another_wire_is_found_out(tmp_path):

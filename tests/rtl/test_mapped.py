@@ -531,6 +531,7 @@ def test_rows_that_are_carried_on_other_tiles_agree_in_every_cycle_and_byte(sets
         assert case.difference == 0
 
 
+@pytest.mark.slow(seconds=2.5)
 def test_a_program_with_another_address_leaves_other_bytes(chip, tmp_path):
     """The bytes of one weight tile further are other bytes: what is compared is not blind to them."""
     made = filled(mapped(chip, graph(tmp_path, PRODUCTS)), 3)

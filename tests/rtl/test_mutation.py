@@ -30,6 +30,7 @@ def has_module(function):
     )
 
 
+@pytest.mark.slow(seconds=1)
 def test_every_site_stands_once_in_its_file():
     module = planting()
     files = {}

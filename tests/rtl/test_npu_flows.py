@@ -340,6 +340,7 @@ def pack(packer, data):
     return subprocess.run([packer], input=data, capture_output=True)
 
 
+@pytest.mark.slow(seconds=1.5)
 @given(st.lists(instructions(), min_size=1, max_size=20))
 @settings(max_examples=60, deadline=None)
 def test_c_packs_every_instruction_as_python_does(packer, made):
@@ -459,6 +460,7 @@ def test_fusesoc_lints_the_library_npu(tmp_path):
     fusesoc(tmp_path, "lint")
 
 
+@pytest.mark.slow(seconds=1.5)
 def test_a_tile_without_rtl_has_the_bench_of_its_array():
     made = complete_rtl(load_chip("npu-edge-int8", [("tile.scratchpad.capacity", "192 KiB")]))
     assert "the systolic array of the tile alone" in made.sidecar["contains"]

@@ -83,6 +83,7 @@ class Regulated(Monitor):
         return m
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("interval", [CYCLE, CYCLE + 1, 2 * CYCLE - 1])
 def test_what_is_due_is_what_counters_say(interval):
     assert prove(Regulated(interval, Pace), depth=5, induction=1).induction == 1

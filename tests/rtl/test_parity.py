@@ -132,6 +132,7 @@ def test_a_planted_fault_is_found(name, operands, module, old, new, tmp_path):
     assert failures(run(chip, random_cases(chip.tile.array, 2, 6), "icarus", tmp_path, plant))
 
 
+@pytest.mark.slow(seconds=1.5)
 def test_a_wrong_prediction_is_found(tmp_path):
     need("icarus")
     chip = load_chip("systolic-ws-8", [("tile.array.rows", "2"), ("tile.array.cols", "2")])
@@ -178,6 +179,7 @@ def test_verify_reports_and_fails_by_exit_status(capsys, monkeypatch, tmp_path):
     assert {c.divergence.stream for c in record.cases if not c.passed} == {"fold"}
 
 
+@pytest.mark.slow(seconds=2.5)
 @pytest.mark.parametrize(("name", "dtype"), [("systolic-ws-8", "bf16"), ("systolic-os-8", "int8")])
 def test_the_products_of_loom_sim_run_on_a_bare_array(name, dtype, tmp_path):
     """What `loom sim` calls proven runs: every fold of the list, in the cycles that it prints."""
@@ -210,6 +212,7 @@ def test_a_missing_simulator_says_what_to_install(monkeypatch):
         runner.require_simulator("icarus")
 
 
+@pytest.mark.slow(seconds=1)
 def test_verilog_that_a_simulator_refuses_is_one_clear_line(tmp_path):
     need("icarus")
     chip = load_chip("systolic-ws-8", [("tile.array.rows", "2"), ("tile.array.cols", "2")])

@@ -116,6 +116,7 @@ def test_an_attention_head_is_attention():
     assert np.abs(values - exact).max() < 0.02 * np.abs(exact).max()
 
 
+@pytest.mark.slow(seconds=3)
 def test_a_tile_that_differs_from_its_description_is_found_out(tmp_path):
     """One cycle more between activations: late, but right; and a wrong bit: wrong, but in time."""
     needs("icarus")
@@ -141,6 +142,7 @@ def test_a_tile_that_differs_from_its_description_is_found_out(tmp_path):
     assert any("burst 0 of results, byte 0" in error for error in compare(tile, case, outcome).value_errors)
 
 
+@pytest.mark.slow(seconds=3.5)
 def test_a_tile_with_too_short_a_timing_breaks_the_arrays_rules(tmp_path):
     needs("icarus")
     described = load_chip("pim-hbm", SMALL)
@@ -191,6 +193,7 @@ def test_the_library_chip_is_verified_from_the_command_line(capsys):
     assert read_verified(result).totals.commands > 2500
 
 
+@pytest.mark.slow(seconds=4)
 def test_a_small_tile_is_verified_with_a_table(capsys):
     needs("icarus")
     sets = [word for key, value in SMALL for word in ("--set", f"{key}={value}")]

@@ -109,6 +109,7 @@ def test_random_programs_use_every_vector_function(seed):
     assert set().union(*(functions(seed, tile) for tile in tiles_of(seed))) == BUILT
 
 
+@pytest.mark.slow(seconds=2.5)
 def test_predictions_know_every_execution_of_a_loop():
     chip, jumped = load_chip("npu-edge-int8"), 0
     for seed in range(200):

@@ -57,6 +57,7 @@ def texts():
     return top, top.library.verilog(found[0].circuit)
 
 
+@pytest.mark.slow(seconds=2)
 @pytest.mark.parametrize("kind", ALL)
 def test_a_module_keeps_what_it_promises_in_every_cycle(kind):
     top, written = texts()
@@ -257,6 +258,7 @@ def check_bug(bug, monkeypatch):
     assert outcome.counterexample is not None, str(outcome)
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("number", range(3))
 def test_a_bug_of_the_day_is_found(number, seed, monkeypatch):
     quick = [bug for bug in BUGS if BUGS[bug][4] not in SLOW]

@@ -48,6 +48,7 @@ def test_values_are_numpys_and_cycles_the_models(tmp_path, number):
     assert sum(chip.counters["retries"] for found in outcomes for chip in found) > 0
 
 
+@pytest.mark.slow(seconds=2.5)
 @icarus
 @pytest.mark.rtl
 def test_an_engine_that_adds_otherwise_is_found_out(tmp_path):

@@ -30,6 +30,7 @@ def lint(folder, files, waivers):
         assert subprocess.run(["iverilog", "-g2012", "-o", "/dev/null", *files], cwd=folder).returncode == 0
 
 
+@pytest.mark.slow(seconds=1.5)
 @verilator
 @pytest.mark.parametrize("reset", ["sync", "async_low"])
 def test_links_and_engines_are_clean_verilog(tmp_path, reset):

@@ -105,6 +105,7 @@ def test_a_file_under_another_ones_name_counts_as_damaged(tmp_path):
     assert service.answers == Answers(found=2)
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=4))
 def test_whatever_byte_is_damaged_the_answer_is_right_or_absent(tmp_path_factory, flips):
@@ -145,6 +146,7 @@ def _fill(folder, seed):
     return {int(m): service.cost(product(1 + int(m)), chip).cycles for m in order}
 
 
+@pytest.mark.slow(seconds=2.5)
 def test_processes_share_a_folder(tmp_path):
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         found = pool.starmap(_fill, [(tmp_path, seed) for seed in range(4)])
@@ -157,6 +159,7 @@ def test_processes_share_a_folder(tmp_path):
     assert reader.answers == Answers(read=60)
 
 
+@pytest.mark.slow(seconds=2)
 def test_a_process_that_is_killed_leaves_no_half_entry(tmp_path):
     fill = "import sys; from tests.sim.test_costs import _fill"
     code = fill + "\nfor seed in range(10**6): _fill(sys.argv[1] + f'/{seed}', 0)"

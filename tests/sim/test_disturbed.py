@@ -43,6 +43,7 @@ def finish(machine, transfers, disturbances, timeout=5 * US):
     return run.finish, int(again.sum())
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=200, deadline=None)
 @given(
     st.dictionaries(st.integers(0, 60), st.sampled_from([0.5, 1.0, 2.0, 4.0]), max_size=5),

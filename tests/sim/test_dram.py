@@ -117,6 +117,7 @@ def test_total_cycles_of_pseudo_channels_agree_with_ramulator2(row):
     assert broken_rules(dram, found.commands) == []
 
 
+@pytest.mark.slow(seconds=1.5)
 @settings(max_examples=150, deadline=None)
 @given(memories(), st.integers(0, 2**32 - 1), st.integers(1, 300), st.sampled_from([1, 4, 10**6]), st.floats(0, 1))
 def test_no_command_breaks_a_rule_and_every_request_is_done(dram, seed, count, spread, writes):
@@ -175,6 +176,7 @@ def test_mop4clxor_is_what_its_name_says(line):
     assert dict(zip(FIELDS, parts[:, 0].tolist(), strict=True)) == found
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=40, deadline=None)
 @given(memories(), st.integers(0, 2**32 - 1), st.sampled_from([1, 200]))
 def test_channels_that_do_not_share_a_queue_are_so_many_memories(dram, seed, spread):

@@ -42,6 +42,7 @@ def stepped(program, chip):
     assert ours == sorted(expected.log)
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=50, deadline=None)
 @given(programs(), chips())
 def test_every_cycle_of_every_unit_is_accounted_for(program, chip):
@@ -68,6 +69,7 @@ for program, chip in pickle.load(sys.stdin.buffer):
 """
 
 
+@pytest.mark.slow(seconds=1)
 def test_the_kernel_means_the_same_uncompiled():
     options = settings(max_examples=200, deadline=None, database=None, phases=[Phase.generate])
     cases = [

@@ -75,6 +75,7 @@ memory:
         load_chip(str(path))
 
 
+@pytest.mark.slow(seconds=1.5)
 def test_a_simulation_shows_what_the_pins_move_and_what_streams_get(capsys):
     result = simulate("npu-edge-int8", "gpt2", LPDDR5 + SMALL).result()
     level = result["memory"]["levels"]["dram"]

@@ -58,6 +58,7 @@ def test_no_collective_beats_its_bound_and_both_engines_agree(case):
     assert (run.busy <= run.finish).all()
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=200, deadline=None)
 @given(cases(), st.integers(0, 2**32 - 1))
 def test_every_chip_hears_of_every_other(case, seed):

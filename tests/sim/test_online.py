@@ -53,6 +53,7 @@ def reals(scores, values, scalars, seen):
     return powers, within, powers @ values / powers.sum(1)[:, None]
 
 
+@pytest.mark.slow(seconds=1.5)
 @settings(max_examples=150, deadline=None)
 @given(
     seed=st.integers(0, 10**6),

@@ -25,6 +25,7 @@ def logged(tile, macros):
     return run, [tuple(entry[:5]) for entry in run.commands.tolist()]
 
 
+@pytest.mark.slow(seconds=1)
 @given(tile=st.integers(0, 10**6), work=st.integers(0, 10**6))
 @settings(max_examples=150, deadline=None)
 def test_every_command_keeps_the_rules_on_random_tiles(tile, work):
@@ -117,6 +118,7 @@ def _moved(log, number, cycle):
     return sorted(made)
 
 
+@pytest.mark.slow(seconds=3)
 def test_a_command_that_goes_out_early_is_found_out():
     """Each command is moved to an earlier cycle, as far as the one before it allows: what forbids that has a name."""
     names = set()

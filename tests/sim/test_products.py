@@ -80,6 +80,7 @@ def test_panels_are_multiplied_as_they_lie(m, k, line, columns, more, rows, room
     np.testing.assert_array_equal(found, expected.view(np.int32))
 
 
+@pytest.mark.slow(seconds=2.5)
 @given(st.sampled_from(SHORT), st.integers(0, 2**32 - 1))
 def test_what_is_narrowed_quickly_is_what_the_rule_says(dtype, seed):
     """Halfway points and their neighbours, of all sizes, and whatever else 32 bits hold."""

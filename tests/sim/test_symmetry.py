@@ -59,6 +59,7 @@ def cases(draw, most=128):
     return wiring, pattern(operation, algorithm, wiring, draw(st.sampled_from([0.0, 1.0, 1e5, 1e6, 12345677.0])))
 
 
+@pytest.mark.slow(seconds=2)
 @settings(max_examples=150, deadline=None)
 @given(cases())
 def test_what_is_folded_takes_what_every_message_takes(case):
@@ -71,6 +72,7 @@ def test_what_is_folded_takes_what_every_message_takes(case):
         assert np.array_equal(once.carried, every.carried)
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=60, deadline=None)
 @given(cases(most=32))
 def test_flows_that_are_folded_take_what_every_flow_takes(case):

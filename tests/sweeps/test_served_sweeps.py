@@ -29,6 +29,7 @@ def test_a_point_is_what_serving_it_alone_comes_to(folder):
     assert found.asked.trace == "requests.csv"
 
 
+@pytest.mark.slow(seconds=1)
 def test_points_are_found_again_until_the_trace_is_another_one(folder, capsys):
     (folder / "requests.csv").write_text(TRACE)
     path = write(folder, **{**SERVED, "trace": "requests.csv", "set": {}})

@@ -20,6 +20,7 @@ from tests.sweeps.small import sweep, write
 WORDS = ("sweep", "sweep.yaml", "--workers", "1")
 
 
+@pytest.mark.slow(seconds=1)
 def test_what_is_printed_as_json_is_what_show_prints_of_the_file(folder, capsys):
     write(folder)
     assert main([*WORDS, "--json", "-"]) == 0

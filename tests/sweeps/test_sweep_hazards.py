@@ -110,6 +110,7 @@ def test_results_are_a_file(tmp_path, capsys, kind):
     assert "is no file of results" in capsys.readouterr().err
 
 
+@pytest.mark.slow(seconds=2)
 def test_points_of_a_space_beyond_every_range_are_drawn(tmp_path, monkeypatch):
     paths = (
         "memory.dram.bandwidth",

@@ -41,6 +41,7 @@ def test_programs_of_a_layer_compute_the_layer(spec, chip, tokens, decode):
         assert np.corrcoef(each.results.reshape(-1), each.real.reshape(-1))[0, 1] > 0.995
 
 
+@pytest.mark.slow(seconds=1)
 def test_every_operator_of_a_layer_is_compared():
     """Among them what a prompt and a token leave in the cache, and what leaves the head."""
     for spec in LAYERS:
@@ -68,12 +69,14 @@ def test_a_token_reads_the_keys_and_values_of_those_before_it():
     assert not np.array_equal(first.made.memory, second.made.memory)
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_layer_fits_the_datacentre_npu():
     """Rotations of 96 columns on 128 lanes among it: a table's rows are whole lines."""
     for spec in LAYERS:
         layer_runs(load_chip("npu-datacenter"), spec, decode=1)
 
 
+@pytest.mark.slow(seconds=2)
 def test_a_layer_takes_at_least_what_its_products_and_bytes_need():
     chip = load_chip("npu-edge-int8")
     for spec in LAYERS:

@@ -236,6 +236,7 @@ def test_a_case_says_whether_anything_differs_and_what(parity):
     assert told == parity.errors
 
 
+@pytest.mark.slow(seconds=1)
 @given(records)
 def test_a_record_is_read_back_as_it_was_written(record):
     assert read_verified(json.loads(json.dumps(record.as_dict(), allow_nan=False))) == record
@@ -281,6 +282,7 @@ def test_the_schema_refuses_what_is_no_record(record, data):
         record.passed = True
 
 
+@pytest.mark.slow(seconds=1)
 @given(records)
 def test_the_table_leaves_out_empty_columns_and_shows_every_difference(record):
     out = io.StringIO()

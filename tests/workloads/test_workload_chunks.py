@@ -89,6 +89,7 @@ def test_chunks_attend_to_as_many_pairs_as_the_whole_prompt(model, cuts, stated)
     assert all(not part.notes for part in parts)
 
 
+@pytest.mark.slow(seconds=3)
 @settings(max_examples=2, deadline=None)
 @given(
     chip=st.sampled_from(["npu-edge-int8", "npu-edge"]),

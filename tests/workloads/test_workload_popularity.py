@@ -155,6 +155,7 @@ def test_a_layer_of_a_trace_has_the_rows_that_were_counted(seed, tokens) -> None
         assert [o.m for o in experts(graph) for _ in range(o.batch)] == [each for each in counted if each]
 
 
+@pytest.mark.slow(seconds=1.5)
 @settings(max_examples=3, deadline=None)
 @given(exponent=st.sampled_from([0.5, 1.0, 3.0]), tokens=st.sampled_from([5, 64, 200]))
 def test_a_tile_times_each_group_at_its_own_rows(exponent, tokens) -> None:
@@ -168,6 +169,7 @@ def test_a_tile_times_each_group_at_its_own_rows(exponent, tokens) -> None:
     assert own == set(alike(rows_of(zipf(8, exponent), tokens, 2)))
 
 
+@pytest.mark.slow(seconds=1.5)
 def test_fewer_experts_in_use_are_less_that_decode_reads() -> None:
     lengths = [*MOE, ("phase", "decode"), ("batch", "8")]
     results = [

@@ -130,6 +130,7 @@ def test_every_length_has_one_attention_and_its_own_cache(model, requests) -> No
     assert len(made.requests) == (len(lengths) if len(lengths) > 1 else 0)
 
 
+@pytest.mark.slow(seconds=2.5)
 @settings(max_examples=4, deadline=None)
 @given(
     chip=st.sampled_from(["npu-edge-int8", "npu-edge"]),

@@ -100,7 +100,7 @@ def entering(tile: NpuTile, values: Patterns) -> Words:
     return words if own is None or not tile.rounds or tile.shares else rounded(words, own)
 
 
-class Sizes(Struct, frozen=True):
+class KeptSizes(Struct, frozen=True):
     """What is the same in every execution of a product whose operand stays.
 
     ``count`` elements hold the operand that moves, whose rows are ``step`` bytes apart; ``stays`` are bytes of the
@@ -117,7 +117,7 @@ class Sizes(Struct, frozen=True):
     last: int
 
 
-def _sizes(tile: NpuTile, i: Instruction) -> Sizes:
+def _sizes(tile: NpuTile, i: Instruction) -> KeptSizes:
     """What every execution of an instruction has in common."""
     array, packing = tile.array, i.packing
     outer, beats = (i.m, i.n) if array.dataflow == "input_stationary" else (i.n, i.m)
@@ -130,7 +130,7 @@ def _sizes(tile: NpuTile, i: Instruction) -> Sizes:
     else:
         stays = weight_bytes(array, packing, outer, i.k, i.narrow)
     narrow = int(i.narrow and may_be_narrow(array, packing))
-    return Sizes(
+    return KeptSizes(
         outer,
         beats,
         (beats - 1) * pitch + row,

@@ -77,6 +77,7 @@ def numbers(memory, address, count, dtype):
     return values_of(memory[address : address + count * width].copy().view(f"<u{width}"), dtype)
 
 
+@pytest.mark.slow(seconds=8.5)
 @settings(max_examples=20, deadline=None)
 @given(
     name=st.sampled_from(sorted(CHIPS)),
@@ -194,6 +195,7 @@ def test_a_mapping_file_is_refused_where_the_channel_computes_attention():
         mapping_text(mapped)
 
 
+@pytest.mark.slow(seconds=7)
 @settings(max_examples=8, deadline=None)
 @given(
     name=st.sampled_from(sorted(CHIPS)),
@@ -216,6 +218,7 @@ def test_attention_is_where_the_whole_workload_takes_fewer_cycles(name, heads, k
     assert any(f"{there:,}" in note and f"{beside:,}" in note for note in made["fused"].notes)
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(
     ("sets", "why"),
     [
@@ -247,6 +250,7 @@ def test_the_array_has_what_there_is_no_room_for_beside_the_channel(monkeypatch)
         map_workload(small_channel(), model(context=60), Stopwatch(chip), search=False)
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(
     ("objective", "search"), [("time", Budget(trials=1)), ("energy", False), ("traffic", False), ("edp", False)]
 )

@@ -4,6 +4,7 @@ import json
 import random
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -119,6 +120,7 @@ def small_llama(**stated):
     return workload(json.dumps(common | stated))
 
 
+@pytest.mark.slow(seconds=4.5)
 def test_an_array_that_keeps_its_sums_is_no_slower_than_one_of_half_its_sides():
     """Rows in blocks as large as the array took 9.59 M cycles with 128 rows, and 16.1 M with 256."""
     graph = small_llama(batch=4, sequence=100)

@@ -211,6 +211,7 @@ def test_an_operator_that_overlaps_its_neighbours_still_takes_its_own_time():
     assert context["cycles"] >= context["bound_cycles"] == 12 * 1024 * 64 * 1024 // 256
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(
     ("chip", "m", "n", "k", "slack"),
     [

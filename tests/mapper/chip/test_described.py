@@ -44,6 +44,7 @@ def check_same(chip, graph):
     return mapped
 
 
+@pytest.mark.slow(seconds=3.5)
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 10**6))
 def test_a_mapping_that_is_written_and_read_is_the_same_program(seed):
@@ -71,6 +72,7 @@ def test_library_chips_are_read_as_they_are_written(chip, sets, phase):
     assert (mapped.placement is None) == (len(mapped.chip.memory) == 1)
 
 
+@pytest.mark.slow(seconds=1)
 def test_tiles_that_join_are_read_as_they_are_written():
     gemms = [{"name": "first", "m": 64, "n": 4096, "k": 1024}]
     done = simulate("neupims-device", workload(json.dumps(GEMMS | {"precision": "fp16", "gemms": gemms})))
@@ -97,6 +99,7 @@ def changed(data, r):
     return data
 
 
+@pytest.mark.slow(seconds=4.5)
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10**6))
 def test_any_mapping_that_is_taken_does_every_product_once_and_no_faster_than_the_bound(seed):
@@ -320,6 +323,7 @@ def test_what_is_not_placed_and_what_finds_no_room_is_said():
         mapping_of(Document.parse(yaml.safe_dump(data)), small, graph)
 
 
+@pytest.mark.slow(seconds=1)
 def test_sim_runs_the_mapping_that_map_wrote(tmp_path, capsys):
     file, asked = str(tmp_path / "m.yaml"), ["gpt2", "--set", "workload.layers=1", "--set", "workload.sequence=64"]
     assert main(["map", "npu-edge-int8", *asked, "-o", file]) == 0

@@ -197,6 +197,7 @@ def test_equal_keys_of_timing_have_equal_cycles():
             equal += 1
 
 
+@pytest.mark.slow(seconds=2)
 def test_old_drafts_make_room(monkeypatch):
     """What is kept stays within its limit, whatever a sweep asks for."""
     monkeypatch.setattr(drafts, "MOST_INSTRUCTIONS", 3000)

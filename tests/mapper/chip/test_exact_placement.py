@@ -101,6 +101,7 @@ def problems(draw):
     return machine(rooms, holds), demands_of(items, levels)
 
 
+@pytest.mark.slow(seconds=2)
 @settings(max_examples=120, deadline=None)
 @given(problems())
 def test_the_solver_finds_the_best_of_all_placements_and_no_less_than_the_heuristic(problem):
@@ -204,6 +205,7 @@ def test_a_search_compares_both_and_the_default_asks_the_heuristic(monkeypatch):
     assert set(without["memory"]["placed"]["tried"]) == {"heuristic"}
 
 
+@pytest.mark.slow(seconds=2)
 def test_the_terminal_says_who_placed(capsys):
     words = "gpt2 --set workload.layers=1 --set workload.phase=decode --placement best --set"
     for command in ("sim", "map"):
@@ -245,6 +247,7 @@ def test_without_the_package_one_line_names_the_extra(way, capsys, monkeypatch):
     assert error.count("\n") == 1
 
 
+@pytest.mark.slow(seconds=1.5)
 def test_a_mapping_that_is_given_says_so(tmp_path, capsys):
     words = ["npu-cxl", "gpt2", "--set", "workload.layers=1", "--set", "workload.phase=decode"]
     assert main(["map", *words, "-o", str(tmp_path / "m.yaml")]) == 0

@@ -50,6 +50,7 @@ def gpt2(folder, width, vocabulary, positions, tokens):
     return load_workload(str(folder / "config.json"), [("sequence", str(tokens))])
 
 
+@pytest.mark.slow(seconds=2)
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     bus=st.sampled_from([2, 8, 32, 64]),

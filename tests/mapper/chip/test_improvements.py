@@ -92,6 +92,7 @@ FILLED = TINY | {
 """Rows of 106 of 112 bytes came in columns of two, and results of 136 in columns of eight: 55,076 and 82,461 cycles."""
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(
     ("change", "chip", "shape"),
     [("scratchpad doubled", HALVES, (33, 106, 106)), ("dma doubled", FILLED, (33, 129, 106))],
@@ -192,6 +193,7 @@ def test_an_array_as_large_as_its_accumulator_takes_what_a_quarter_of_it_does(se
     assert simulate(load_chip("npu-edge", array), load_workload("gpt2", sets)).run.cycles <= most
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(
     ("name", "workload", "most"),
     [
@@ -210,6 +212,7 @@ def test_an_array_doubled_takes_what_the_smaller_one_does(name, workload, most):
     assert simulate(load_chip(name, array), graph).run.cycles <= most
 
 
+@pytest.mark.slow(seconds=3)
 def test_a_wider_bus_with_other_finalists_is_not_slower():
     """All three had a ring of values, two but for one task's tiles the same: 696,275 and 705,007 cycles."""
     graph = load_workload("smollm2-135m", [("sequence", "128")])
@@ -220,6 +223,7 @@ def test_a_wider_bus_with_other_finalists_is_not_slower():
     assert after <= TOLERANCE * before
 
 
+@pytest.mark.slow(seconds=1.5)
 def test_a_larger_scratchpad_takes_what_a_smaller_one_does():
     """With 256 KiB no tile of less than a block of rows was looked at, whose sums have no room: it was refused."""
     chip = SMALL | {
@@ -464,6 +468,7 @@ def test_one_tile_more_is_not_slower(base, shape):
     assert more <= TOLERANCE * small
 
 
+@pytest.mark.slow(seconds=2)
 def test_a_table_is_the_same_object_whatever_part_of_its_rows_a_tile_takes():
     """A share of the segment table's rows was smaller than the table, and found no place among the memory levels."""
     graph = load_workload("bert-base", [("layers", "1"), ("sequence", "16")])

@@ -70,6 +70,7 @@ def launched(chip: Chip, cycles: int) -> Chip:
     return chip.model_copy(update={"tile": chip.tile.model_copy(update={"sequencer": sequencer})})
 
 
+@pytest.mark.slow(seconds=3.5)
 @settings(max_examples=12, deadline=None)
 @given(ENTRIES, COSTS, st.integers(300, 700), st.integers(1, 500), st.sampled_from([1, 2, 4]))
 def test_every_kernel_waits_for_all_results_and_its_launch(entries, cost, first, more, sublanes):

@@ -132,6 +132,7 @@ def test_every_program_of_every_tile_is_taken_by_the_assembler(chip, model, deco
     assert len(owners) == len(set(owners)), "a bank has rings of two kinds"
 
 
+@pytest.mark.slow(seconds=2)
 @settings(max_examples=60, deadline=None)
 @given(
     m=st.integers(1, 130),
@@ -152,6 +153,7 @@ def test_products_of_any_size_are_legal(tmp_path_factory, m, n, k, batch, chip, 
     assert wrong(chip, plan.program) == []
 
 
+@pytest.mark.slow(seconds=2)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(m=st.integers(2, 60), n=st.integers(4, 200), k=st.integers(20, 400), chip=tiles(), room=st.integers(12, 16))
 def test_no_word_is_read_while_it_is_written_where_buffers_are_small(tmp_path_factory, m, n, k, chip, room):
@@ -183,6 +185,7 @@ def test_too_few_banks_are_shared_and_the_result_says_so():
     assert set(done.result()["hardware"]["why"]) == {"bank conflict"}
 
 
+@pytest.mark.slow(seconds=1.5)
 @settings(max_examples=500, deadline=None)
 @given(
     bus=st.sampled_from([4, 16, 64, 256, 48]),
@@ -313,6 +316,7 @@ MODELS = {
 }
 
 
+@pytest.mark.slow(seconds=4.5)
 @settings(max_examples=40, deadline=None)
 @given(
     rows=st.integers(2, 32),

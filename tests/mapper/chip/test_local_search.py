@@ -169,6 +169,7 @@ def test_every_kind_of_change_gives_legal_mappings(move):
         assert len(changes) <= 2
 
 
+@pytest.mark.slow(seconds=1)
 def test_room_is_taken_from_other_tasks():
     """One task's larger tile goes with smaller ones of others."""
     made = searching("npu-edge-int8", "gpt2")

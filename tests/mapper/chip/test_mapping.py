@@ -141,6 +141,7 @@ def check_local_addresses(plan):
             assert end <= (tile.accumulator if sums else tile.scratchpad).capacity
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(("chip", "workload"), [("npu-edge-int8", "gpt2"), ("npu-datacenter", "llama3-8b")])
 def test_the_program_does_not_grow_with_the_matrices_or_the_layers(chip, workload):
     sizes = set()
@@ -162,6 +163,7 @@ def test_layers_cost_what_layers_cost():
     assert cycles[6] - cycles[3] == pytest.approx(3 * (cycles[3] - cycles[2]), rel=0.01)
 
 
+@pytest.mark.slow(seconds=3.5)
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(m=st.integers(1, 200), n=st.integers(1, 200), k=st.integers(1, 200))
 def test_the_chosen_tiling_is_close_to_the_best_of_a_random_sample_by_simulation(tmp_path, m, n, k):
@@ -202,6 +204,7 @@ def test_a_search_is_never_slower_than_none(side, flow, size, sequence):
     assert cycles[0] == cycles[1] or cycles[1] < cycles[0]
 
 
+@pytest.mark.slow(seconds=1)
 def test_more_bandwidth_more_lanes_and_more_memory_never_hurt_much():
     base = simulate("npu-edge-int8", "gpt2", [("workload.layers", "1"), ("workload.sequence", "256")]).run.cycles
     for path, value in (
@@ -256,6 +259,7 @@ def test_pim_tiles_are_not_guessed_at():
         map_workload(load_chip("pim-hbm"), load_workload("gpt2"))
 
 
+@pytest.mark.slow(seconds=1)
 def test_tiles_share_the_work():
     one = load_chip("npu-datacenter", [("tile_count", "1")])
     four = load_chip("npu-datacenter", [("tile_count", "4")])

@@ -24,6 +24,7 @@ def rows_of(chip, model, **sets):
     return {o["name"]: o for o in simulation.result()["operators"]}, simulation
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_weighted_sum_takes_a_cycle_for_each_operand_and_a_top_k_a_pass_for_each_element():
     rows, simulation = rows_of("npu-datacenter", "deepseek-v3", layers=4, sequence=64)
     lanes = simulation.chip.tile.vector.lanes

@@ -45,6 +45,7 @@ def results(mapped, memory):
     return after[stored.address : stored.address + stored.size]
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=30, deadline=None)
 @given(
     dataflow=st.sampled_from(["weight_stationary", "input_stationary", "output_stationary"]),
@@ -75,6 +76,7 @@ def test_tiles_of_a_part_of_the_rows_make_the_same_product(dataflow, m, n, k, ro
         np.testing.assert_array_equal(results(deep, memory), results(there, memory))
 
 
+@pytest.mark.slow(seconds=1.5)
 @settings(max_examples=30, deadline=None)
 @given(
     dataflow=st.sampled_from(["weight_stationary", "input_stationary"]),
@@ -108,6 +110,7 @@ def test_rows_in_pairs_of_tiles_make_the_same_product(dataflow, m, n, k, rows, c
     assert moved[0] <= moved[1]
 
 
+@pytest.mark.slow(seconds=2.5)
 @settings(max_examples=30, deadline=None)
 @given(
     dataflow=st.sampled_from(["weight_stationary", "input_stationary"]),
@@ -153,6 +156,7 @@ def test_rows_that_stay_are_read_once_and_columns_once_for_each_so_many_rows(dat
     assert int(counters[:, Counter.WRITE_BYTES].sum()) == tiling.write_bytes == m * n
 
 
+@pytest.mark.slow(seconds=1.5)
 @settings(max_examples=30, deadline=None)
 @given(
     dataflow=st.sampled_from(["weight_stationary", "input_stationary"]),

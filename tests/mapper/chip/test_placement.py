@@ -250,6 +250,7 @@ def test_no_other_assignment_of_whole_objects_is_simulated_faster(tmp_path, shap
     assert ours <= 1.011 * best  # objects are placed by estimates: the second list takes 27,201 cycles for 26,929
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(("tiles", "tokens"), [(2, 64), (4, 64), (4, 128)])
 def test_what_a_cache_is_filled_from_is_as_large_whatever_part_of_its_heads_a_tile_has(tiles, tokens):
     """Keys and values of heads that have no layout were as large as a tile's share of them, so they had no place."""

@@ -56,6 +56,7 @@ def test_a_sample_of_the_mappers_choice_is_its_program(seed):
     assert Stopwatch(made.chip)(again.program) == Stopwatch(made.chip)(own.program)
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_better_mapping_that_is_planted_is_found(monkeypatch, seed):
     """With little room for sums in every division the mapper's program is slow; other divisions have that room."""
     from benchmarks.sampling import search

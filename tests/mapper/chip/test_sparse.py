@@ -48,6 +48,7 @@ def test_an_array_that_skips_zeros_takes_half_the_cycles_and_another_all():
     assert skips.plan.bound.compute_cycles * 2 == dense.plan.bound.compute_cycles == expands.plan.bound.compute_cycles
 
 
+@pytest.mark.slow(seconds=4.5)
 def test_a_quarter_of_the_blocks_takes_a_quarter_of_the_cycles():
     block = (
         ("workload.weight_sparsity", '"block"'),

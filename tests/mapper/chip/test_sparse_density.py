@@ -7,6 +7,7 @@ from siliconloom.evaluate.chip import simulate
 from siliconloom.workloads import load_workload
 
 
+@pytest.mark.slow(seconds=2)
 @pytest.mark.parametrize("skips", ["true", "false"])
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 def test_blocks_read_no_more_than_dense_weights_do(phase, skips):

@@ -11,6 +11,7 @@ from siliconloom.workloads import Gemm
 products = pytest.importorskip("benchmarks.traffic").products
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(
     ("chip", "model", "length", "objective", "most"),
     [

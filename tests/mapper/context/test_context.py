@@ -181,6 +181,7 @@ def cases(draw):
     return scheme, ranks, lengths, options
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=120, deadline=None)
 @given(cases(), st.integers(0, 99))
 def test_forward_is_exact_attention_with_every_pair_once(case, seed):

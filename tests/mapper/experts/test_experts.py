@@ -55,6 +55,7 @@ def best_of_all(routing, gpus, together=0.0, imbalance=None):
     return args, max(value_of(*args, np.array(place), gpus) for place in every)
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=25, deadline=None)
 @given(
     st.sampled_from([(4, 2, 3), (4, 4, 2), (6, 2, 2), (4, 2, 4), (3, 3, 3)]),
@@ -74,6 +75,7 @@ def test_the_best_of_all_is_found(shape, seed, together, imbalance):
     assert near.bound <= found.hops + 1e-9
 
 
+@pytest.mark.slow(seconds=2)
 @settings(max_examples=20, deadline=None)
 @given(st.sampled_from([(8, 2), (8, 4), (8, 8), (6, 3)]), st.integers(0, 999))
 def test_search_comes_near_the_best(shape, seed):
@@ -179,6 +181,7 @@ def test_even_loads_cost_hops():
     assert even.imbalance == imbalance_of(routing.loads, even.gpu, 4)
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 999), st.sampled_from([2, 4]), st.integers(0, 2))
 def test_copies_even_out_loads(seed, gpus, spare):
@@ -195,6 +198,7 @@ def test_copies_even_out_loads(seed, gpus, spare):
         assert copies.loads(routing.loads).sum(axis=1) == pytest.approx(np.ones(3))
 
 
+@pytest.mark.slow(seconds=1.5)
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 999))
 def test_hops_of_copies(seed):

@@ -103,6 +103,7 @@ def test_the_schedule_is_the_best_of_all(graph, machine, objective):
     assert covered == list(range(len(graph.tasks)))
 
 
+@pytest.mark.slow(seconds=3.5)
 @given(graph=chains(), machine=MACHINES)
 @settings(max_examples=20, deadline=None)
 def test_more_of_anything_never_makes_it_slower(graph, machine):

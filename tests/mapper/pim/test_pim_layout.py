@@ -45,6 +45,7 @@ def test_integers_are_the_product_exactly(seed, n, k, heads):
     assert (product(tile, layout, matrix, vector) == exact).all()
 
 
+@pytest.mark.slow(seconds=1)
 @given(seed=st.integers(0, 10**6), n=st.integers(1, 20), k=st.integers(1, 200))
 @settings(max_examples=40, deadline=None)
 def test_floats_are_the_product_within_their_rounding(seed, n, k):

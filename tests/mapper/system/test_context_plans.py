@@ -44,6 +44,7 @@ def test_a_slow_link_is_not_hidden(trainer):
     assert step(slow, "zigzag").exposed > step(trainer, "zigzag").exposed * 5
 
 
+@pytest.mark.slow(seconds=3)
 def test_our_chips_share_a_prompt(tmp_path):
     path = tmp_path / "four.yaml"
     path.write_text(

@@ -192,6 +192,7 @@ def test_tokens_after_prompts_have_a_trace_of_their_own(trace):
     PlanResult.model_validate(found)
 
 
+@pytest.mark.slow(seconds=1)
 def test_our_own_chips_wait_for_the_fullest(trace, tmp_path):
     (tmp_path / "four.yaml").write_text(
         "kind: system\nname: four\nchips: [{chip: npu-datacenter, count: 4}]\n"

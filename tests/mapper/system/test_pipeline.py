@@ -88,6 +88,7 @@ def test_weight_passes_fill_bubbles(p, m):
     assert cut[1] <= cut[0] < whole
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_streams_are_longest_paths(data):
@@ -154,6 +155,7 @@ def test_a_link_that_slows_down_or_stops_holds_the_pipeline_up():
         seconds(Slowdown(0.0, 2.0, link=1))
 
 
+@pytest.mark.slow(seconds=1.5)
 def test_the_greedy_order_takes_time_in_proportion_to_its_passes():
     """480,000 passes in two seconds; looking through all that waits for every one of them took minutes."""
     began = time.process_time()

@@ -52,6 +52,7 @@ def test_small_systems_are_placed_as_well_as_any_way(tmp_path):
     assert {frozenset(places[:2]), frozenset(places[2:])} == {frozenset({1, 2}), frozenset({0, 3})}
 
 
+@pytest.mark.slow(seconds=1)
 def test_larger_systems_get_better_and_never_worse(tmp_path, monkeypatch):
     monkeypatch.setattr(placing, "TRIES", 40)
     cluster = ring(tmp_path, slow=[0, 2, 4, 6], chips=8)

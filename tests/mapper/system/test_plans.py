@@ -64,6 +64,7 @@ def test_activations_are_korthikantis_equations(trainer, tensor):
     assert kept(recompute="full") == pytest.approx(2 * s * b * h)
 
 
+@pytest.mark.slow(seconds=1.5)
 def test_search_finds_what_trying_everything_finds(trainer):
     found = search(trainer, {}, keep=3)
     every = sorted(trainer.step(p).seconds for p in plans(trainer, {}))

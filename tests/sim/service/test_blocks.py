@@ -20,6 +20,7 @@ def path_of(numbers):
     return tuple((n, LENGTHS[n]) for n in numbers)
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=300)
 @given(st.lists(st.tuples(PATHS, st.integers(0, 40), st.integers(0, 2)), min_size=1, max_size=25), st.integers(12, 60))
 def test_blocks_are_conserved_and_used_prefixes_stay(requests, blocks):

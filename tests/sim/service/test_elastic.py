@@ -189,6 +189,7 @@ class NEVER:
     ends = math.inf
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=150)
 @given(
     ROWS,
@@ -294,6 +295,7 @@ def test_replicas_that_are_never_lost_are_as_those_that_stay(rows, count, router
     assert live.elastic.paid(rows[0][0], last) == pytest.approx([last - rows[0][0]] * count)
 
 
+@pytest.mark.slow(seconds=1.5)
 def test_replicas_are_up_as_long_as_lives_and_restarts_say():
     """An alternating renewal process: of all time, a replica is there for life / (life + restart)."""
     rows = [(float(at), 1, 1, 0) for at in range(20000)]

@@ -246,6 +246,7 @@ SHORT_OF_ROOM = [
 """Where one that has left finds that what was held for it was needed."""
 
 
+@pytest.mark.slow(seconds=1.5)
 @settings(max_examples=150)
 @given(
     ROWS,

@@ -71,6 +71,7 @@ def looked(rows, costs, clocks, limit, every, blocks, block):
 BUSY = apart([(0.0, 60, 40, 0), (0.01, 60, 40, 0), (0.02, 60, 40, 0), (0.4, 60, 40, 0), (1.5, 30, 40, 0)])
 
 
+@pytest.mark.slow(seconds=1.5)
 @settings(max_examples=120)
 @given(
     ROWS,

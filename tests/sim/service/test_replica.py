@@ -78,6 +78,7 @@ ROWS = st.lists(
 ).map(apart)
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=250)
 @given(
     ROWS,
@@ -122,6 +123,7 @@ def test_every_request_is_as_one_that_goes_through_every_token_has_it(rows, memo
     assert replica.account.present_s == pytest.approx(float((log.finished - log.arrival).sum()), rel=1e-9)
 
 
+@pytest.mark.slow(seconds=1.5)
 @settings(max_examples=150)
 @given(
     ROWS,
@@ -208,6 +210,7 @@ def test_several_servers_wait_as_m_m_c_says(servers, load):
     assert np.mean(exact) == pytest.approx(expected, rel=0.08)  # which is as far as so many draws are off
 
 
+@pytest.mark.slow(seconds=1.5)
 @given(ROWS, st.integers(1, 5), st.sampled_from([1, 16]), st.integers(0, 40), st.integers(0, 5))
 def test_guesses_that_are_all_right_or_all_wrong(rows, guesses, block, spare, seed):
     """All right: as many tokens more a step, and as few steps; all wrong: what it is without any. Nothing is lost."""
@@ -260,6 +263,7 @@ def test_tokens_of_a_step_are_what_a_tree_of_guesses_holds(tree, ranks):
     )
 
 
+@pytest.mark.slow(seconds=1)
 @given(ROWS, st.integers(1, 4), st.floats(0, 1), st.integers(0, 5))
 def test_a_tree_of_one_branch_is_a_chain(rows, guesses, chance, seed):
     blocks = math.ceil((max(p + o for _, p, o, _ in rows) + guesses) / 16) + 2

@@ -126,6 +126,7 @@ def test_a_trace_that_is_none_is_told(name):
         load_trace(name)
 
 
+@pytest.mark.slow(seconds=1)
 def test_the_librarys_traces_are_those_that_were_published():
     counts = {name: len(load_trace(name)) for name in trace_names()}
     assert counts == {
@@ -151,6 +152,7 @@ def test_turns_begin_with_what_was_said_before(tmp_path):
     assert other[0] not in (*first, *second)
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=25)
 @given(
     st.sampled_from(["trace", "poisson", "gamma", "uniform"]),
