@@ -25,7 +25,8 @@ def pytest_addoption(parser):
         type=int,
         default=1,
         metavar="N",
-        help="run a part of the slow tests, that of the seed: each in one of N seeds that follow, long ones of 2 N, short ones of fewer",
+        help="run a part of the slow tests, that of the seed: each in one of N seeds that follow, long ones of 2 N, "
+        "short ones of fewer",
     )
     parser.addoption(
         "--share", type=int, default=1, metavar="N", help="likewise of all other tests but those of commands"
