@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
-PARTS = 4
+PARTS = 8
 CASES = 1000
 
 
-@pytest.mark.slow(seconds=80)
+@pytest.mark.slow(seconds=40)
 @pytest.mark.checkout
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_command_fails_in_any_way_but_the_agreed_ones(part, seed):

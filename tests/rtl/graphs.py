@@ -138,9 +138,10 @@ def random_pairs(number):
     return chip, found, left
 
 
-def verified(number, simulator="icarus"):
-    """What is compared of the number's pairs: description and case of each."""
+def verified(number, simulator="icarus", graphs=slice(None)):
+    """What is compared of the number's pairs, or of some of its graphs: description and case of each."""
     chip, found, _ = random_pairs(number)
+    found = found[graphs]
     programs = [(name, filled(mapped, n)) for n, (name, mapped) in enumerate(found)]
     return [
         (name, p.case())
