@@ -107,7 +107,7 @@ def _staying(tasks: Sequence[Task], tile: NpuTile, chip: Chip, least: Mapping[st
             sizes = (-(-shape.m // (parts * FINE)) * FINE for parts in range(1, PARTS + 1))
             rows = next((rows for rows in sizes if rows * pitch <= room), 0)
             if rows and not layout.blocks:
-                size = int(layout.kept_needs(rows, wide, shape.k)["moving"])
+                size = int(layout.kept_slot(rows, wide, shape.k))
                 work[size] = work.get(size, 0) + task.operator.macs * task.operator.repeat
     return sorted(work, key=lambda size: (-work[size], size))[:MOST_STAYING]
 

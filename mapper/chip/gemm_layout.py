@@ -313,11 +313,18 @@ class GemmLayout:
 
     def kept_needs(self, rows: Any, n: Any, k: Any) -> dict[str, Count]:
         """As `needs` where ``rows`` of the first operand stay, which take both slots of their ring together."""
-        tall, deep, block = self.kept_blocks(rows, n, k)
+        blocks = self.kept_blocks(rows, n, k)
+        return self.needs(blocks[0], n, k) | {"moving": self._slot_of(rows, *blocks)}
+
+    def kept_slot(self, rows: Any, n: Any, k: Any) -> Any:
+        """Of `kept_needs` the bytes of a slot of the operand that stays."""
+        return self._slot_of(rows, *self.kept_blocks(rows, n, k))
+
+    def _slot_of(self, rows: Any, tall: Any, deep: Any, block: Any) -> Any:
+        """Half of what ``rows`` take that lie in blocks of ``tall`` and ``deep``."""
         above, before = (rows - 1) // tall, (self.shape.k - 1) // deep
         last = self._in_banks(self.moved(rows - above * tall, self.shape.k - before * deep))
-        whole = ((above + 1) * (before + 1) - 1) * block + last
-        return self.needs(tall, n, k) | {"moving": -(-whole // 2)}
+        return -(-(((above + 1) * (before + 1) - 1) * block + last) // 2)
 
     def may_stay(self, k: Any) -> Any:
         """Whether rows may stay in both slots while columns come in tiles of this depth: whole folds, or all of it."""

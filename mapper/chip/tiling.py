@@ -137,7 +137,7 @@ def _that_stay(
         if not fits_any.any():
             continue
         tall = rows[fits_any]
-        taken = laid.kept_needs(tall, columns[:1], some[:1])["moving"]
+        taken = laid.kept_slot(tall, columns[:1], some[:1])
         ends = {int(np.count_nonzero(taken <= layout.moving)) for layout in layouts}
         tall = tall[sorted({place for end in ends for place in range(max(end - MOST_STAYING, 0), end)})]
         axes = tall, columns, some
