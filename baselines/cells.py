@@ -75,16 +75,19 @@ class Cells(Struct, frozen=True):
         ``parse`` raises ``ValueError`` with the rule that a text breaks; an empty cell, or a column that the file
         lacks, is ``empty``.
         """
-        return np.fromiter(self._parsed(column, parse, empty), np.int64, len(self))
+        found = self._parsed(column, parse, empty)
+        return np.full(len(self), empty, np.int64) if found is None else np.fromiter(found, np.int64, len(self))
 
     def reals(self, column: str, parse: Callable[[str], float], empty: float) -> NDArray[np.float64]:
         """As `integers`, for numbers that need not be whole."""
-        return np.fromiter(self._parsed(column, parse, empty), np.float64, len(self))
+        found = self._parsed(column, parse, empty)
+        return np.full(len(self), empty, np.float64) if found is None else np.fromiter(found, np.float64, len(self))
 
-    def _parsed(self, column: str, parse: Callable[[str], Value], empty: Value) -> Iterable[Value]:
+    def _parsed(self, column: str, parse: Callable[[str], Value], empty: Value) -> Iterable[Value] | None:
+        """Values of a column; ``None`` where all of them are ``empty``."""
         cells = self.columns.get(column)
         if cells is None or cells.count("") == len(cells):
-            return repeat(empty, len(self))
+            return None
         known: dict[str, Value] = {"": empty}
         broken: dict[str, str] = {}
         for text in set(cells):
@@ -162,9 +165,8 @@ def _check_header(header: Cells, known: Sequence[str], needed: Sequence[str]) ->
 
 def _plain(rows: Sequence[str], width: int) -> list[str] | tuple[int, int]:
     """Cells of all rows in one list (a list for each row would cost ten times that), or a row of another width."""
-    for row, line in enumerate(rows):
-        if line.count(",") != width - 1:
-            return row, line.count(",") + 1
+    if set(map(str.count, rows, repeat(","))) != {width - 1}:
+        return next((row, line.count(",") + 1) for row, line in enumerate(rows) if line.count(",") != width - 1)
     return ",".join(rows).split(",")
 
 
