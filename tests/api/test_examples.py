@@ -39,7 +39,7 @@ def test_progress_is_told_on_standard_error_and_changes_nothing(monkeypatch):
     assert sl.simulate(*step, progress=True).cycles == sl.simulate(*step).cycles
     sl.serve("h100", "llama3-8b", "64x8", {"serve.requests": 4}, progress=True)
     sl.plan("dgx-h100", "llama3-8b", {"workload.batch": 8}, progress=True)
-    assert {"simulating", "serving", "searching"} <= set(told)
+    assert {"mapping and simulating", "serving", "searching"} <= set(told)
 
 
 def test_a_service_by_measured_operators_is_that_of_the_command():

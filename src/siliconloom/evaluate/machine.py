@@ -216,7 +216,7 @@ def evaluate(
         For what a kind of machine does not do.
     """
     if machine.chip is not None and machine.system is None and not computes_in_memory(machine, graph):
-        with watcher.share("searching" if search else "simulating") as progress:
+        with watcher.share("searching" if search else "mapping and simulating") as progress:
             if search:
                 from siliconloom.mapper.chip.budget import Budget
 

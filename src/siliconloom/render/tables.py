@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -354,31 +355,42 @@ __all__ = ["console", "format_si", "shape_text", "simulation_tables", "table", "
 def progress_bar(show: bool, text: str) -> Iterator[Callable[[float], None]]:
     """A bar on standard error for work that has gone on for two seconds; what is yielded takes the share done.
 
-    What is left is the time at the rate so far: an upper bound where the simulator may still jump.
+    Until a share is known it shows that something goes on. What is left is the time at the rate so far: an upper bound
+    where the simulator may still jump.
     """
     screen = Screen(stderr=True)
     if not show or not screen.is_terminal:
         yield lambda _: None
         return
-    began = time.monotonic()
-    bars: list[Progress] = []
+    began, lock = time.monotonic(), threading.Lock()
+    bars: list[Progress | None] = []
+
+    def started() -> Progress | None:
+        with lock:
+            if not bars:
+                bars.append(_started_bar(screen, text))
+            return bars[0]
 
     def advance(share: float) -> None:
         passed = time.monotonic() - began
-        if passed < BAR_AFTER:
+        if passed < BAR_AFTER or (bar := started()) is None:
             return
-        if not bars:
-            bars.append(_started_bar(screen, text))
-        bar = bars[0]
         left = passed * (1 - share) / max(share, 1e-9)
         told = f"at most {format_seconds(left)} left" if share else ""
-        bar.update(bar.task_ids[0], completed=share, left=told)
+        bar.update(bar.task_ids[0], total=1.0, completed=share, left=told)
 
+    timer = threading.Timer(BAR_AFTER, started)
+    timer.daemon = True
+    timer.start()
     try:
         yield advance
     finally:
-        for bar in bars:
-            bar.stop()
+        timer.cancel()
+        with lock:
+            shown, bars[:] = list(bars), [None]  # the timer may be at it this moment
+        for bar in shown:
+            if bar is not None:
+                bar.stop()
 
 
 def _started_bar(screen: Console, text: str) -> Progress:
@@ -386,7 +398,7 @@ def _started_bar(screen: Console, text: str) -> Progress:
 
     columns = TextColumn(text, markup=False), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[left]}")
     bar = Progress(*columns, console=screen, transient=True)
-    bar.add_task(text, total=1.0, left="")
+    bar.add_task(text, total=None, left="")
     bar.start()
     return bar
 
