@@ -27,6 +27,23 @@ def operand(value: Any) -> Any:
     return value if abs(value) >= TINY else value * ZERO
 
 
+@part()
+def settled(word: Any) -> Any:
+    """A pattern of fp32 as a circuit takes it: what is below the smallest normal number is a zero, NaN the one NaN."""
+    if word & EXPONENT == 0:
+        return np.uint32(word & SIGN)
+    if word & MAGNITUDE > EXPONENT:
+        return QUIET
+    return np.uint32(word)
+
+
+@part()
+def short_bf16(word: Any) -> Any:
+    """The pattern of the number in bf16 nearest to an fp32 pattern, halves to even."""
+    whole = settled(word)
+    return (whole + BELOW_HALF + (whole >> HALF & ONE)) >> HALF  # what is cut off carries
+
+
 @kernel()
 def flush(numbers: Any, found: Any) -> None:
     """Fill ``found`` with the numbers themselves."""
@@ -70,37 +87,21 @@ def multiply(a: Any, b: Any, found: Any) -> None:
 def widen_bf16(patterns: Any, found: Any) -> None:
     """Fill ``found`` with the fp32 patterns of numbers in bf16, which is their upper half."""
     for i in range(patterns.shape[0]):
-        word = np.uint32(patterns[i]) << HALF
-        if word & EXPONENT == 0:
-            word = word & SIGN
-        elif word & MAGNITUDE > EXPONENT:
-            word = QUIET
-        found[i] = word
+        found[i] = settled(np.uint32(patterns[i]) << HALF)
 
 
 @kernel()
 def narrow_bf16(words: Any, found: Any) -> None:
     """Fill ``found`` with the patterns of numbers in bf16 nearest to fp32 patterns, halves to even."""
     for i in range(words.shape[0]):
-        word = words[i]
-        if word & EXPONENT == 0:
-            word = word & SIGN
-        elif word & MAGNITUDE > EXPONENT:
-            word = QUIET
-        found[i] = (word + BELOW_HALF + (word >> HALF & ONE)) >> HALF  # what is cut off carries
+        found[i] = short_bf16(words[i])
 
 
 @kernel()
 def round_bf16(words: Any, found: Any) -> None:
     """Fill ``found`` with the fp32 patterns of what `narrow_bf16` gives."""
     for i in range(words.shape[0]):
-        word = words[i]
-        if word & EXPONENT == 0:
-            word = word & SIGN
-        elif word & MAGNITUDE > EXPONENT:
-            word = QUIET
-        word = (word + BELOW_HALF + (word >> HALF & ONE)) >> HALF << HALF  # what is cut off carries
-        found[i] = word
+        found[i] = short_bf16(words[i]) << HALF
 
 
-__all__ = ["add", "flush", "multiply", "narrow_bf16", "round_bf16", "widen_bf16"]
+__all__ = ["add", "flush", "multiply", "narrow_bf16", "round_bf16", "settled", "widen_bf16"]

@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from siliconloom.arch.float_kernels import HALF, settled
 from siliconloom.arch.floats import Words
 from siliconloom.arch.kernels import kernel
 
 TINY = np.float32(2.0**-126)
 """The smallest normal number of fp32: what is below it is a zero of its sign."""
 ZERO, NAN = np.float32(0.0), np.float32(np.nan)
-SIGN, EXPONENT, MAGNITUDE, QUIET = (np.uint32(w) for w in (0x80000000, 0x7F800000, 0x7FFFFFFF, 0x7FC00000))
-HALF = np.uint32(16)
 Folds = tuple[NDArray[np.int64], NDArray[np.int64]]
 """Numbers of columns in the order in which their products are added, and how many there are to the end of each fold."""
 
@@ -143,11 +142,7 @@ def add_panels(
             for k in range(depth):
                 place, held = k * width + (panel - begin) * line, panel * rows * line + k * there
                 for column in range(there):
-                    word = np.uint32(values[held + column]) << HALF
-                    if word & EXPONENT == 0:
-                        word = word & SIGN
-                    elif word & MAGNITUDE > EXPONENT:
-                        word = QUIET
+                    word = settled(np.uint32(values[held + column]) << HALF)
                     wide[place + column] = np.uint32(word).view(np.float32)
                 for column in range(there, line):
                     wide[place + column] = ZERO
