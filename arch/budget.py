@@ -121,6 +121,11 @@ def memory_limit() -> int:
     return _asked if _asked is not None else int(free_memory() * SHARE)
 
 
+def limited() -> bool:
+    """Whether a limit was asked for."""
+    return _asked is not None
+
+
 def own_memory() -> int:
     """Bytes that this process holds already."""
     for line in _text(STATUS).splitlines():

@@ -6,18 +6,21 @@ A command that is found to compile something after this needs a run here (``test
 from __future__ import annotations
 
 import compileall
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 
 from siliconloom.arch import PimTile, load_chip
+from siliconloom.arch.budget import limited
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.dram import load_dram
 from siliconloom.arch.floats import float_product, float_sum, flushed, narrowed, rounded, widened
 from siliconloom.arch.network import load_network, wire
 from siliconloom.arch.pim import Macro, MacroKind
+from siliconloom.arch.processes import cores, start_beside
 from siliconloom.arch.working import working_folder
 from siliconloom.evaluate.chip import simulate
 from siliconloom.evaluate.collective import collective_result
@@ -138,7 +141,40 @@ RUNS: tuple[Callable[[], None], ...] = (
 )
 
 
+BESIDE = (_commands_of_memories, _collectives)
+"""Runs whose kernels take about half of the time to compile."""
+
+
 def warm_up() -> None:
-    """Compile every kernel, or load it where that was done before, and every module."""
-    for run in RUNS:
+    """Compile every kernel, or load it where that was done before, and every module; with two cores in two processes.
+
+    In the end every kernel was called in this one.
+    """
+    with _compiled_beside():
+        for run in RUNS:
+            if run not in BESIDE:
+                run()
+    for run in BESIDE:
         run()
+
+
+@contextlib.contextmanager
+def _compiled_beside() -> Iterator[None]:
+    """The other half of the kernels is compiled by the end of the block; what has failed there fails here again."""
+    if cores() < 2 or limited():
+        yield
+        return
+    process = start_beside("from siliconloom.commands.warming import compile_beside; compile_beside()")
+    try:
+        yield
+        process.wait()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def compile_beside() -> None:
+    """What the process beside does; what fails is told by the one that started it."""
+    for run in BESIDE:
+        with contextlib.suppress(Exception):
+            run()

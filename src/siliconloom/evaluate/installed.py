@@ -58,7 +58,7 @@ def doctor() -> dict[str, Any]:
         "tools": tools,
         "kernels": compiled,
         "folders": list(folders()),
-        "machine": {"cores": cores(), "free_memory_bytes": _free_memory()},
+        "machine": {"cores": _cores(), "free_memory_bytes": _free_memory()},
         "models": models(),
         "mends": [
             *([f"pip install --upgrade {PACKAGE}"] if missing else []),
@@ -216,10 +216,12 @@ def _writable(folder: Path) -> bool:
     return os.access(here, os.W_OK)
 
 
-def cores() -> int:
-    """Processor cores that this process may use."""
-    mine = getattr(os, "sched_getaffinity", None)  # not of every system
-    return len(mine(0)) if mine is not None else os.cpu_count() or 1
+def _cores() -> int | None:
+    try:
+        from siliconloom.arch.processes import cores
+    except ImportError:
+        return None
+    return cores()
 
 
 def _free_memory() -> int | None:

@@ -20,10 +20,11 @@ from rich.console import Console
 
 from siliconloom import __version__
 from siliconloom.arch.errors import LoomError, nearest_name
+from siliconloom.arch.processes import cores
 from siliconloom.render.tables import bold, table
 from siliconloom.reproduce import CARDS
 from siliconloom.reproduce.card import Card, CardRow
-from siliconloom.reproduce.workers import cores, results
+from siliconloom.reproduce.workers import results
 
 SCHEMA = "siliconloom.reproduction/1"
 EXPECTED = Path(__file__).with_name("expected.csv")

@@ -11,26 +11,20 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import selectors
 import subprocess
-import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from siliconloom.arch.errors import LoomError
+from siliconloom.arch.processes import start_beside
 
 MOST = 8
 """Processes at most: each holds some hundred megabytes."""
 SERVE = "from siliconloom.reproduce.run import serve; serve()"
 
 Worker = subprocess.Popen[str]
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def results(names: Sequence[str], processes: int) -> Iterator[dict[str, Any]]:
@@ -51,7 +45,7 @@ def results(names: Sequence[str], processes: int) -> Iterator[dict[str, Any]]:
     with selectors.DefaultSelector() as ready:
         try:
             for _ in range(min(processes, MOST, len(names))):
-                worker = _start()
+                worker = start_beside(SERVE, asked=True)
                 busy[worker] = ""
                 assert worker.stdout is not None
                 ready.register(worker.stdout, selectors.EVENT_READ, worker)
@@ -65,19 +59,6 @@ def results(names: Sequence[str], processes: int) -> Iterator[dict[str, Any]]:
             for worker in busy:
                 worker.kill()
                 worker.communicate()
-
-
-def _start() -> Worker:
-    paths = [each for each in sys.path if each]  # so that it finds the same package
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    return subprocess.Popen(
-        [sys.executable, "-c", SERVE],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-        start_new_session=True,
-    )
 
 
 def _give(worker: Worker, waiting: deque[str], busy: dict[Worker, str]) -> None:

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from siliconloom.arch.errors import LoomError
+from siliconloom.arch.processes import cores
 from siliconloom.sweeps.axes import Sets
 from siliconloom.sweeps.question import PointAnswer, PointSetting, answer
 
@@ -169,8 +170,7 @@ def executor_of(setting: PointSetting, scheduler: str | None, workers: int | Non
         return DaskCluster(setting, scheduler)
     if workers is not None and workers < 1:
         raise LoomError(f"--workers: at least 1 (got {workers})")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    count = cores if workers is None else workers
+    count = cores() if workers is None else workers
     return InProcess(setting) if count == 1 else LocalProcesses(setting, count)
 
 
