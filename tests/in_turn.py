@@ -15,11 +15,11 @@ LONG = 10.0
 def in_turn(cases: Iterable[Any], every: int, seconds: float = USUAL) -> list[Any]:
     """The first of every so many cases as they are; the others are marked slow, so a part of them runs each day.
 
-    ``seconds`` are those of the marker: what one of them takes.
+    Where ``every`` is zero all of them are. ``seconds`` are those of the marker: what one of them takes.
     """
     values = [case if isinstance(case, tuple) else (case,) for case in cases]
     return [
-        pytest.param(*value, marks=() if number % every == 0 else pytest.mark.slow(seconds=seconds))
+        pytest.param(*value, marks=() if every and number % every == 0 else pytest.mark.slow(seconds=seconds))
         for number, value in enumerate(values)
     ]
 

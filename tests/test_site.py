@@ -34,6 +34,7 @@ def built(site, tmp_path_factory):
     return folder, site.assemble(folder, papers=False)
 
 
+@pytest.mark.slow(seconds=1)
 def test_the_index_names_only_pages_that_there_are(site, built):
     folder, pages = built
     named = [

@@ -39,6 +39,7 @@ def test_what_is_of_another_type_is_refused(ask, text):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow(seconds=1)
 def test_whole_numbers_of_numpy_are_numbers():
     ours = sl.simulate(*STEP, {"tile.vector.lanes": np.int64(32)})
     assert ours.seconds == sl.simulate(*STEP, {"tile.vector.lanes": 32}).seconds

@@ -87,6 +87,7 @@ def test_a_list_of_operations_is_refused_before_it_is_read_and_before_it_is_pred
     assert main(["gpu", "h100", many, "--memory", "100 MB"]) == 0
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_trace_is_refused_before_it_is_written(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(budget, "own_memory", lambda: 0)
     file = tmp_path / "t.json"

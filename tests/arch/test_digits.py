@@ -39,6 +39,7 @@ def test_enumeration_gives_the_published_means(sigma, mean):
     assert mean_digits(DataType.INT8, sigma) == pytest.approx(mean, abs=6e-5)
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=25)
 @given(
     st.sampled_from([(1, 1), (1, 2), (2, 1)]), st.integers(1, 3), st.sampled_from([None, 0.6, 3.0]), st.integers(0, 4)

@@ -91,6 +91,7 @@ def test_assignments_need_an_equals_sign():
         parse_assignments(["nonsense"])
 
 
+@pytest.mark.slow(seconds=1)
 def test_an_alias_bomb_is_refused_quickly():
     bomb = "a: &a [x, x, x, x, x, x, x, x, x]\n"
     for this, last in zip("bcdefghij", "abcdefghi", strict=True):

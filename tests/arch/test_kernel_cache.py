@@ -100,6 +100,7 @@ def run(code, folder, **environment):
     return made
 
 
+@pytest.mark.slow(seconds=1)
 def test_the_warm_up_compiles_modules_where_python_does_not():
     """Of an installation in place each process would compile over a hundred of them anew."""
     code = """

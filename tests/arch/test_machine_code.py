@@ -145,6 +145,7 @@ def test_fields_that_change_their_order_are_not_taken_for_the_old_ones(folder, m
             assert Kernel(hundreds, {})(fields(a=1, b=2)) == 102
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_library_that_is_damaged_is_not_used(folder):
     numbers = np.arange(4)
     Kernel(weigh, {})(Pair(numbers, numbers > 0), np.ones((1, 1)), 1, 1.0, False)
@@ -235,6 +236,7 @@ def smooth(values, width):
     return total
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(hnp.arrays(np.int64, st.integers(0, 40), elements=st.integers(-(10**6), 10**6)), st.integers(0, 9))
 def test_a_kernel_has_arrays_of_its_own_without_numba(folder, numbers, width):

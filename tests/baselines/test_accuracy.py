@@ -71,6 +71,7 @@ def test_all_reduce_of_unseen_group_sizes():
     assert np.median(np.abs(found)) < 0.10
 
 
+@pytest.mark.slow(seconds=1)
 def test_gpus_that_nothing_was_fitted_to():
     def tensor_cores(o):
         return (o.element_bytes() == 2) & (flops(o) >= 1e9)

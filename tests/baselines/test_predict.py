@@ -154,6 +154,7 @@ def test_a_table_is_predicted_as_its_rows_are(gpu, rows):
     assert whole.bound == [one.bound[0] for one in alone]
 
 
+@pytest.mark.slow(seconds=1)
 @given(products)
 def test_launches_alone_and_rounding_of_activations_cost_time(row):
     assert seconds("h100", row, graph=False) > seconds("h100", row)

@@ -144,6 +144,7 @@ def test_a_baseline_without_its_other_half_says_which(tmp_path):
         load_file(tmp_path / "t.parquet")
 
 
+@pytest.mark.slow(seconds=1)
 @given(made_tables(kernel), st.floats(1.01, 1e3))
 def test_rows_at_their_floor_pass_and_any_faster_row_is_refused(table, factor):
     floor = least_seconds(table.operations, H100) * 1e6

@@ -63,6 +63,7 @@ def test_sim_prints_the_contracted_keys(capsys):
         assert unit["busy_cycles"] + sum(unit["stall_cycles"].values()) == result["cycles"]
 
 
+@pytest.mark.slow(seconds=1)
 def test_exact_prints_the_same_and_says_what_it_ran(capsys):
     arguments = "sim", "npu-datacenter", "llama3-8b", "--set", "workload.phase=decode"
     fast, exact = loom_json(capsys, *arguments), loom_json(capsys, *arguments, "--exact")

@@ -49,6 +49,7 @@ def test_missing_extras_are_found_with_what_brings_them(package):
     ]
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_missing_package_of_the_core_is_a_failed_check(package, capsys):
     package.requires = ("nothing-of-that-name>=2",)
     assert main(["doctor", "--json", "-"]) == 1
@@ -59,6 +60,7 @@ def test_a_missing_package_of_the_core_is_a_failed_check(package, capsys):
     assert shown.err.startswith("loom: what every command needs")
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_whole_installation_is_ok_and_told_in_lines(capsys):
     assert main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -86,6 +88,7 @@ def test_a_program_that_is_not_there_is_told_with_its_package(tool, program, mon
     assert found["mend"].startswith("apt-get install ")
 
 
+@pytest.mark.slow(seconds=1)
 def test_kernels_without_kept_code_are_cold_and_nothing_is_compiled(tmp_path):
     code = (
         "from siliconloom.evaluate.installed import kernels; import sys; found = kernels(); "

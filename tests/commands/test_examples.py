@@ -13,7 +13,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 pytestmark = pytest.mark.checkout
 
 
-@pytest.mark.parametrize("script", in_turn(sorted(EXAMPLES.glob("*.py")), 2), ids=lambda p: p.stem)
+@pytest.mark.parametrize("script", in_turn(sorted(EXAMPLES.glob("*.py")), 0, seconds=3), ids=lambda p: p.stem)
 def test_a_script_runs(script):
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -73,6 +73,7 @@ def test_a_terminal_that_is_not_unicode_gets_what_it_can_show(tmp_path):
     assert "±" in shell(command, tmp_path, PYTHONIOENCODING="utf-8")[1]
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_disk_that_takes_no_files_stops_the_verilog_in_one_line(tmp_path):
     status, _, error = shell("ulimit -f 4; loom rtl systolic-ws-8 -o out 2>&1 >/dev/null", tmp_path)
     assert status == 2, error
@@ -143,6 +144,7 @@ def test_a_file_that_was_read_on_the_way_is_not_written_over(tmp_path, capsys):
     assert chip.read_text() == before
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("options", ["", "--json -", "--json out.json"])
 def test_standard_output_does_not_go_to_an_input(tmp_path, options):
     for name in ("g.yaml", "link.yaml"):
@@ -155,6 +157,7 @@ def test_standard_output_does_not_go_to_an_input(tmp_path, options):
         assert (tmp_path / "g.yaml").read_text() == GEMMS.format("g")
 
 
+@pytest.mark.slow(seconds=1)
 def test_nor_to_a_file_that_is_read_on_the_way(tmp_path):
     library = Path(siliconloom.__file__).parent / "arch" / "library"
     chip = (library / "npu-edge-int8.yaml").read_text()

@@ -67,6 +67,7 @@ def comparison_of(name, folder):
     return json.loads(written.read_text()), sets
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("name", ASKED)
 def test_every_machine_is_compared_in_one_schema(name, tmp_path):
     found, sets = comparison_of(name, tmp_path)

@@ -65,6 +65,7 @@ def test_a_step_is_what_the_evaluator_says_of_both_machines():
     assert costs.steps((), 0, 4, at)[0][0] == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_like_machine_at_no_distance_takes_the_time_of_the_replicas_own_and_leaves_its_memory_alone():
     beside, own, plain = served(GUESS), served(apart("h100")), served([])
     at = np.array([300.0, 301.0])

@@ -41,7 +41,7 @@ def stays(bursts):
     return serve(prepare_named("dgx-h100", "llama3-8b", bursts, SMALL))
 
 
-@pytest.mark.parametrize("keys", in_turn([([*SCALED, *LOST],), (SCALED,), (LOST,)], 3))
+@pytest.mark.parametrize("keys", in_turn([([*SCALED, *LOST],), (SCALED,), (LOST,)], 0))
 def test_what_is_paid_for_is_what_the_run_says(bursts, stays, keys):
     result = serve(prepare_named("dgx-h100", "llama3-8b", bursts, [*SMALL, *keys]))
     ServingResult.model_validate(result)

@@ -101,6 +101,7 @@ def topological(nodes):
     return order
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=60, deadline=None)
 @given(computing(), st.booleans())
 def test_processors_do_one_thing_at_a_time_in_the_order_in_which_it_comes(trace, exact):
@@ -147,6 +148,7 @@ def mixed(draw):
     return traces(*ranks, groups={"7": (1, 0)})
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=60, deadline=None)
 @given(mixed())
 def test_what_is_written_is_read(tmp_path_factory, trace):
@@ -206,7 +208,7 @@ STEPS = [
 ]
 
 
-@pytest.mark.parametrize(("degrees", "more"), in_turn(STEPS, 2))
+@pytest.mark.parametrize(("degrees", "more"), in_turn(STEPS, 6, seconds=1))
 def test_a_plans_step_takes_as_long_when_its_trace_is_run(tmp_path, degrees, more):
     training = more is not None
     plan = {"data": 1, "tensor": 1, "pipeline": 1, "microbatch": 2, **degrees, **(more or {})}

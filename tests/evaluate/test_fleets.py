@@ -35,6 +35,7 @@ def test_a_fleet_of_one_kind_is_what_its_system_is():
         assert one[name] == pytest.approx(other[name], rel=1e-12), name
 
 
+@pytest.mark.slow(seconds=1)
 def test_cost_is_hours_of_each_kind_at_its_price():
     result = run(
         {"machine": "h100", "price": 8},
@@ -49,6 +50,7 @@ def test_cost_is_hours_of_each_kind_at_its_price():
     assert without["cost"]["usd"] is None
 
 
+@pytest.mark.slow(seconds=1)
 def test_the_faster_machine_gets_more_where_the_load_is_looked_at():
     groups = {"machine": "h100"}, {"machine": "a10"}
     fair = run(*groups, sets=[("serve.router", "least_loaded")])["replicas"]

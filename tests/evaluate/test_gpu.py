@@ -167,6 +167,7 @@ def test_compare_puts_machines_side_by_side(capsys):
     assert kernels + theirs[0]["overhead_s"] == pytest.approx(theirs[0]["seconds"])
 
 
+@pytest.mark.slow(seconds=1)
 def test_compare_counts_the_serving_stack_and_the_gpus(capsys):
     def gpu(*more):
         decode = ("--set", "workload.phase=decode", "--set", "workload.layers=2")

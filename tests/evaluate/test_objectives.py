@@ -41,7 +41,7 @@ def figures(chip, graph, objective):
     }
 
 
-@pytest.mark.parametrize(("name", "model", "sets"), in_turn(PAIRS, 2))
+@pytest.mark.parametrize(("name", "model", "sets"), in_turn(PAIRS, 0))
 def test_no_other_objective_finds_less_of_what_one_minimises(name, model, sets):
     chip = load_chip(name)
     graph = load_workload(model, [tuple(each.split("=")) for each in sets])
@@ -66,7 +66,7 @@ def test_energy_is_saved_where_operands_stay():
         assert sum(getattr(task.tiling, "order", "") == "m_kept" for task in plan.tasks) >= 3
 
 
-@pytest.mark.parametrize("seed", in_turn(range(6), 3))
+@pytest.mark.parametrize("seed", in_turn(range(6), 0, seconds=2))
 def test_an_objective_is_that_of_its_result_on_any_small_chip(seed):
     r = random.Random(seed)
     chip, graph = made_chip(tiny_chip(r)), workload(tiny_workload(r))
@@ -108,7 +108,7 @@ def test_what_has_no_meaning_is_refused_in_one_line(command, message, capsys, tm
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize("objective", in_turn(OBJECTIVES, 2))
+@pytest.mark.parametrize("objective", in_turn(OBJECTIVES, 0))
 def test_tiles_that_may_join_take_the_way_that_the_objective_prefers(objective):
     """Side by side, or as one: the faster of the two was taken whatever was asked for."""
     described = load_chip("neupims-device")
@@ -167,6 +167,7 @@ def test_an_interrupted_search_returns_the_best_so_far_and_says_so(after, monkey
     assert clock(whole.program) <= 1.005 * clock(made.program) <= 2 * clock(whole.program)
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("objective", ["energy", "edp", "traffic"])
 def test_an_interrupt_ends_every_search_of_an_objective(objective, monkeypatch):
     """The product of energy and time is searched several times: Ctrl-C in one of them went unnoticed by the next."""

@@ -29,6 +29,7 @@ ASKED = {
 }
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("name", ASKED)
 def test_every_plan_answers_in_one_schema(name, tmp_path):
     system, model, sets = ASKED[name]

@@ -190,7 +190,7 @@ def test_an_array_takes_what_its_registers_and_its_changes_take(capsys):
 
 
 @pytest.mark.usefixtures("tools")
-@pytest.mark.parametrize("chip", in_turn(["systolic-os-8", "systolic-is-8", "systolic-ws-8"], 3, seconds=20))
+@pytest.mark.parametrize("chip", in_turn(["systolic-os-8", "systolic-is-8", "systolic-ws-8"], 0, seconds=7))
 def test_a_netlist_does_what_the_array_does(chip, capsys):
     sets = [*SMALL[1:], "--set", "tile.array.load_rows=1"]
     words = ["verify", chip, *sets, "--liberty", str(LIBERTY), "--simulator", "icarus", "--cases", "3", "--json", "-"]

@@ -41,6 +41,7 @@ def result_of(name):
     return evaluate(read_machine(machine, of_machine), graph, overrides), graph
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("name", ASKED)
 def test_every_machine_answers_in_one_schema(name):
     found, graph = result_of(name)

@@ -209,6 +209,7 @@ def test_models_whose_layers_differ_are_refused():
         on(decode("deepseek-v3", batch=1, layers=4))
 
 
+@pytest.mark.slow(seconds=1)
 def test_products_in_memory_and_interleaving_exclude_each_other():
     assert not on(decode(batch=64), ("policy.weights", "pim"), ("policy.attention", "pim")).system.interleaved
     with pytest.raises(LoomError, match="leaves products to the arrays"):
@@ -230,6 +231,7 @@ def test_streams_stay_below_the_pins():
     assert len(row_stream(pim, 10, 100)) == 10
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_chip_alone_is_a_system_of_one():
     chip = load_chip("pim-gpt")
     found = StepResult.model_validate(system_step(None, decode(batch=1, precision="bf16"), chip=chip))

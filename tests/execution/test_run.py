@@ -217,8 +217,8 @@ CARRIED = [
             for dtype in ("int8", "bf16", "w8a8")
             for flow in (*enumerate(DATAFLOWS), (7, "weight_stationary"))
         ),
-        22,
-        seconds=1.2,
+        90,
+        seconds=2.5,
     ),
 )
 def test_rows_that_are_carried_are_the_exact_reading_and_as_near_as_the_mapper_s_own(

@@ -142,6 +142,7 @@ def test_models_on_systems_of_bare_arrays_are_refused(command, chip, tmp_path, c
     assert "loom: not supported: " in capsys.readouterr().err
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_chip_of_many_levels_takes_part_in_a_system(tmp_path):
     """Its levels were made so large that addresses did not fit their field."""
     system = tmp_path / "four.yaml"

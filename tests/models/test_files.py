@@ -92,6 +92,7 @@ VALUES = st.one_of(
 )
 
 
+@pytest.mark.slow(seconds=2)
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(st.text("abc.", min_size=1, max_size=9), VALUES, max_size=8))
 def test_metadata_is_read_as_it_was_written(tmp_path, metadata):

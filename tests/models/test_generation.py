@@ -55,7 +55,7 @@ ON = range(0, len(SHAPES), 3)
     ("family", "kv_heads", "sets", "dtype", "shape"),
     in_turn(
         ((*case, ON[(number + turn) % len(ON)]) for number, case in enumerate(SPEAKERS) for turn in range(len(ON))),
-        len(ON),
+        3 * len(ON),
     ),
 )
 def test_every_program_finds_the_cache_of_those_before_it(tmp_path, family, kv_heads, sets, dtype, shape):

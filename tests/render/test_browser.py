@@ -54,7 +54,7 @@ def test_a_page_is_drawn_without_a_complaint_and_fits_a_phone(kind, width, dark,
     page.close()
 
 
-@pytest.mark.parametrize(("kind", "dark"), in_turn([(kind, dark) for dark in (False, True) for kind in COMMANDS], 4))
+@pytest.mark.parametrize(("kind", "dark"), in_turn([(kind, dark) for dark in (False, True) for kind in COMMANDS], 0))
 def test_axe_finds_nothing(kind, dark, pages, chrome):
     from axe_playwright_python.sync_playwright import Axe
 
@@ -66,6 +66,7 @@ def test_axe_finds_nothing(kind, dark, pages, chrome):
     page.close()
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("kind", COMMANDS)
 def test_a_page_looks_as_it_did(kind, pages, chrome):
     """``python -m tests.render.pages`` takes the picture anew; fonts of other machines are within the tolerance."""
@@ -74,6 +75,7 @@ def test_a_page_looks_as_it_did(kind, pages, chrome):
     page.close()
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_picture_of_something_else_is_told(pages, chrome):
     page, _ = open_page(chrome, pages["chip"])
     page.evaluate(
@@ -83,6 +85,7 @@ def test_a_picture_of_something_else_is_told(pages, chrome):
     page.close()
 
 
+@pytest.mark.slow(seconds=1)
 def test_tables_sort_by_keyboard(pages, chrome):
     page, _ = open_page(chrome, pages["chip"])
     head = page.locator("#operators th button", has_text="cycles")
@@ -118,6 +121,7 @@ def test_a_timeline_moves_by_keyboard_and_tells_what_it_shows(pages, chrome):
     page.close()
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_map_of_links_is_read_by_keyboard(pages, chrome):
     page, _ = open_page(chrome, pages["network"])
     told = page.locator("#links .readout")
@@ -195,6 +199,7 @@ def test_data_of_every_chart_and_table_can_be_saved(pages, chrome):
         page.close()
 
 
+@pytest.mark.slow(seconds=1)
 def test_the_script_adds_up_the_run_as_the_result_does(pages, chrome, tmp_path):
     kept = tmp_path / "r.json"
     assert main([*COMMANDS["chip"], "--json", str(kept)]) == 0
@@ -212,6 +217,7 @@ def test_the_script_adds_up_the_run_as_the_result_does(pages, chrome, tmp_path):
     page.close()
 
 
+@pytest.mark.slow(seconds=1)
 def test_what_is_drawn_one_by_one_is_what_is_added_up(pages, chrome):
     """Single executions and sums come from one folded run by two ways."""
     page, _ = open_page(chrome, pages["chip"])

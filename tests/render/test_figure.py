@@ -42,8 +42,8 @@ FIGURES = [
     ("name", "kind", "suffix"),
     in_turn(
         ((*each, [*BEGINS][(n + turn) % len(BEGINS)]) for n, each in enumerate(FIGURES) for turn in range(len(BEGINS))),
-        len(BEGINS),
-        seconds=0.6,
+        0,
+        seconds=0.8,
     ),
 )
 def test_a_figure_is_of_the_format_that_its_name_says_and_is_the_same_again(name, kind, suffix, kept, tmp_path):
@@ -73,6 +73,7 @@ def test_figures_name_what_they_draw(kept, tmp_path):
     assert "tokens of answers a second" in svg_text(out)
 
 
+@pytest.mark.slow(seconds=1)
 def test_names_of_users_are_no_formulas(kept, tmp_path):
     result = json.loads((kept / "chip").read_text())
     result["operators"][0]["name"], result["workload"] = r"$\frac{$", "a$b$ \u6f22"

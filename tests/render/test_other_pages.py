@@ -53,6 +53,7 @@ def test_the_operators_of_a_step_are_its_time(machine):
     assert sum(row[1] for row in charts["kinds"]["rows"]) == pytest.approx(seconds)
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_comparison_has_every_operator_of_every_machine():
     result = compare("npu-edge-int8", "gpt2", ["h100", "a100"], SMALL).to_dict()
     result["operators"][0]["name"] = HOSTILE

@@ -5,6 +5,7 @@ import threading
 import time
 
 import numpy as np
+import pytest
 from rich.console import Console
 
 from siliconloom.evaluate.collective import collective_result, load_any
@@ -42,6 +43,7 @@ def test_the_share_is_that_of_the_table(monkeypatch):
     assert sorted(set(shares)) == [-1.0, 0.0, 0.25, 0.5, 0.75]
 
 
+@pytest.mark.slow(seconds=1)
 def test_work_that_says_nothing_is_shown_to_go_on(monkeypatch):
     screen = io.StringIO()
     monkeypatch.setattr(tables, "BAR_AFTER", 0.05)

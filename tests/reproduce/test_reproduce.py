@@ -48,6 +48,7 @@ def test_every_card_holds_and_says_why_where_it_does_not_match(name, capsys):
     assert name == name.lower()
 
 
+@pytest.mark.slow(seconds=1)
 def test_every_row_of_the_artifact_is_within_a_thousandth():
     for name, count in (("fusemax", 168), ("flat", 120)):
         rows = [row for row in run.load_card(name).rows if row.tolerance == 1e-3]

@@ -12,7 +12,7 @@ from siliconloom.sim.golden import functions
 from tests.in_turn import in_turn
 
 
-@pytest.mark.parametrize(("width", "bits"), in_turn([(42, 8), (51, 24), (8, 8), (6, 8)], 4, seconds=2))
+@pytest.mark.parametrize(("width", "bits"), in_turn([(42, 8), (51, 24), (8, 8), (6, 8)], 0, seconds=4))
 def test_what_is_rounded_is_the_golden_models(width, bits):
     value, places, rounded, clipped = (Signal(signed(width)), Signal(6), Signal(signed(bits)), Signal(signed(bits)))
     m = Module()

@@ -118,6 +118,7 @@ def test_random_tiles_keep_every_format():
     assert any(not tile.rounds for tile in tiles)
 
 
+@pytest.mark.slow(seconds=1)
 def test_random_programs_keep_results_and_read_them():
     programs = [random_program(tile_of(number), seed).program for number in range(TILES) for seed in range(8)]
     kept = [i for program in programs for i in program.instructions if i.packing is not None and not i.packing.group]

@@ -124,6 +124,7 @@ def test_a_channel_that_is_asked_step_by_step_does_what_it_does_at_once(name, se
     assert whole.counts[Command.REF] == channel.counts[Command.REF]
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_run_in_full_and_one_with_jumps_are_the_same():
     chip = small_channel()
     program = mapped_to(chip, model(layers=2, context=40)).program

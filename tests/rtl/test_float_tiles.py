@@ -137,7 +137,8 @@ def test_random_programs_use_every_function_and_make_numbers_of_every_kind():
             ("adder", "add ? ", "1'h0 ? "),
             ("lane", "plane[0] ? plane_data", "plane[1] ? plane_data"),
         ],
-        3,
+        0,
+        seconds=10,
     ),
 )
 def test_a_planted_fault_is_found(module, old, new, monkeypatch):

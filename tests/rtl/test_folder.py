@@ -91,6 +91,7 @@ def test_a_kill_at_any_time_leaves_a_whole_folder(tmp_path, seed, monkeypatch, a
             assert sorted(p.name for p in tmp_path.iterdir()) == ["out"], "nothing is left beside it"
 
 
+@pytest.mark.slow(seconds=1)
 def test_three_writers_at_once_wait_for_each_other(tmp_path):
     folder = tmp_path / "out"
 

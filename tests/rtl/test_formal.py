@@ -252,6 +252,7 @@ class Pipeline(Monitor):
         return m
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(("burst", "places"), [(1, 2), (2, 2), (3, 1), (4, 2)])
 def test_some_unit_always_makes_progress(burst, places):
     """Proved of every run, however long: between two events lie fewer cycles than the slowest unit takes."""

@@ -59,6 +59,7 @@ def test_without_flows_nothing_changes_and_with_them_only_their_folders_come_to_
         assert f"`{name}/`" not in plain.files["README.md"]
 
 
+@pytest.mark.slow(seconds=12)
 def test_a_folder_with_flows_is_exchanged_for_one_without(tmp_path):
     tools().write(tmp_path / "rtl")
     (tmp_path / "rtl" / "litex" / "build" / "gateware").mkdir(parents=True)  # as the simulation leaves it

@@ -109,6 +109,7 @@ class Deaf(Circuit):
         return m
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("kind", [Filter, Deaf])
 def test_circuits_that_are_written_apart_are_those_that_are_written_together(kind, monkeypatch):
     def texts(letters):
@@ -169,6 +170,7 @@ class Chooser(Circuit):
         return m
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("width", [1, 5])
 def test_a_choice_of_many_is_a_block_without_a_function(width, tmp_path):
     if not shutil.which("iverilog"):

@@ -100,6 +100,7 @@ def test_a_receive_buffer_never_overflows():
     assert prove(ReceiverContract(receiver), depth=7, induction=1).induction == 1
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_sender_keeps_to_its_credits_and_slots():
     sender = Library("proof").make(LinkSender, SMALL)
     assert prove(SenderContract(sender), depth=12, induction=1).induction == 1

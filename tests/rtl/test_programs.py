@@ -105,6 +105,7 @@ def test_the_edge_npu_is_verified_from_the_command_line(capsys):
     assert all(p["instructions"] > 100 for p in layers)
 
 
+@pytest.mark.slow(seconds=1)
 def test_random_programs_use_every_vector_function(seed):
     assert set().union(*(functions(seed, tile) for tile in tiles_of(seed))) == BUILT
 

@@ -315,6 +315,7 @@ def test_proofs_lie_in_the_folder_and_its_makefile_runs_them(tmp_path):
     assert "make formal" in bundle.files["README.md"]
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_design_without_proofs_says_so(tmp_path):
     build_rtl(load_chip("systolic-ws-8", [("tile.array.rows", "2"), ("tile.array.cols", "2")])).write(tmp_path / "out")
     made = subprocess.run(["make", "formal"], cwd=tmp_path / "out", capture_output=True, text=True)

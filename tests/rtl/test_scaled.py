@@ -115,6 +115,7 @@ def test_random_tiles_have_scales():
     assert {dtype for each in kept for dtype in each} == set(CACHE_SCALED)
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("operand", ["bf16", "fp16"])
 @pytest.mark.parametrize("cache", [["int8", "int4"], ["int8"], ["int4"]])
 def test_every_code_becomes_its_number(operand, cache):
@@ -156,6 +157,7 @@ def test_numbers_are_codes_times_powers_of_two(code, scale, dtype):
         assert found == exact
 
 
+@pytest.mark.slow(seconds=1)
 @given(data=st.data(), rows=st.integers(1, 9), cols=st.integers(1, 13), narrow=st.integers(0, 1))
 @settings(max_examples=60, deadline=None)
 def test_kept_results_are_the_nearest_with_the_exponent_of_the_largest(data, rows, cols, narrow):

@@ -63,6 +63,7 @@ def test_a_code_is_that_of_numpy(form, seed):
     assert abs(wanted).max() == form.most
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("form", FORMS)
 def test_a_sum_is_that_of_numpy(form, seed):
     """Whole numbers of all their bits by every exponent: what is rounded, flushed, infinite, and no numbers."""

@@ -59,6 +59,7 @@ def test_the_constants_are_whole_positive_numbers_and_documented():
     assert set(CONSTANTS) | {"confirm"} == set(timing.__all__)
 
 
+@pytest.mark.slow(seconds=1)
 def test_no_module_of_the_simulator_or_the_rtl_has_a_latency_of_its_own():
     own = []
     for path in sources("rtl", "sim", "mapper"):
@@ -91,6 +92,7 @@ def test_every_part_reads_the_constants(part):
         assert read == set(CONSTANTS) - {"VECTOR_STAGES"}, "which is the least that `vector.latency` may be"
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("channel", [False, True])
 @pytest.mark.parametrize("dataflow", ["weight_stationary", "output_stationary"])
 def test_circuits_are_what_the_constants_say(dataflow, channel):
@@ -106,6 +108,7 @@ def test_a_constant_that_the_circuit_is_not_built_for_is_refused(name, change, m
         elaborated("weight_stationary", channel=name.startswith("PIM_"))
 
 
+@pytest.mark.slow(seconds=1)
 def test_the_arrays_latency_and_the_packing_are_derived_in_one_place():
     """The formulas R + C - 1 + stages, and the beats of a fold, stand in `arch` alone."""
     latency = re.compile(r"rows \+ (\w+\.)*cols - 1")

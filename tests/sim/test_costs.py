@@ -177,6 +177,7 @@ def test_a_process_that_is_killed_leaves_no_half_entry(tmp_path):
             assert set(CostService(path.parents[1])._read(path.stem)) == set(Run.__struct_fields__)
 
 
+@pytest.mark.slow(seconds=1)
 def test_simulations_share_costs(tmp_path):
     service, sets = CostService(tmp_path), [("workload.layers", "2"), ("workload.sequence", "64")]
     first, second = (simulate("npu-edge-int8", "gpt2", sets, costs=service) for _ in range(2))

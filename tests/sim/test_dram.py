@@ -141,6 +141,7 @@ def test_no_command_breaks_a_rule_and_every_request_is_done(dram, seed, count, s
     assert columns >= len(np.unique(lines[write == 0]))
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=100, deadline=None)
 @given(memories(), st.integers(0, 2**32 - 1))
 def test_a_mapping_with_split_fields_and_exclusive_ors_is_a_bijection(dram, seed):

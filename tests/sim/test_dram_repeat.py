@@ -139,6 +139,7 @@ def test_the_replay_means_the_same_uncompiled(dram, seed, stretch):
         assert np.array_equal(getattr(run, name), getattr(plain_run, name)), name
 
 
+@pytest.mark.slow(seconds=1)
 def test_the_command_prints_the_same_with_exact(tmp_path, capsys):
     path = tmp_path / "t.csv"
     path.write_text("cycle,op,address\n" + "".join(f"0,R,{i * 64}\n" for i in range(20_000)))

@@ -20,7 +20,7 @@ from tests.sim.reference import Deadlock, Reference
 END = Instruction(opcode=Opcode.END)
 
 
-@examples(120, 400, seconds=8)
+@examples(60, 400, seconds=10)
 def test_the_kernel_agrees_with_a_simulator_that_steps_every_cycle(examples):
     patient = [HealthCheck.too_slow, HealthCheck.filter_too_much]
     settings(max_examples=examples, deadline=None, suppress_health_check=patient)(stepped)()

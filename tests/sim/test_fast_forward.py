@@ -173,7 +173,7 @@ SMALL = {
 }
 
 
-@pytest.mark.slow(seconds=0.8)
+@pytest.mark.slow(seconds=1.1)
 @pytest.mark.parametrize(("chip", "workload"), PAIRS, ids=lambda name: name)
 def test_every_library_workload_on_every_library_chip(chip, workload, seed):
     """In one phase a day, by turns, and in the other one where a chip or a workload does not have it."""

@@ -14,6 +14,7 @@ from tests.sweeps.small import SERVED, sweep, without_times, write
 TRACE = "arrival_s,prompt_tokens,output_tokens\n0,64,4\n0.001,200,16\n0.002,8,1\n"
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_point_is_what_serving_it_alone_comes_to(folder):
     (folder / "requests.csv").write_text(TRACE)
     asked = {**SERVED, "trace": "requests.csv", "slo": "ttft=4ms", "set": {"serve.price": 2.0}}

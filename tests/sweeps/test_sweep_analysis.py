@@ -92,6 +92,7 @@ def test_a_bar_of_the_tornado_spans_the_means_of_a_keys_values(times):
         assert bar.mean == pytest.approx(sum(times) / 12)
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("method", ["saltelli", "morris"])
 def test_a_key_that_does_all_has_all_of_the_sensitivity(method):
     keys = {"tile.vector.lanes": [8, 16, 32, 64], "memory.dram.bandwidth": ["1 GB/s", "2 GB/s"]}

@@ -34,6 +34,7 @@ def test_what_is_printed_as_json_is_what_show_prints_of_the_file(folder, capsys)
     assert set(required) <= set(first)
 
 
+@pytest.mark.slow(seconds=1)
 def test_tables_fit_80_columns(folder, monkeypatch):
     found = run_sweep(sweep(constraints=[{"metric": "power", "at_most": 5}]), workers=1)
     text = io.StringIO()

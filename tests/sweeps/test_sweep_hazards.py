@@ -74,6 +74,7 @@ def test_an_objective_that_a_machine_lacks_has_its_place(tmp_path, monkeypatch, 
     assert "has no area" in err
 
 
+@pytest.mark.slow(seconds=1)
 def test_results_that_are_removed_meanwhile_are_told(tmp_path, monkeypatch):
     path, kept = write(tmp_path), tmp_path / "kept.sqlite"
     monkeypatch.chdir(tmp_path)

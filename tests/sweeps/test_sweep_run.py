@@ -32,6 +32,7 @@ def asked(monkeypatch):
     return found
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_point_is_what_the_machine_is_evaluated_to():
     found = run_sweep(sweep(set={"tile.accumulator.capacity": "32 KiB"}), workers=1)
     assert found.counts.distinct == found.counts.evaluated == 12
@@ -60,6 +61,7 @@ def test_what_is_known_is_not_asked_again_whatever_sweep_it_was_in(asked):
     assert without_times(shown)["points"] == without_times(first)["points"]
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_changed_file_is_another_question(folder, asked):
     run_sweep(sweep(), "kept", workers=1)
     (folder / "chip.yaml").write_text(CHIP.replace("1 GHz", "2 GHz"))

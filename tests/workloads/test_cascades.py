@@ -256,6 +256,7 @@ TWO_STATES = """  - A[p] = X[m, p]
   - D[m, p] = C[m, p] * X[m, p]"""
 
 
+@pytest.mark.slow(seconds=1)
 @given(einsums=random_cascades(), m=st.integers(2, 4))
 @example(einsums=TWO_STATES, m=2)
 @settings(max_examples=80)

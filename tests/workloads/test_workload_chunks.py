@@ -176,6 +176,7 @@ def test_plans_refuse_chunks_by_name(capsys, system, sets, word, phase) -> None:
     assert "workload.context in prefill, workload.sequence in decode" in " ".join(said.split()) or phase == "decode"
 
 
+@pytest.mark.slow(seconds=1)
 @given(st.sampled_from(["llama3-8b", "mistral-7b", "gpt2"]), st.integers(1, 900), st.integers(2, 100))
 @settings(max_examples=30)
 def test_chunks_on_a_gpu_read_what_is_kept_in_fewer_bits(model: str, past: int, new: int) -> None:

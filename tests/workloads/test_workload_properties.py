@@ -222,6 +222,7 @@ ODD: st.SearchStrategy[Any] = (
 )
 
 
+@pytest.mark.slow(seconds=1)
 @settings(deadline=None, max_examples=150)
 @given(config=configs(), data=st.data())
 def test_odd_values_are_loaded_or_refused_in_one_line(config: dict[str, Any], data: st.DataObject) -> None:

@@ -164,6 +164,7 @@ def test_a_gpu_has_one_kernel_for_next_tokens_of_all_lengths(contexts) -> None:
     assert total == pytest.approx(own["layer.attention"])
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=20, deadline=None)
 @given(
     prompts=st.lists(st.tuples(st.integers(2, 900), st.sampled_from([0, 7, 512])), min_size=2, max_size=3, unique=True)

@@ -156,6 +156,7 @@ def test_what_comes_out_is_attention_over_the_channels_keys_and_values(
                 assert np.all(np.abs(came - wanted) <= 1.25 * left + 1e-3)
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("name", sorted(CHIPS))
 def test_no_run_is_faster_than_its_bound_and_layers_have_rows_of_their_own(name):
     chip = CHIPS[name]
@@ -264,6 +265,7 @@ def test_the_array_does_what_is_not_built_for_a_channel_and_a_note_says_so(objec
         map_for(objective, CHIPS["bf16"], graph, search=search)
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_mapping_file_and_values_are_the_arrays_where_the_channel_is_faster(tmp_path, capsys):
     """Where cost decides; a token behind many positions, which the channel has otherwise."""
     sets = {"workload.phase": "decode", "workload.context": "512", "workload.layers": "1"}

@@ -131,6 +131,7 @@ def test_an_array_that_keeps_its_sums_is_no_slower_than_one_of_half_its_sides():
     assert any(0 < task.task.block < 128 for task in made[0].plan.tasks)
 
 
+@pytest.mark.slow(seconds=1)
 def test_each_product_has_the_blocks_that_it_costs_the_least_in():
     """One of two took blocks of 64 rows, and took 2 % longer than with those of 32 of an array of half the sides."""
     gemms = [{"name": f"g{n}", "m": 512, "n": n, "k": 64} for n in (768, 256)]

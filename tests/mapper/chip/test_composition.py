@@ -39,6 +39,7 @@ def test_only_single_tasks_and_pairs_are_simulated():
     assert len(seen) == 6 + 5
 
 
+@pytest.mark.slow(seconds=1)
 def test_parameters_of_a_later_part_begin_where_tiles_may():
     """Of nine layers with biases in the second memory each column of weights was a transfer of 128 bytes."""
     made = simulate("npu-cxl", "gpt-oss-120b", [("workload.phase", "decode")])

@@ -38,6 +38,7 @@ def there(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.slow(seconds=1)
 def test_traffic_and_footprint_shrink_and_time_follows(there, capsys):
     plain, smaller = step("npu-edge-int8", None, 0), step("npu-edge-int8", 0.5, 4096)
     weights = load_workload("gpt2", [("layers", "2"), ("phase", "decode"), ("precision", "int8")])
@@ -55,6 +56,7 @@ def test_traffic_and_footprint_shrink_and_time_follows(there, capsys):
     assert plain["hardware"]["word"] == "proven"
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_slow_decompressor_is_named(there, capsys):
     slow = step("npu-edge-int8", 0.5, 2)
     assert slow["bound"]["name"] == "decompression"
@@ -65,7 +67,7 @@ def test_a_slow_decompressor_is_named(there, capsys):
     assert any("what that needs of energy is not counted" in note for note in slow["notes"])
 
 
-@examples(6, 20, seconds=20)
+@examples(3, 20, seconds=20)
 def test_no_mapping_of_compressed_weights_is_below_its_bound(examples):
     @settings(max_examples=examples, deadline=None)
     @given(st.integers(0, 2**32), st.floats(0.05, 1), st.integers(1, 512), st.integers(1, SEARCHED))

@@ -38,7 +38,7 @@ def graph_of(folder, heads, dim, layers, source, sets):
     return load_workload(str(file), list(sets))
 
 
-@examples(4, 12, seconds=12)
+@examples(2, 12, seconds=12)
 def test_cross_attention_reads_what_the_encoder_made(examples, tmp_path_factory):
     """All positions of the encoder, in every layer; a step of decode finds them in memory and leaves them there."""
 
@@ -115,6 +115,7 @@ def test_a_layers_result_is_the_next_ones_operand_whatever_else_its_layers_read(
         assert made["decoder_layer"].startswith("decoder_embedding.")
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 def test_biases_of_scores_take_time_and_are_said_to_have_no_circuit(phase):
     done = simulate("npu-edge", load_workload("t5-base", [("phase", phase), ("layers", "2")]))

@@ -88,7 +88,7 @@ def _asked(r, key):
     return small(r) if r.random() < 0.5 else workload(random_workload(r))
 
 
-@pytest.mark.parametrize("key", in_turn(sorted(CHANGES), 12, seconds=2))
+@pytest.mark.parametrize("key", in_turn(sorted(CHANGES), 0, seconds=2))
 def test_equal_keys_have_equal_programs(key):
     """A task is lowered as one chip would and as another does, for whatever candidate of the first one's."""
     r, compared = random.Random(key), 0

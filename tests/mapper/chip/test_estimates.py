@@ -63,6 +63,7 @@ ROW = {
 }
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(("rows", "k"), [(1, 439), (9, 439), (100, 64)])
 def test_blocks_last_rows_adjoin(runs, rows, k):
     """Of an output stationary array: the last block is read as a whole where a tile begins with it."""

@@ -162,6 +162,7 @@ DOUBTED = TINY | {
 """A tile whose rest is stored in 21 pieces took 1.69 times its estimate, and hid its kind: 35,885 and 41,338 cycles."""
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(
     ("change", "chip", "shape"),
     [
@@ -176,6 +177,7 @@ def test_a_product_on_a_larger_array_or_smaller_accesses_is_not_slower(change, c
     assert mapped(IMPROVEMENTS[change](chip), graph).seconds <= mapped(chip, graph).seconds
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(
     ("sets", "most"),
     [
@@ -422,6 +424,7 @@ def test_a_layer_on_a_better_chip_is_not_slower(change, chip, batch, heads, keys
     assert after.run.cycles <= most
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_token_on_a_chip_with_a_faster_memory_is_not_slower():
     """No ring of values was looked at where little waits for the memory's bandwidth, but much for its latency: 14 %."""
     chip = SMALL | {

@@ -166,6 +166,7 @@ def test_no_word_is_read_while_it_is_written_where_buffers_are_small(tmp_path_fa
     assert list(races(plan.program, chip, LOOKED_AT)) == []
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(
     "sets",
     [
@@ -224,6 +225,7 @@ def test_transfers_cover_every_byte_once_and_begin_where_they_must(bus, rows, wi
         assert rows_of == +Counter({int(told.rest[0]): int(told.rest_rows[0]), int(told.width[0]): int(told.rows[0])})
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=500, deadline=None)
 @given(
     bus=st.sampled_from([4, 16, 64, 256]),
@@ -299,6 +301,7 @@ def test_every_operator_is_proven_whatever_stays_in_the_array(dataflow, phase):
     assert (hardware["word"], hardware["why"]) == ("proven", {})
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("dataflow", DATAFLOWS)
 def test_patches_come_from_outside_whatever_stays_in_the_array(dataflow):
     """All of an image's operators are proven but the sum of its class token and its patches, which two have made."""

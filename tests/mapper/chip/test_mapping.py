@@ -155,6 +155,7 @@ def test_the_program_does_not_grow_with_the_matrices_or_the_layers(chip, workloa
     assert max(sizes) * WORD_BITS // 8 < 2**18
 
 
+@pytest.mark.slow(seconds=1)
 def test_layers_cost_what_layers_cost():
     cycles = {}
     for layers in (2, 3, 6):

@@ -70,6 +70,7 @@ def test_attention_whose_sums_may_wrap_is_not_called_proven(context, word, tmp_p
     assert len(wraps) == (word == "specified")
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("phase", [("sequence", "64"), ("context", "64")])
 def test_an_array_that_keeps_its_inputs_is_given_transposed_products(phase):
     """So its results lie as rows do, and it takes as long as one that keeps its weights."""

@@ -34,6 +34,7 @@ def panels_of(chip, n, k, gated=False):
     return PanelLayout(chip, GemmLayout(chip.tile, shape))
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=200, deadline=None)
 @given(
     rows=st.sampled_from([4, 8, 32]),
@@ -79,6 +80,7 @@ def test_parts_of_a_tile_follow_one_another_and_hold_its_columns(
     assert sum((rows * width).item() for rows, width, _ in others) == apart
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=200, deadline=None)
 @given(
     rows=st.sampled_from([4, 8, 32]),

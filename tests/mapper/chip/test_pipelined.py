@@ -180,6 +180,7 @@ def test_a_ring_without_semaphores_is_refused():
         mapping_of(Document.parse(text), chip, graph)
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_program_that_would_not_fit_is_written_with_short_pipelines():
     """At 512 tokens some 240 instructions more than with loops around the tiles of one head."""
     chip = load_chip("npu-datacenter")

@@ -42,6 +42,7 @@ def gpt2(*sets):
     return load_workload("gpt2", [("phase", "decode"), ("precision", "int8"), *sets])
 
 
+@pytest.mark.slow(seconds=1)
 def test_what_fits_the_nearest_level_lies_there_and_takes_as_long_as_on_a_chip_without_the_others():
     roomy = {**NEAR, "capacity": "1 GiB"}
     alone, tiered = simulate(chip(hbm=roomy), gpt2()), simulate(chip(hbm=roomy, ddr=FAR), gpt2())
@@ -183,6 +184,7 @@ def test_a_transfer_that_would_run_from_one_level_into_the_next_is_refused():
         run(plan.program, chip(hbm={**NEAR, "capacity": "1 MiB"}, ddr=FAR))
 
 
+@pytest.mark.slow(seconds=1)
 def test_striping_helps_long_rows_and_not_short_ones():
     one = {"kind": "cxl", "capacity": "1 GiB", "bandwidth": "6.4 GB/s", "latency": "250 ns"}
     cycles = {}

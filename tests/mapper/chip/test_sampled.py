@@ -48,6 +48,7 @@ def test_samples_are_legal(chip, name, seed):
     assert len({str(made.document(sample)) for sample in samples}) > 4
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_sample_of_the_mappers_choice_is_its_program(seed):
     made = space("tpu-v4", "contexts of 96 heads", seed)
     own = map_workload(made.chip, made.graph, Stopwatch(made.chip))

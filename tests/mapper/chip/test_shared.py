@@ -42,6 +42,7 @@ def test_weights_are_operands_and_all_else_is_fp32(stated, dtype):
     assert notes[-1] == f"npu-edge-w8a8 multiplies in {dtype.value}; all else is in fp32"
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("dtype", [DataType.INT4, DataType.INT16])
 def test_weights_take_as_many_bytes_as_they_have_bits(dtype):
     """Two of int4 lie in a byte: what is read of memory, and what an image of it is large."""

@@ -125,6 +125,7 @@ def test_no_mapping_of_sparse_weights_is_below_its_bound(seed, skips, blocks, on
             raise
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_result_says_what_has_no_circuit(tmp_path, capsys):
     words = "--set workload.weight_sparsity=2:4 --set tile.array.sparsity.patterns=2:4 --set workload.layers=1 --json"
     assert main(["sim", "npu-edge-int8", "gpt2", *words.split(), str(tmp_path / "r.json")]) == 0

@@ -197,6 +197,7 @@ def test_forward_is_exact_attention_with_every_pair_once(case, seed):
     assert schedule.sent.sum() == schedule.received.sum()
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=80, deadline=None)
 @given(cases(), st.integers(0, 99))
 def test_backward_brings_every_gradient_home(case, seed):

@@ -117,6 +117,7 @@ def test_a_plan_of_one_chip_is_the_chips_own_simulation(ring):
     assert step.exposed == 0
 
 
+@pytest.mark.slow(seconds=1.5)
 def test_our_chips_on_a_ring_share_products(ring):
     server = Server(ring, workload("gpt3-7b", batch=4, context=256, precision="int8"))
     alone, shared = server.step(Plan(pipeline=4, microbatch=0)), server.step(Plan(tensor=4, microbatch=0))

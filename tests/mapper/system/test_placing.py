@@ -41,6 +41,7 @@ def decode():
     return load_workload("gpt3-7b", sets)
 
 
+@pytest.mark.slow(seconds=1)
 def test_small_systems_are_placed_as_well_as_any_way(tmp_path):
     """Tensor-parallel pairs end up on the fast links; the best of every plan and placement is found."""
     cluster = ring(tmp_path, slow=[0, 2])
@@ -85,6 +86,7 @@ def run(*arguments):
     return CliRunner().invoke(app, list(arguments))
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_run_with_failures_takes_longer(tmp_path):
     target = tmp_path / "plan.json"
     sets = [

@@ -122,6 +122,7 @@ def run(*arguments):
     return CliRunner().invoke(app, list(arguments))
 
 
+@pytest.mark.slow(seconds=1)
 def test_the_command_writes_json(tmp_path):
     target = tmp_path / "plan.json"
     done = run(

@@ -241,6 +241,7 @@ def test_replicas_that_come_and_go_are_as_one_that_looks_everything_up(
         assert replica.busy_s <= able * (1 + 1e-9) + 1e-9
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=60)
 @given(
     ROWS,

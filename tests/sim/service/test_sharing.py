@@ -70,6 +70,7 @@ TREES = st.lists(  # a path of up to three segments, of which each name has one 
 )
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=80)
 @given(TREES, st.sampled_from([1, 4, 16]), st.sampled_from([20, 2048]), st.booleans())
 def test_parts_are_the_blocks_that_the_same_requests_have(tree, block, budget, tight):
@@ -159,6 +160,7 @@ PREFIXES = st.lists(
 )
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=80)
 @given(PREFIXES, st.sampled_from([1, 4, 16]), st.sampled_from([17, 64, 2048]))
 def test_steps_in_a_row_are_those_of_a_scheduler_that_takes_each_by_itself(rows, block, budget):

@@ -118,6 +118,7 @@ def test_answers_are_kept_for_the_turns_behind_them_until_the_replica_is_lost():
     assert lost.log.cached[2] == 0
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=80)
 @given(
     ROWS,
