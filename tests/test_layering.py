@@ -239,6 +239,7 @@ IMPORTED_AS = {
 }
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.checkout
 def test_every_dependency_is_used():
     """An extra that nothing imports or runs promises what is not there."""

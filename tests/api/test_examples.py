@@ -11,6 +11,7 @@ import siliconloom as sl
 FUNCTIONS = [name for name in sl.__all__ if inspect.isfunction(getattr(sl, name))]
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_an_example_prints_what_stands_there(name):
     if name == "verify" and shutil.which("iverilog") is None:

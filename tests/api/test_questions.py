@@ -44,6 +44,7 @@ def set_words(sets):
     return [word for path, value in sets.items() for word in ("--set", f"{path}={value}")]
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(("machine", "workload", "sets"), STEPS, ids=[s[0] for s in STEPS])
 def test_a_step_is_what_loom_sim_writes(machine, workload, sets, capsys):
     theirs = command_json(capsys, "sim", machine, workload, *set_words(sets))
@@ -120,6 +121,7 @@ def test_a_service_is_what_loom_serve_writes(machine, words, options, capsys, tm
     assert "gpt2" in repr(ours)
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_trace_is_a_file_columns_or_a_data_frame(tmp_path):
     columns = {"arrival_s": [0, 0.25, 1.5], "prompt_tokens": [64, 3, 100], "output_tokens": [8, 1, 30]}
     columns["session"] = ["a", None, "a"]

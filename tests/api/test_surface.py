@@ -65,6 +65,7 @@ def test_importing_the_package_imports_nothing_else():
     assert brought == ["siliconloom"]
 
 
+@pytest.mark.slow(seconds=1)
 def test_star_imports_bring_the_names():
     code = "from siliconloom import *; print(simulate.__name__, Result.__name__, load_chip('npu-edge').name)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

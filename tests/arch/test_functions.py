@@ -44,6 +44,7 @@ def test_the_document_shows_every_function():
     assert function_table() in DOCUMENT.read_text(encoding="utf-8"), f"docs/npu.md must show:\n{function_table()}"
 
 
+@pytest.mark.slow(seconds=1)
 def test_every_function_that_the_package_names_is_registered():
     texts = [path.read_text(encoding="utf-8") for path in MODULES.values()]
     named = {

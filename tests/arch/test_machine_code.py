@@ -250,6 +250,7 @@ def test_a_kernel_has_arrays_of_its_own_without_numba(folder, numbers, width):
             assert "dispatcher" not in kernel.__dict__, "the second time without Numba"
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_kernels_own_arrays_are_given_back(folder):
     import resource
 

@@ -94,6 +94,7 @@ def sums_of(machine, split, m, n, k, add):
     return machine.operands(reads(m=m, n=n, split=split, dtype=machine.dtype), []).first[:, :n].copy()
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=60, deadline=None)
 @given(
     operands=st.sampled_from(["int8", "bf16"]),

@@ -113,6 +113,7 @@ def test_a_code_that_is_taken_is_refused_and_nothing_is_left(code, free):
     assert (list(Opcode), list(Unit)) == before
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(
     "first", ["access", "opcodes", "units.dma", "units.planned", "functions.activations", "numerics"]
 )

@@ -39,6 +39,7 @@ def test_columns_may_stand_in_any_order_and_every_row_comes_back(rows, order):
         assert found.row(index) == {k: v for k, v in said.items() if (k, v) != ("dealt", "even")}
 
 
+@pytest.mark.slow(seconds=1)
 @given(st.lists(kernel, min_size=1, max_size=10))
 def test_blank_lines_spaces_and_quotes_change_nothing(rows):
     plain = csv(rows)
@@ -168,6 +169,7 @@ def test_standard_input(monkeypatch):
         read_operations("-")
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_hundred_thousand_rows_are_read(tmp_path):
     random = np.random.default_rng(1)
     shapes = random.integers(1, 99999, (100_000, 3))

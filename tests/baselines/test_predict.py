@@ -227,6 +227,7 @@ def test_backward_attention_takes_longer_than_forward_and_respects_its_arithmeti
     assert back > flops / gpu.peak_flops("bf16")
 
 
+@pytest.mark.slow(seconds=1)
 @given(st.sampled_from(["add", "silu_mul", "rmsnorm", "layernorm", "gelu"]), st.integers(16, 14336))
 def test_operands_that_fit_the_last_cache_do_not_come_from_memory(op, columns):
     gpu = GPUS["h100"]
@@ -243,6 +244,7 @@ def halved(gpu):
     return gpu.memory.model_copy(update={"bandwidth": gpu.memory.bandwidth / 2})
 
 
+@pytest.mark.slow(seconds=1)
 @given(st.sampled_from(["rmsnorm", "layernorm", "softmax"]), st.integers(1, 64), st.integers(1, 16000))
 def test_a_row_is_one_blocks_and_takes_as_long_as_its_columns(op, rows, columns):
     alone = seconds("h100", {"op": op, "m": 1, "n": columns}, fields=NO_FIELDS)
@@ -355,6 +357,7 @@ KEPT = {"fp8": lambda d: d, "int8": lambda d: d + 4, "int4": lambda d: d / 2 + 4
 """Bytes of a head's key, or value, of one position: elements, and a scale and an offset of 16 bits."""
 
 
+@pytest.mark.slow(seconds=1)
 @given(cuda, attentions(), st.sampled_from(sorted(KEPT)))
 def test_keys_and_values_are_read_as_they_are_kept_and_no_faster_than_memory_brings_them(gpu, row, kept):
     row = row | ({"q_len": 1} if row["op"] == "attention_decode" else {"kv_len": row["kv_len"] + 1})

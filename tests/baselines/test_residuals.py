@@ -43,6 +43,7 @@ def brute_force(points, logs, asked, scale, reach):
     return mean * np.exp(-squares[order[0]] / reach**2), np.sqrt(squares[order[0]]), squares
 
 
+@pytest.mark.slow(seconds=1)
 @given(
     arrays.arrays(float, st.tuples(st.integers(1, 60), st.integers(1, 5)), elements=coordinate),
     st.data(),
@@ -125,6 +126,7 @@ def test_a_relative_takes_only_what_was_found_to_carry_over():
         assert not found.own[0]
 
 
+@pytest.mark.slow(seconds=1)
 @given(st.integers(1, 16384), st.integers(1, 16384), st.integers(1, 16384))
 def test_what_is_asked_of_other_descriptions_is_no_measurement(m, n, k):
     row = make_operations([PRODUCT | {"m": m, "n": n, "k": k}])

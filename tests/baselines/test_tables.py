@@ -223,6 +223,7 @@ def test_work_is_counted_as_published():
     assert link_bytes(row(op="all_reduce", gpus=8, bytes=800)) == 800
 
 
+@pytest.mark.slow(seconds=1)
 @given(st.lists(kernel, min_size=1, max_size=10))
 def test_more_of_anything_is_never_less_work(rows):
     base = make_operations(rows)
@@ -279,6 +280,7 @@ def test_tables_are_chosen_by_operation_gpu_and_fitness():
         tables.load("vidur-gem-a100")
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.checkout
 def test_no_row_of_the_package_is_above_a_datasheet():
     from benchmarks.gpu_curator import LIMITS

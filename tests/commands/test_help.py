@@ -133,6 +133,7 @@ def completed(line):
     return done.stdout.split()
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(
     ("line", "offered", "left_out"),
     [

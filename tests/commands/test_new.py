@@ -70,6 +70,7 @@ def test_a_default_that_is_taken_out_of_its_comment_changes_nothing(number):
     assert again == read(TEXT)
 
 
+@pytest.mark.slow(seconds=1)
 def test_the_command_writes_it_and_it_simulates(tmp_path, capsys):
     path = str(tmp_path / "mine.yaml")
     assert main(["new", "chip", "mine", "-o", path]) == 0

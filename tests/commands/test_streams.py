@@ -32,6 +32,7 @@ def shell(command, folder, **environment):
     return made.returncode, made.stdout.decode(), made.stderr.decode()
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(
     ("command", "status", "words"),
     [
@@ -170,6 +171,7 @@ def test_nor_to_a_file_that_is_read_on_the_way(tmp_path):
     assert (tmp_path / "chip.yaml").read_text() == chip
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_library_that_cannot_be_loaded_is_named(tmp_path, monkeypatch, capsys):
     """LLVM, of a process whose address space is small; and as NumPy tells it."""
     command = "ulimit -v 220000; loom collective mesh-2d all_reduce 1MiB --flows --chips 4"
@@ -198,6 +200,7 @@ def test_data_on_standard_output_is_unicode_whatever_the_terminal_is(monkeypatch
     assert raw.getvalue() == "± \\ud800".encode()
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(
     ("command", "status", "words"),
     [

@@ -101,6 +101,7 @@ def test_a_note_names_the_buses_that_cannot_carry_a_memory(width, gigabytes, meg
         assert found["bound"]["key"] in ("tile.array", "tile.vector.lanes")
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(
     ("command", "sequence", "context"),
     [
@@ -137,6 +138,7 @@ def test_results_say_what_was_asked_and_what_energy_leaves_out(tmp_path, capsys,
         assert "without" in shown
 
 
+@pytest.mark.slow(seconds=1)
 def test_reports_name_what_energy_leaves_out(tmp_path) -> None:
     for command in (["sim", "npu-edge-int8", "gpt2"], ["compare", "npu-edge-int8", "gpt2", "--gpu", "h100"]):
         page = tmp_path / "page.html"

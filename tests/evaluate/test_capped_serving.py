@@ -40,6 +40,7 @@ def test_a_limit_is_kept_to_by_lower_clocks_which_take_longer(capsys):
     assert "of the limit" in serving_html(held)
 
 
+@pytest.mark.slow(seconds=1)
 def test_what_is_never_drawn_is_no_limit():
     keys = [("serve.power_limit", "1399"), *LIMITED[1:]]
     free, held = (serve(prepare_named("dgx-h100", "llama3-8b", "512x40", [*BUSY, *more])) for more in ([], keys))
@@ -81,6 +82,7 @@ def test_limits_and_clocks_that_cannot_be_are_told(keys, told):
         serve(prepare_named("dgx-h100", "llama3-8b", "512x40", [*BUSY, *LIMITED, *keys]))
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_run_that_is_over_before_anybody_looks_is_looked_at_in_the_end():
     """Standing power and steps over the whole run: the energy that is told, over its time."""
     sets = [*BUSY, ("serve.power_limit", "250"), ("serve.capped_clock", "0.5"), ("serve.power_every", "1000")]
@@ -117,6 +119,7 @@ def test_chips_of_ours_and_measured_profiles_have_no_lower_clocks():
         prepare_named("rtx-pro-6000", "llama3-8b", "64x8", [("serve.requests", "9"), *LIMITED], profile="measured")
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("key", ["power_cap=400", "locked_clock=1.2GHz"])
 def test_held_gpus_answer_every_command(key, capsys):
     for words in (

@@ -90,6 +90,7 @@ def test_every_machine_is_compared_in_one_schema(name, tmp_path):
                 assert sum(k.seconds for k in operator.kernels) == pytest.approx(operator.seconds)
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("name", ["chip", "gpu"])
 def test_a_comparison_cannot_contradict_itself(name, tmp_path):
     found = comparison_of(name, tmp_path)[0]
@@ -188,6 +189,7 @@ def test_serving_software_adds_to_the_step_of_a_simulation(stack):
     assert machine["energy_j"] == pytest.approx(alone["energy_j"] + idle)
 
 
+@pytest.mark.slow(seconds=1)
 def test_what_was_measured_stays_beside_what_is_predicted():
     """It is of bursts, on the GPU and the links that were measured, and changes no total."""
     graph = load_workload("llama3-8b", [])
@@ -216,6 +218,7 @@ def test_what_was_measured_stays_beside_what_is_predicted():
     assert limited["measured_s"] is None
 
 
+@pytest.mark.slow(seconds=1)
 def test_the_range_of_a_speed_up_is_the_bar_either_way():
     """A bar is a factor: a prediction that may be twice too short or too long is no range that begins at nothing."""
     found = compare_workload("npu-edge-int8", [], load_workload("gpt2", [("layers", "1")]), [load_gpu("h100")])

@@ -155,6 +155,7 @@ def test_what_is_written_is_read(tmp_path_factory, trace):
     assert read_trace(written(trace, tmp_path_factory.mktemp("t"))) == trace
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_a_damaged_file_is_told_in_one_line_or_is_a_trace(tmp_path_factory, data):
@@ -384,6 +385,7 @@ def test_a_step_is_written_by_the_commands(tmp_path):
     assert {p.name for p in tmp_path.iterdir()} == {"s.0.et", "s.1.et", "s.json"}
 
 
+@pytest.mark.slow(seconds=1)
 def test_what_is_more_than_operators_in_line_is_refused(tmp_path):
     name = str(tmp_path / "s.et")
     for key in ("plan.context=2", "plan.overlap=ladder"):

@@ -72,6 +72,7 @@ def test_a_run_that_would_fail_too_often_is_refused_before_it_begins(monkeypatch
         faulty_run(read("{steps: 1000000, mtbf: 1 d, seeds: 10000}"), step_s=10.0, chips=8)
 
 
+@pytest.mark.slow(seconds=1)
 def test_the_events_of_runs_are_not_kept():
     """Three events a failure, twenty runs of up to a million failures: they took up to 10 GB."""
     import tracemalloc

@@ -59,6 +59,7 @@ def test_the_faster_machine_gets_more_where_the_load_is_looked_at():
     assert turns[0]["requests"] == turns[1]["requests"] == 30
 
 
+@pytest.mark.slow(seconds=1)
 def test_the_link_is_crossed_once_by_each_request_with_an_answer():
     """Of a slow link the second token waits, and nothing else: prompts are not touched."""
     groups = {"machine": "h100", "role": "prompts"}, {"machine": "h100", "role": "answers"}

@@ -41,6 +41,7 @@ def totals(run):
     return between(0, len(run.rows), 0, len(run.jumps))
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(
     ("chip", "workload", "sets"),
     [

@@ -106,6 +106,7 @@ def test_gpu_alone_says_what_it_is(capsys):
     assert "not measured" in out
 
 
+@pytest.mark.slow(seconds=1)
 def test_tables_of_gpus_fit_a_terminal(capsys, ops):
     for arguments in (
         ["gpu", "a100", ops],
@@ -145,6 +146,7 @@ def test_bad_operations_are_refused_in_one_line(capsys, tmp_path, csv, gpu, said
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow(seconds=1)
 def test_compare_puts_machines_side_by_side(capsys):
     prices = ("--price", "h100=3", "--price", "NPU-edge-int8=0.5")
     result = loom_json(capsys, "compare", "npu-edge-int8", "gpt2", "--gpu", "H100,a100", *SMALL, *prices)
@@ -313,6 +315,7 @@ def test_gpus_beside_gpus_say_how_their_times_were_found(capsys):
     assert found["machines"][1]["seconds"] == found["machines"][0]["seconds"]
 
 
+@pytest.mark.slow(seconds=1)
 def test_what_is_known_of_a_gpu_s_model_is_said_beside_other_chips(capsys):
     found = loom_json(capsys, "compare", "npu-edge-int8", "gpt2", "--gpu", "mi300x", *SMALL)
     assert any(note.startswith("mi300x: ") for note in found["notes"])

@@ -42,6 +42,7 @@ def drawn(network, operation, size, chips, **options):
     return result, timeline
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from(["ring", "switch", "torus-2d", "fully-connected"]),

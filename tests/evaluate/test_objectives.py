@@ -129,6 +129,7 @@ def test_names_are_checked():
         map_for("edp", load_chip("npu-cxl"), load_workload("gpt2"))
 
 
+@pytest.mark.slow(seconds=1)
 def test_every_task_says_its_cycles_bound_gap_and_what_it_waits_for(capsys):
     plan, _ = load_plan("npu-datacenter", "llama3-8b", [("workload.layers", "2"), ("workload.sequence", "256")])
     summary = plan_summary(plan)
@@ -146,6 +147,7 @@ def test_every_task_says_its_cycles_bound_gap_and_what_it_waits_for(capsys):
     assert json.loads(json.dumps(summary)) == summary
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("after", [1, 3, 20])
 def test_an_interrupted_search_returns_the_best_so_far_and_says_so(after, monkeypatch):
     """Ctrl-C while candidates are run: what was found until then is a whole mapping."""

@@ -57,6 +57,7 @@ def test_every_machine_answers_in_one_schema(name):
     assert set(typed.asked.overrides) == {*dict(ASKED[name][3]), *(f"workload.{k}" for k, _ in ASKED[name][2])}
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("name", ASKED)
 def test_figures_of_a_result_agree_with_each_other(name):
     found = result_of(name)[0].typed

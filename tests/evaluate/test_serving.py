@@ -139,6 +139,7 @@ def test_a_run_is_a_result_of_its_schema_and_the_same_again(tmp_path, monkeypatc
     assert result["cost"]["chip_hours"] == pytest.approx(result["duration_s"] / 3600)
 
 
+@pytest.mark.slow(seconds=1)
 def test_no_step_is_faster_than_its_bytes_and_its_arithmetic(tmp_path, monkeypatch):
     """Tokens a second are under what weights, read once a step, and products at the peak allow."""
     result = answered("h100", "llama3-8b", "512x64", "--set", "serve.requests=40")[1]

@@ -70,6 +70,7 @@ def test_no_step_is_slower_for_what_could_be_shared_and_a_row_of_steps_is_its_st
     assert (np.broadcast_to(more, len(told))[~shares] == launched).all()
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=40)
 @given(MACHINES, st.integers(2, 256), st.integers(1024, 60_000), st.integers(1, 200))
 def test_what_all_share_is_read_once_and_not_faster(machine, count, shared, own):
@@ -99,6 +100,7 @@ STAGES = (("plan.pipeline", "2"), ("plan.tensor", "1"), ("plan.data", "1"))
 GUESSES = (("serve.speculate", "2"), ("serve.acceptance", "0.5"))
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(("machine", "sets"), [("h100", ()), ("h100", GUESSES), ("dgx-h100", STAGES)])
 def test_a_service_whose_requests_share_a_long_prefix_answers_sooner(tmp_path, machine, sets):
     given_sets = [("workload.layers", "4"), *sets]

@@ -69,6 +69,7 @@ def test_a_memory_alone_is_left_to_a_macro(capsys):
     assert "1 memories (16,384 bits and more where placed twice) are left to macros" in found["notes"]
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_part_has_the_memories_that_it_contains():
     bundle = npu()
     kept = {

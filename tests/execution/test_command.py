@@ -23,6 +23,7 @@ def run(folder, *more):
     return main(["run", "npu-edge-int8", str(folder / "config.json"), *(each.format(folder) for each in more)])
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_record_has_every_operator_and_its_errors(folder, capsys):
     assert run(folder, "--weights", "{}/w.safetensors", "--tokens", "{}/tokens", "--json", "-") == 0
     record = json.loads(capsys.readouterr().out)
@@ -36,6 +37,7 @@ def test_a_record_has_every_operator_and_its_errors(folder, capsys):
     assert names[-1] == "head"
 
 
+@pytest.mark.slow(seconds=1)
 def test_the_table_fits_a_terminal_and_ends_in_one_line_that_says_what_came_out(folder, capsys):
     assert run(folder, "--tokens", "3,1,4") == 0
     lines = capsys.readouterr().out.splitlines()
@@ -45,6 +47,7 @@ def test_the_table_fits_a_terminal_and_ends_in_one_line_that_says_what_came_out(
     assert "layer.down +feed_forward_add" in text
 
 
+@pytest.mark.slow(seconds=1)
 def test_an_archive_has_the_results_of_both_readings(folder):
     assert run(folder, "--tokens", "3,1,4", "--dump", "{}/d.npz") == 0
     with np.load(folder / "d.npz") as found:
@@ -53,6 +56,7 @@ def test_an_archive_has_the_results_of_both_readings(folder):
         assert 0 < np.abs(error).max() < 0.3 * np.abs(found["float64/head/0"]).max()
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_token_is_decoded_behind_others(folder, capsys):
     assert run(folder, "--tokens", "3,1,4,1,5", "--set", "workload.phase=decode", "--json", "-") == 0
     record = json.loads(capsys.readouterr().out)
@@ -120,6 +124,7 @@ def test_constants_are_those_of_the_configuration_unless_said_otherwise(folder, 
     assert "rotary angles are scaled" in capsys.readouterr().err
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_mapping_file_is_the_program_that_is_run(folder):
     config = str(folder / "config.json")
     sets = ("--set", "workload.sequence=3")

@@ -38,6 +38,7 @@ def read(graph, weights, tokens):
     return found
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=30, deadline=None)
 @given(
     family=st.sampled_from(FAMILIES),

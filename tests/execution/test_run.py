@@ -179,6 +179,7 @@ def test_a_golden_run_of_an_encoder_is_the_exact_reading(
     assert made.next_tokens == []
 
 
+@pytest.mark.slow(seconds=1)
 def test_sums_of_three_have_scalars_for_each_pair(tmp_path, monkeypatch):
     """One set for both pairs cannot hold three scales: with the first one twice the golden run differs."""
     graph = graph_of(tmp_path, config_of("bert", 4, 4, 8, 1), [("sequence", "9"), ("precision", "int8")])
@@ -411,6 +412,7 @@ def small(tmp_path):
     return mapped_to(chip_of(8, 8, 8, 16), graph)
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(
     ("whose", "broken"),
     [(IntegerEncoding, "planes"), (IntegerEncoding, "lines"), (image.Image, "_tiles"), (image.Image, "_gather")],
@@ -477,6 +479,7 @@ def test_tokens_that_are_not_in_the_vocabulary_are_refused(small):
         run_model(small, weights, np.zeros((1, 6), np.int64))
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(("sets", "why"), [({"tile_count": "2"}, r"2 tiles \(tile_count\)")])
 def test_chips_whose_values_nothing_knows_are_refused(tmp_path, sets, why):
     graph = graph_of(tmp_path, config_of("gpt2", 2, 2, 8, 1), [("sequence", "4")])

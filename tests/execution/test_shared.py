@@ -70,6 +70,7 @@ class SmallWeights(RandomWeights):
         return 0 * super().bias(at, operator)
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("operand", ["int4", "int8", "int16", "fp8_e4m3", "fp8_e5m2"])
 def test_weights_of_any_size_have_a_scale_for_each_column(operand):
     """Of small ones nothing would be left, and all of a product would be its error."""

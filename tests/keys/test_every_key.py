@@ -88,7 +88,7 @@ def parts(prefix: str, trial: str) -> tuple[tuple[tuple[str, str], ...], tuple[t
     return () if "&&" in trial else tuple(sets[:-1]), tuple(sets), sets[-1][0], refused
 
 
-@pytest.mark.slow(seconds=0.25)
+@pytest.mark.slow(seconds=0.4)
 @pytest.mark.parametrize(("name", "base", "prefix", "trial"), TRIALS)
 def test_another_value_changes_a_result_or_is_refused(name, base, prefix, trial):
     before, after, key, refused = parts(prefix, trial)

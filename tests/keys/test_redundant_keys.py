@@ -121,6 +121,7 @@ def test_keys_that_change_nothing_are_refused(machine, sets, said, tmp_path, cap
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_systems_algorithm_is_the_plans(tmp_path):
     system = tmp_path / "four.yaml"
     system.write_text(SYSTEM)
@@ -219,6 +220,7 @@ def test_sim_and_plan_have_one_time_where_memory_computes(degrees, batch, policy
     assert 0 < found["bound"]["achieved"] <= 1
 
 
+@pytest.mark.slow(seconds=1)
 def test_the_arithmetic_of_a_plan_counts_memory_that_computes(tmp_path):
     """The arrays' peak alone made a step of pim-gpt faster than its bound: an internal error."""
     system = tmp_path / "one.yaml"

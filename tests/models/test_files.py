@@ -114,6 +114,7 @@ def small(tmp_path_factory):
     return path.read_bytes()
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_damaged_file_is_refused_by_one_line_or_read(small, tmp_path, data):

@@ -201,6 +201,7 @@ def test_an_answer_of_one_token_has_one_program(models, capsys):
     assert record["summary"]["time_per_token_s"] is None
 
 
+@pytest.mark.slow(seconds=1)
 def test_weights_of_a_file_are_those_of_a_plain_run(models, capsys):
     assert main(["run", "npu-edge-int8", str(models / "m.gguf"), "--tokens", "1,30,31", "--json", "-"]) == 0
     record = json.loads(capsys.readouterr().out)

@@ -24,6 +24,7 @@ def made(tmp_path_factory):
     return found | {"folder": tokenizer_of(ModelSource(write_folder(folder / "m", config, tensors)))}
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("pre", [*SPLITS, "folder"])
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(max_size=30))

@@ -141,6 +141,7 @@ def test_a_map_of_links_is_read_by_keyboard(pages, chrome):
     page.close()
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_map_of_links_has_what_the_result_has(pages, chrome, tmp_path):
     kept = tmp_path / "r.json"
     assert main([*COMMANDS["network"], "--json", str(kept)]) == 0

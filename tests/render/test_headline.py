@@ -36,6 +36,7 @@ def test_nobody_is_called_faster_who_is_slower(ours, theirs, error):
         assert not line.startswith("gpu is")
 
 
+@pytest.mark.slow(seconds=1)
 def test_the_command_says_it_before_its_tables(capsys):
     words = ["compare", "npu-edge", "gpt2", "--gpu", "h100", "--set", "workload.layers=1"]
     assert main(words) == 0

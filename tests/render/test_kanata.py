@@ -69,6 +69,7 @@ def test_the_reader_is_strict(log, problem):
         read_log(log)
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("window", [None, (20_000, 30_000)])
 def test_stages_are_those_of_the_simulation(window):
     chip = load_chip("npu-edge-int8")

@@ -92,6 +92,7 @@ def test_a_service_tells_all_of_its_result(found):
     }
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_service_that_finished_nothing_and_one_of_many_replicas_have_a_page():
     result = served()
     for name in ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s"):
@@ -111,6 +112,7 @@ def served():
     return serve(prepare_named("h100", "llama3-8b", "512x64", sets), ServiceLevel(ttft_s=0.1), sets, audits=0)
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_service_whose_energy_or_price_nobody_knows_has_its_page(tmp_path):
     sets = [("serve.requests", "5")]
     measured = serve(prepare_named("rtx-pro-6000", "llama3-8b", "64x8", sets, profile="measured"))

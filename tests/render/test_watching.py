@@ -14,6 +14,7 @@ from siliconloom.render.tables import Screen
 from siliconloom.render.watching import watched
 
 
+@pytest.mark.slow(seconds=1)
 def test_the_share_is_that_of_the_table(monkeypatch):
     shares: list[float] = []
 

@@ -127,6 +127,7 @@ def test_flat_as_events_moves_the_bytes_of_the_closed_form_and_takes_its_time(mo
     assert flat_event_latency(model, length) == pytest.approx(closed.latency, rel=0.05)
 
 
+@pytest.mark.slow(seconds=1)
 def test_no_row_of_tiles_is_done_before_its_arrays_and_memory_can_have_done_it():
     for model in MODELS:
         for name in ("1K", "16K", "256K"):

@@ -95,6 +95,7 @@ def test_a_card_whose_process_fails_is_one_line(monkeypatch, capsys):
     assert "its process ended with status 3 before the card was derived" in capsys.readouterr().err
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("several", [1, 2])
 def test_what_is_done_is_kept_when_interrupted(monkeypatch, capsys, tmp_path, several):
     """The first card is printed and written although the next one never ends."""

@@ -33,6 +33,7 @@ def expanded(counts, name):
     return found
 
 
+@pytest.mark.slow(seconds=1)
 @given(hierarchies())
 def test_parts_are_what_counting_every_instance_gives(counts):
     statistics = {"modules": {f"\\{name}": {"num_cells_by_type": found} for name, found in counts.items()}}

@@ -159,6 +159,7 @@ def test_every_code_becomes_its_number(dtype, operand):
     np.testing.assert_array_equal(found, narrowed(widened(codes, dtype), DataType(operand)))
 
 
+@pytest.mark.slow(seconds=1)
 @given(data=st.data(), rows=st.integers(1, 9), cols=st.integers(1, 13), narrow=st.integers(0, 1))
 @settings(max_examples=60, deadline=None)
 def test_kept_results_are_those_of_ml_dtypes(data, rows, cols, narrow):

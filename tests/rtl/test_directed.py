@@ -67,6 +67,7 @@ def test_directed_programs_are_legal_on_any_tile_and_their_results_depend_on_wha
     are_legal(random_npu(seed, any_sides))
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp8_e4m3"])
 @pytest.mark.parametrize("seed", range(0, 40, 13))
 def test_directed_programs_are_legal_on_any_tile_in_floating_point(seed, dtype):

@@ -108,6 +108,7 @@ def check_products(dtype, a, b):
     assert [(hex(a[i]), hex(b[i]), hex(found[i]), hex(wanted[i])) for i in wrong[:5]] == []
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_products_are_numpys_bit_for_bit(dtype):
     chance = np.random.default_rng(2)
@@ -115,6 +116,7 @@ def test_products_are_numpys_bit_for_bit(dtype):
     check_products(dtype, a, b)
 
 
+@pytest.mark.slow(seconds=1)
 def test_products_of_fp32_are_numpys():
     """Also where what is rounded reaches the smallest normal number, or passes the largest."""
     chance = np.random.default_rng(3)

@@ -137,6 +137,7 @@ def test_an_unknown_reset_style_is_refused(tmp_path, capsys):
 # --- benches
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.rtl
 @pytest.mark.parametrize("name", DATAFLOWS)
 @pytest.mark.parametrize("fpga", [False, True], ids=["top", "fpga"])
@@ -165,6 +166,7 @@ def test_a_changed_vector_fails(fpga, tmp_path):
     assert "PASS" not in out
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.rtl
 @pytest.mark.parametrize(
     ("pattern", "fault", "words"),
@@ -219,6 +221,7 @@ def test_the_bench_passes_on_verilator(reset, tmp_path):
     assert "FAIL" in done.stdout
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.rtl
 def test_the_commands_of_the_readme_run(tmp_path):
     need("iverilog", "vvp")
@@ -384,6 +387,7 @@ def test_the_fpga_top_lints(name, tmp_path):
 # --- structure
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("name", DATAFLOWS)
 @pytest.mark.parametrize("reset", ["sync", "async_low"])
 def test_there_are_no_latches_and_no_loops(name, reset, tmp_path):
@@ -441,6 +445,7 @@ def written(width, depth, granularity, folder):
     return circuit, text
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("parameters", MEMORIES)
 def test_every_tool_takes_a_memory(parameters, tmp_path):
     circuit, text = written(*parameters, tmp_path)

@@ -21,6 +21,7 @@ from siliconloom.verification.programs import random_program
 from siliconloom.verification.random_tiles import random_npu
 
 
+@pytest.mark.slow(seconds=1)
 def test_every_new_report_is_told_once(tmp_path, monkeypatch):
     monkeypatch.setattr(following, "EVERY_S", 0.01)
     heard, path = [], tmp_path / "progress.txt"

@@ -214,6 +214,7 @@ def test_the_peripheral_joins_every_port_of_the_top_but_the_trace(reset):
     assert (module.data.sizes, module.program.sizes) == ({"data_width": 128, "address_width": 32, "id_width": 4},) * 2
 
 
+@pytest.mark.slow(seconds=1)
 def test_every_python_file_is_python_and_the_firmware_expects_what_the_simulator_says():
     files = {name: text for name, text in tools().files.items() if name.startswith("litex/")}
     for name, text in files.items():

@@ -83,6 +83,7 @@ def test_a_member_of_a_member_and_a_field_of_a_payload_are_ports_of_their_own():
     }
 
 
+@pytest.mark.slow(seconds=1)
 def test_the_verilog_has_these_ports_and_the_parent_names_them():
     library = Library("made")
     circuit = library.make(Filter)
@@ -141,6 +142,7 @@ def test_a_stream_that_nobody_connects_is_refused(end, undriven):
         Filter(Library("made"), forgets=(end,)).rtlil()
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_member_that_is_not_there_is_named():
     def place(self, m):
         inner = self.place(m, self.library.make(Queue, 4, 2), "inner")

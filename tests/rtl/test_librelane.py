@@ -113,6 +113,7 @@ def test_tiles_of_macros_read_and_write_as_the_memory_that_they_replace(tmp_path
     assert simulate(folder, granule * count, depth, granule, seed) == "PASS\n"
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(
     ("old", "new"),
     [

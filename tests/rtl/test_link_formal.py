@@ -95,6 +95,7 @@ class SenderContract(Contract):
         ]
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_receive_buffer_never_overflows():
     receiver = Library("proof").make(LinkReceiver, SMALL)
     assert prove(ReceiverContract(receiver), depth=7, induction=1).induction == 1

@@ -67,6 +67,7 @@ def test_operands_of_a_product_lie_where_the_formulas_say(seed, any_sides, m, n,
         assert held[1][evaluated(found["B"], **sizes, j=j, l=depth) - bases["b"]] == b[depth, j]
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=40, deadline=None)
 @given(**TILES, **SIZES)
 def test_sums_and_operands_of_the_vector_unit_lie_where_the_formulas_say(seed, any_sides, m, n, k):
@@ -151,6 +152,7 @@ def test_the_document_has_this_tiles_numbers(seed):
     assert all(f"| {cause.value} {cause.text} |" in text for cause in Cause if cause)
 
 
+@pytest.mark.slow(seconds=12.5)
 def test_the_document_names_nothing_that_the_folder_lacks():
     made = npu()
     text = made.files[FILE]

@@ -340,6 +340,7 @@ def test_experts_that_all_tokens_go_to_agree_in_every_cycle_and_byte(sets, tmp_p
         assert case.bytes_compared > 1000
 
 
+@pytest.mark.slow(seconds=1)
 def test_tokens_that_choose_among_experts_are_refused_with_the_reason(chip, tmp_path):
     model = MIXTRAL | {"num_local_experts": 4}
     work = mapped(chip, graph(tmp_path, model, ("sequence", "6")))
@@ -544,6 +545,7 @@ def test_a_program_with_another_address_leaves_other_bytes(chip, tmp_path):
     assert not np.array_equal(right, wrong)
 
 
+@pytest.mark.slow(seconds=1)
 def test_made_up_values_are_neither_cut_off_nor_zero(chip, tmp_path):
     work = mapped(chip, graph(tmp_path, GPT2, ("sequence", "16")))
     made = filled(work, 5)

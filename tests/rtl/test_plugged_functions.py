@@ -161,6 +161,7 @@ def test_a_function_without_a_half_is_refused_where_that_is_needed():
         assemble(made.program, chip)
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_duration_that_changes_is_not_remembered():
     """A function of somebody else's may cost something else tomorrow, and the package's code is the same."""
     chip, keys = random_npu(1), set()

@@ -71,6 +71,7 @@ def test_no_module_of_the_simulator_or_the_rtl_has_a_latency_of_its_own():
     assert own == []
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("part", READERS)
 def test_every_part_reads_the_constants(part):
     read = set()

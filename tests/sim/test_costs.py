@@ -56,6 +56,7 @@ def test_an_answer_is_the_run_wherever_it_comes_from(tmp_path_factory, program, 
     assert second.answers == Answers(read=1)
 
 
+@pytest.mark.slow(seconds=1)
 def test_chips_that_do_the_same_are_simulated_once(tmp_path):
     service, chip = CostService(tmp_path), load_chip("npu-edge-int8")
     requests = [(product(m), load_chip("npu-edge-int8")) for m in (8, 16) * 500]
@@ -185,6 +186,7 @@ def test_simulations_share_costs(tmp_path):
     assert equal(first.run, second.run)
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_search_never_loses_to_the_estimate():
     chip = load_chip("npu-edge-int8")
     graph = load_workload("gpt2", [("phase", "decode"), ("layers", "2"), ("context", "300")])

@@ -60,6 +60,7 @@ def test_work_takes_its_factor_at_every_moment(factors, start, work):
     assert work_end(changes.first, changes.at, changes.factor, 0, start, work) == np.ceil(now)
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=80, deadline=None)
 @given(st.sampled_from(["ring", "mesh", "torus", "switch"]), st.integers(2, 12), st.data())
 def test_without_disturbances_the_times_are_the_same(kind, chips, data):
@@ -124,6 +125,7 @@ def test_a_slow_chip_takes_longer_for_its_work_and_its_sums():
     assert slow > finish(machine, sums, [])[0]
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_whatever_fails_every_message_comes_or_has_no_path(data):

@@ -55,6 +55,7 @@ def test_without_spares_the_run_waits_for_a_mended_chip():
         run_training(TrainingRun(**{**kept, "repair_s": inf}), failures=[5.0, 15.0])
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=100, deadline=None)
 @given(
     steps=st.integers(0, 60),

@@ -173,7 +173,7 @@ SMALL = {
 }
 
 
-@pytest.mark.slow(seconds=1.1)
+@pytest.mark.slow(seconds=1.4)
 @pytest.mark.parametrize(("chip", "workload"), PAIRS, ids=lambda name: name)
 def test_every_library_workload_on_every_library_chip(chip, workload, seed):
     """In one phase a day, by turns, and in the other one where a chip or a workload does not have it."""
@@ -207,6 +207,7 @@ def test_every_library_workload_on_every_library_chip(chip, workload, seed):
     assert len(refused) < 2
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_loop_that_never_recurs_keeps_few_snapshots(monkeypatch):
     """A semaphore that only grows: the queues never look the same again, so nothing is worth a snapshot."""
     post = Instruction(opcode=Opcode.VECTOR, m=1, n=1, post=1)

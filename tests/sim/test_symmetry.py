@@ -112,6 +112,7 @@ def test_one_odd_link_leaves_a_ring_without_symmetry():
     assert fold(wiring, found, find_routes(wiring, found.slots)) is None
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=50, deadline=None)
 @given(cases(most=24))
 def test_a_collision_of_hashes_is_noticed(case):

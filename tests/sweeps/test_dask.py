@@ -92,6 +92,7 @@ def test_a_scheduler_that_goes_is_told_and_finished_points_are_kept(folder, clus
     assert again.counts.reused + again.counts.evaluated == 60
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "here", "tls://127.0.0.1:9", "tcp://127.0.0.1:{banner}"])
 def test_a_dead_scheduler_is_told_in_one_line(folder, monkeypatch, capfd, address):
     monkeypatch.setattr("siliconloom.sweeps.dask_cluster.CONNECT_S", 1)

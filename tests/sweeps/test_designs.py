@@ -58,6 +58,7 @@ def test_keys_that_move_together_do():
     )
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("method", ["nsga2", "tpe"])
 def test_a_search_comes_closer_than_chance_and_keeps_constraints(method):
     """The least of a bowl over 30 x 30 values, in a corner of what is allowed."""

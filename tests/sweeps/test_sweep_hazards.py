@@ -34,6 +34,7 @@ def test_a_machine_that_is_edited_meanwhile_ends_the_sweep_and_leaves_nothing_wr
     assert without_times(again) == without_times(run_sweep(path, whole, workers=1))
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("restored", [False, True])
 def test_a_workload_that_is_edited_within_a_point_leaves_nothing_wrong(tmp_path, monkeypatch, restored):
     """Not in this process either, which keeps the graphs of workloads."""
@@ -83,6 +84,7 @@ def test_results_that_are_removed_meanwhile_are_told(tmp_path, monkeypatch):
         run_sweep(path, kept, workers=1, watcher=lambda progress: kept.unlink(missing_ok=True))
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_damaged_point_is_named(tmp_path, monkeypatch, capsys):
     path = str(write(tmp_path))
     monkeypatch.chdir(tmp_path)

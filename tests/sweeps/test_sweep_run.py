@@ -117,6 +117,7 @@ def test_an_interrupted_sweep_says_what_it_kept_and_goes_on(monkeypatch, asked):
     assert {progress.total for progress in seen} == {12}
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("method", ["nsga2", "tpe"])
 def test_a_search_asks_the_same_after_an_interruption(monkeypatch, method):
     keys = {

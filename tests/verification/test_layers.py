@@ -105,6 +105,7 @@ def test_buffers_that_are_too_small_are_refused():
         layer_runs(chip, LAYERS[0])
 
 
+@pytest.mark.slow(seconds=1)
 def test_what_no_circuit_computes_is_refused():
     chip = load_chip("npu-edge-int8", [("tile.array.operands", "fp32")])
     with pytest.raises(LoomError, match="values in fp32; there are circuits for int8, bf16"):

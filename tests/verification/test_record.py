@@ -272,6 +272,7 @@ def test_a_record_that_contradicts_itself_is_refused(record, what, data):
         read_verified(written)
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=40)
 @given(records, st.data())
 def test_the_schema_refuses_what_is_no_record(record, data):

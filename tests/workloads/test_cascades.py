@@ -311,6 +311,7 @@ def test_tiles_move_what_a_buffer_of_one_tile_each_fetches(tiles, sizes, order):
     assert tiled_elements(PRODUCT, "Z", extents, tile, order) == fetched
 
 
+@pytest.mark.slow(seconds=1)
 @given(sizes=st.tuples(*[st.sampled_from([2, 4, 6, 8])] * 3), buffer=st.integers(3, 200))
 def test_the_best_tiles_are_the_best_of_all(sizes, buffer):
     extents = dict(zip("MNK", sizes, strict=True))

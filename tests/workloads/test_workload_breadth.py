@@ -85,6 +85,7 @@ PATTERN = {0: "local_layer", 1: "global_layer"}
 """Blocks of two layers that differ."""
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=150, deadline=None)
 @given(
     past=st.integers(0, 60),
@@ -170,6 +171,7 @@ def test_llama4_turns_and_norms_the_queries_of_layers_with_chunks_alone(tmp_path
     assert products["global_moe_layer.shared_gate_up"] == 192
 
 
+@pytest.mark.slow(seconds=1)
 def test_gpt_oss_has_sinks_windows_and_biases_of_experts() -> None:
     graph = step(OSS, 0, 32, 1)
     windows = [o.window for o in graph.operators() if isinstance(o, Attention)]
@@ -190,6 +192,7 @@ def test_gpt_oss_has_sinks_windows_and_biases_of_experts() -> None:
     )
 
 
+@pytest.mark.slow(seconds=1)
 def test_bloom_has_a_bias_of_every_score_and_no_positions() -> None:
     graph = step(BLOOM, 0, 24, 2)
     bias = graph.dataflow["layer.score_bias"]
@@ -286,6 +289,7 @@ def test_jamba_attends_every_eighth_layer_and_has_experts_in_every_other_one() -
     assert longer.state_bytes == graph.state_bytes
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(
     "model", [OSS, {**LLAMA4, "attention_chunk_size": 8}, JAMBA, NEXT, BLOOM], ids=lambda model: model["model_type"]
 )

@@ -156,6 +156,7 @@ def test_pairs_equal_brute_force(q_len: int, more: int, window: int | None, caus
     assert attention.kv_read == len({key for _, key in seen})
 
 
+@pytest.mark.slow(seconds=1)
 @settings(deadline=None, max_examples=60)
 @given(config=configs(), batch=st.integers(1, 3), sequence=st.integers(1, 40))
 def test_totals_are_sums_and_phases_agree_on_parameters(config: dict[str, Any], batch: int, sequence: int) -> None:

@@ -78,6 +78,7 @@ def _weighs(operator):
     return isinstance(operator, Gemm) and operator.weight
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(
     ("stated", "precision", "group"),
     [

@@ -87,6 +87,7 @@ def test_equal_requests_take_the_cycles_of_an_ordinary_batch(chip, lengths, coun
     assert results[0]["traffic"] == results[1]["traffic"]
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=60, deadline=None)
 @given(model=MODELS, requests=REQUESTS, kept=st.sampled_from([(), (("cache_precision", "fp8"),)]))
 def test_work_and_bytes_are_those_of_all_requests(model, requests, kept) -> None:
@@ -151,6 +152,7 @@ def test_a_step_is_no_faster_than_its_bound_and_says_what_has_no_layout(chip, re
         assert asked == {(each.new, each.context): each.count for each in made.requests}
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=20, deadline=None)
 @given(contexts=st.dictionaries(st.integers(1, 3000), st.integers(1, 9), min_size=2, max_size=4))
 def test_a_gpu_has_one_kernel_for_next_tokens_of_all_lengths(contexts) -> None:
@@ -259,6 +261,7 @@ def test_memory_that_computes_refuses_such_a_step() -> None:
         evaluate(read_machine("neupims", []), step("llama3-8b", [(1, 4, 1), (1, 40, 3)]))
 
 
+@pytest.mark.slow(seconds=1)
 def test_sequences_of_an_encoder_may_differ() -> None:
     made = load_workload("bert-base", [("requests", "[{new: 8}, {new: 16, count: 2}]")])
     assert [(o.batch, o.q_len, o.kv_len) for o in attentions(made)][:2] == [(1, 8, 8), (2, 16, 16)]

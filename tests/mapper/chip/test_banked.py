@@ -190,6 +190,7 @@ def test_what_the_channel_does_not_do_the_array_does_and_a_note_says_why(sets, c
     assert any("attention is computed by the array" in note and why in note for note in mapped.notes), mapped.notes
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_mapping_file_is_refused_where_the_channel_computes_attention():
     mapped = mapped_to(CHIPS["bf16"], model())
     with pytest.raises(NotSupported, match="a mapping file where the channel computes attention"):

@@ -145,6 +145,7 @@ def test_each_product_has_the_blocks_that_it_costs_the_least_in():
     assert large.run.cycles <= 1.01 * small.run.cycles
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_search_that_is_interrupted_in_any_size_of_blocks_says_so():
     """The best that was found may be of blocks that were looked at to the end."""
     chip, graph, calls = made_chip(CHIP), product(64, 64, 64), [0]
@@ -183,6 +184,7 @@ def test_estimates_of_smaller_blocks_are_near_what_they_take(seed, block):
     assert abs(task.tiling.cycles - taken) < 0.25 * taken + 500
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_wider_bus_is_not_slower_where_blocks_are_no_whole_beats():
     """Two blocks of 4,064 bytes begin at whole beats of 64 and not of 128: 341,776 cycles, and 386,872."""
     graph = product(512, 768, 127)

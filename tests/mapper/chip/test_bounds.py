@@ -153,6 +153,7 @@ def test_no_tiling_of_attention_is_faster_than_its_bound(seed):
     check(chip, attention, slots, AttentionTiling(queries, keys, heads, 0, 0, 0, 0, 0, 0), share)
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=80, deadline=None)
 @given(seeds)
 def test_no_tiling_of_vector_work_is_faster_than_its_bound(seed):

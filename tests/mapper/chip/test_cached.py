@@ -49,6 +49,7 @@ def test_attention_reads_what_is_kept_also_that_of_a_prompt(phase, kept):
     assert fitted.kv_bytes == load_workload("gpt2", [*sets[:2], ("precision", "fp8")]).kv_bytes * kept.bits // 8
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_cache_in_the_format_of_elements_changes_nothing():
     chip = load_chip("npu-datacenter")
     plain, stated = (
@@ -77,6 +78,7 @@ def test_instructions_say_what_they_keep_and_read():
     assert not unsaid
 
 
+@pytest.mark.slow(seconds=1)
 def test_half_of_the_bytes_are_read_in_bf16_and_a_quarter_in_fp8():
     chip = edge()
     results = {kept: simulate(chip, llama(**({"cache_precision": kept} if kept else {}))).result() for kept in KEPT}
@@ -231,6 +233,7 @@ def test_a_bare_array_keeps_nothing():
         load_chip("systolic-ws-8", [("tile.array.operands", "[bf16]"), ("tile.array.cache", "[fp8_e4m3]")])
 
 
+@pytest.mark.slow(seconds=1)
 def test_scales_are_a_byte_to_a_row_of_the_array():
     """A 16th more than codes on npu-edge, in memory and on the way; a byte for 128 elements on npu-datacenter."""
     chip = edge()

@@ -67,7 +67,7 @@ def test_a_slow_decompressor_is_named(there, capsys):
     assert any("what that needs of energy is not counted" in note for note in slow["notes"])
 
 
-@examples(3, 20, seconds=20)
+@examples(2, 20, seconds=20)
 def test_no_mapping_of_compressed_weights_is_below_its_bound(examples):
     @settings(max_examples=examples, deadline=None)
     @given(st.integers(0, 2**32), st.floats(0.05, 1), st.integers(1, 512), st.integers(1, SEARCHED))

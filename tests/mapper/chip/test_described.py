@@ -233,6 +233,7 @@ def test_blocks_that_no_array_takes_are_refused(change, chip, told):
         mapping_of(Document.parse(yaml.safe_dump(data)), machine, graph)
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=20, deadline=None)
 @given(st.permutations(range(5)), st.sampled_from(["n_outer", "m_outer"]), st.booleans())
 def test_tiles_of_rows_are_computed_in_the_order_that_a_mapping_says(sequence, order, resident):
@@ -269,6 +270,7 @@ def test_an_operator_without_an_entry_is_named():
         read(TEXT[: TEXT.index("  - {operator: second")])
 
 
+@pytest.mark.slow(seconds=1)
 def test_products_need_not_take_along_what_follows_them():
     """Fewer operators on a product's results: those left out are operators of their own, and cost their traffic."""
     chip, graph = (
@@ -289,6 +291,7 @@ def test_products_need_not_take_along_what_follows_them():
         mapping_of(Document.parse(yaml.safe_dump(data).replace("fused: []", "fused: null")), chip, graph)
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -308,6 +311,7 @@ def test_what_is_placed_wrongly_is_said(change, told):
         mapping_of(Document.parse(yaml.safe_dump(data)), chip, graph)
 
 
+@pytest.mark.slow(seconds=1)
 def test_what_is_not_placed_and_what_finds_no_room_is_said():
     chip = effective(load_chip("csd-flash"))
     graph, _ = fit_precision(chip, load_workload("gpt2", GPT2))

@@ -185,6 +185,7 @@ def test_a_chip_takes_as_long_as_the_same_of_its_pace(seed):
         faster += 1
 
 
+@pytest.mark.slow(seconds=1)
 def test_equal_keys_of_timing_have_equal_cycles():
     """A draft that was timed on one chip is not timed on another one of the same key."""
     r, equal = random.Random(5), 0

@@ -71,6 +71,7 @@ def test_blocks_last_rows_adjoin(runs, rows, k):
     assert min(runs) > 0.99
 
 
+@pytest.mark.slow(seconds=1)
 def test_tables_of_parts_of_a_row_begin_at_multiples_of_two_parts(runs):
     """Rotary angles are two for each column: tiles of 1,040 of 8,256 were said to be cut twice as often as they are."""
     sets = {"workload.layers": "1", "workload.sequence": "64", "memory.dram.capacity": "32GiB"}

@@ -123,6 +123,7 @@ def test_the_solver_finds_the_best_of_all_placements_and_no_less_than_the_heuris
     assert solve(chip, demands, greedy).cost <= cost_of(chip, greedy)
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_solver_that_ignores_a_capacity_is_found():
     demands = demands_of([(0, 2, 640, 5), (0, 1, 640, 9)], 2)
     small, large = (machine((room, 10**6), HOLDS[:1] * 2) for room in (1280, 6400))
@@ -237,6 +238,7 @@ def test_what_has_no_meaning_is_refused_in_one_line(command, message, capsys, tm
     assert error.count("\n") == 1
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("way", ["exact", "best"])
 def test_without_the_package_one_line_names_the_extra(way, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ortools", None)

@@ -103,7 +103,7 @@ def attended(sums, values, seen, lanes, multiplier, shift, step):
     return made, carried[1]
 
 
-@examples(3, 24, seconds=20)
+@examples(2, 24, seconds=20)
 def test_attention_reads_what_was_projected(examples, tmp_path_factory):
     """New keys and values stand in the cache behind the older ones, and its result is attention of just these."""
 

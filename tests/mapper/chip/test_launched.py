@@ -118,6 +118,7 @@ def test_attention_as_operators_of_its_own_computes_all_pairs(entries):
     assert not made
 
 
+@pytest.mark.slow(seconds=1)
 def test_scores_of_a_linked_attention_go_through_memory():
     """A chip that fuses it moves fewer bytes; what reads the attention reads its last part."""
     entries = [

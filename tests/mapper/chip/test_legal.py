@@ -181,6 +181,7 @@ def test_the_edge_npu_runs_all_of_gpt2(sets):
     assert simulate("npu-edge-int8", "gpt2-block-gemms").result()["hardware"]["word"] == "proven"
 
 
+@pytest.mark.slow(seconds=1)
 def test_too_few_banks_are_shared_and_the_result_says_so():
     done = simulate("npu-edge-int8", "gpt2-block-gemms", [("tile.scratchpad.banks", "2")])
     assert set(done.result()["hardware"]["why"]) == {"bank conflict"}
@@ -243,6 +244,7 @@ def test_a_wider_bus_never_takes_more_beats(bus, rows, width, pads, places):
     assert beats(2 * bus) <= beats(bus)
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=300, deadline=None)
 @given(
     bus=st.sampled_from([4, 16, 64, 256]),
@@ -292,6 +294,7 @@ def test_gated_halves_of_any_width_are_legal(dataflow, cols, half):
     assert wrong(chip, plan.program) == []
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("dataflow", DATAFLOWS)
 @pytest.mark.parametrize("phase", [("sequence", "16"), ("context", "40")])
 def test_every_operator_is_proven_whatever_stays_in_the_array(dataflow, phase):

@@ -114,6 +114,7 @@ def test_a_slow_mapping_becomes_as_fast_as_the_mappers(name, seed):
     assert any(cost_of(found) < 1.1 * cost_of(best) for found in every)
 
 
+@pytest.mark.slow(seconds=2)
 def test_the_better_one_of_several_beginnings_is_gone_on_with(seed):
     slow, best = slow_plan("product")
     clock = in_time(Stopwatch(slow.chip))

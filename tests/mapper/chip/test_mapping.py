@@ -285,6 +285,7 @@ def test_bare_arrays_run_gemm_lists_in_order(name, tmp_path):
     assert result["cycles"] == result["operators"][-1]["end_cycle"]
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(
     ("chip", "workload", "sets"),
     [

@@ -46,6 +46,7 @@ def test_requantising_loads_its_parameters():
         assert o["read_bytes"] >= operands + 8 * shape["batch"] * shape["n"]
 
 
+@pytest.mark.slow(seconds=1)
 def test_new_keys_are_transposed_once_one_element_a_cycle():
     rows, _ = rows_of("npu-edge-int8", "gpt2", layers=2, sequence=128)
     moved = rows["layer.kv_append.keys"]
@@ -83,6 +84,7 @@ def test_an_array_that_keeps_its_inputs_is_given_transposed_products(phase):
     assert kept[1]["hardware"]["word"] == "proven"
 
 
+@pytest.mark.slow(seconds=1)
 def test_experts_gather_the_rows_of_their_tokens():
     rows, _ = rows_of("npu-datacenter", "mixtral-8x7b", layers=1, sequence=64)
     gathered = rows["layer.expert_gate_up.gather"]
@@ -90,6 +92,7 @@ def test_experts_gather_the_rows_of_their_tokens():
     assert not any(name.endswith("expert_down.gather") for name in rows), "those are in order already"
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("chip", ["npu-edge-int8", "gemmini-16", "tpu-v4", "npu-datacenter"])
 def test_latent_attention_runs_everywhere(chip):
     rows, simulation = rows_of(chip, "deepseek-v3", layers=1, phase="decode", batch=2, context=256)
@@ -98,6 +101,7 @@ def test_latent_attention_runs_everywhere(chip):
     assert any("latent" in note for note in simulation.result()["notes"])
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_latent_cache_is_read_once():
     """Keys and values are one: 302 MB a layer at batch 64 and context 4096, not 580."""
     rows, simulation = rows_of("npu-datacenter", "deepseek-v3", layers=1, phase="decode", batch=64, context=4096)

@@ -121,6 +121,7 @@ def test_a_tile_is_what_the_array_takes_where_nothing_is_narrower():
     assert len(packed(chip.tile.array, np.zeros((24, 21), np.int8), narrow=1)) == 576
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(("m", "n", "k"), [(4, 64, 2048), (1, 65, 300), (7, 200, 64)])
 def test_bytes_of_a_tiling_are_those_that_its_program_moves(m, n, k):
     done = simulate(chip_of(16, 128, 16, 16), gemm(m, n, k))

@@ -139,6 +139,7 @@ def written(here):
             yield each
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(
     ("workload", "batch", "context"), [("llama3-8b", 8, 4096), ("llama3-8b", 64, 2048), ("llama2-7b", 1, 4096)]
 )

@@ -50,6 +50,7 @@ def test_what_fits_the_nearest_level_lies_there_and_takes_as_long_as_on_a_chip_w
     assert tiered.result()["traffic"]["ddr"] == {"read": 0, "write": 0, "useful_read": 0, "useful_write": 0}
 
 
+@pytest.mark.slow(seconds=1)
 def test_what_does_not_fit_is_streamed_at_the_farther_levels_rate():
     simulation = simulate(chip(hbm=NEAR, ddr=FAR), gpt2())
     result, levels = simulation.result(), simulation.result()["memory"]["levels"]
@@ -63,6 +64,7 @@ def test_what_does_not_fit_is_streamed_at_the_farther_levels_rate():
     assert result["bound"]["level_cycles"]["ddr"] <= moved["ddr"] * 1e9 / 12.8e9
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(
     "memory",
     [{"hbm": NEAR, "ddr": FAR}, {"hbm": NEAR, "ddr": {**FAR, "capacity": "40 MiB"}, "flash": FLASH}],
@@ -110,6 +112,7 @@ def small(sizes):
     return chip(**memory)
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=80, deadline=None)
 @given(
     items=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 40), st.integers(0, 9)), min_size=1, max_size=3),
@@ -163,6 +166,7 @@ def test_equal_units_are_placed_as_well_as_can_be():
     assert made.shares(("o0", "parameters")) == {"b": 4}
 
 
+@pytest.mark.slow(seconds=1)
 def test_the_rule_follows_bandwidth_and_not_the_order_of_the_names():
     simulation = simulate(chip(slow=FAR, fast={**NEAR, "capacity": "1 GiB"}), gpt2())
     assert simulation.result()["memory"]["levels"]["slow"]["moved_bytes"] == 0

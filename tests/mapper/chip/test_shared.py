@@ -59,6 +59,7 @@ def test_weights_take_as_many_bytes_as_they_have_bits(dtype):
     assert abs(parts[0] / parts[1] - dtype.bits / 8) < 0.001
 
 
+@pytest.mark.slow(seconds=1)
 @FORMATS
 def test_a_whole_model_is_proven(dtype):
     chip = chip_in(dtype)
@@ -86,6 +87,7 @@ def test_multiplications_take_the_energy_of_operands_and_vectors_that_of_fp32(dt
     assert (power[0] > power[1]) == dtype.is_integer  # sums of floating point are fp32, whatever its elements
 
 
+@pytest.mark.slow(seconds=1)
 def test_weights_in_int4_have_groups():
     """W4A8: all products but the head's, which has int8 and a scale for each column."""
     chip = load_chip("npu-edge-w4a8")

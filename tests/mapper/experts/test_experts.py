@@ -103,6 +103,7 @@ def test_assignment_is_the_best_permutation(n, seed):
     assert gain[np.arange(n), found].sum() == pytest.approx(most)
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=30, deadline=None)
 @given(st.sampled_from([(4, 2), (6, 2), (6, 3), (4, 4)]), st.integers(0, 999))
 def test_no_pair_of_layers_keeps_more_than_the_bound(shape, seed):
@@ -113,6 +114,7 @@ def test_no_pair_of_layers_keeps_more_than_the_bound(shape, seed):
     assert most <= most_kept(gain, experts // gpus) + 1e-9
 
 
+@pytest.mark.slow(seconds=1)
 @given(st.integers(0, 99), st.integers(1, 2))
 @settings(max_examples=20, deadline=None)
 def test_hops_are_those_of_the_trace(seed, each):

@@ -17,6 +17,7 @@ def behind_leaves(leaves):
     return replace(wire(Topology(kind="switch"), LINK, sum(leaves)), leaves=tuple(leaves))
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=80, deadline=None)
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=12).filter(lambda s: sum(s) > 1))
 def test_sums_have_every_chip_once_and_come_to_all(leaves):

@@ -28,6 +28,7 @@ def heads(draw, tile):
     )
 
 
+@pytest.mark.slow(seconds=1)
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_macros_activate_what_the_load_says_and_multiply_every_key_and_value(data):
@@ -48,6 +49,7 @@ def test_macros_activate_what_the_load_says_and_multiply_every_key_and_value(dat
     assert max(m.row + m.rounds * m.chunks for m in scores) <= sum(shape_of(tile, head, c).rows for c in contexts)
 
 
+@pytest.mark.slow(seconds=1)
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=7), st.integers(2, 3))
 @settings(max_examples=100, deadline=None)
 def test_greedy_balance_is_within_four_thirds_of_the_best(loads, channels):

@@ -100,6 +100,7 @@ def test_a_plan_takes_what_it_takes_with_the_load_given(node, graphs, seed, expe
     assert planner.loaded(plan) == plan
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=12, deadline=None)
 @given(st.integers(0, 999), st.sampled_from([2, 4]), st.sampled_from(["prefill", "decode", "training"]))
 def test_balanced_experts_are_never_slower_than_in_order(node, graphs, seed, expert, phase):
@@ -113,6 +114,7 @@ def test_balanced_experts_are_never_slower_than_in_order(node, graphs, seed, exp
     assert found[0][1] <= found[1][1] * (1 + 1e-9)
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=8, deadline=None)
 @given(st.integers(0, 999), st.integers(1, 3))
 def test_copies_even_loads_and_cost_memory(node, graphs, seed, copies):
@@ -127,6 +129,7 @@ def test_copies_even_loads_and_cost_memory(node, graphs, seed, copies):
     assert held[1] - held[0] == pytest.approx(copies * bytes_of_an_expert)
 
 
+@pytest.mark.slow(seconds=1)
 def test_the_search_finds_each_plans_own_load(node, graphs):
     """Of every number of chips that hold different experts its own; the best is as good as the best with each given."""
     loads = loads_by(3)
@@ -153,6 +156,7 @@ def test_a_load_is_of_chips_that_hold_different_experts(node, graphs):
     assert {f.plan.expert_load for f in found.best if f.plan.expert > 1} == {2.0}
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("phase", ["prefill", "decode", "training"])
 @pytest.mark.parametrize("placement", ["balanced", "in_order"])
 def test_sim_and_plan_say_the_same_and_what_was_found(trace, phase, placement):

@@ -75,6 +75,7 @@ def brute_force(times, first, last, kinds):
     return best
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_layers_are_dealt_as_well_as_any_way(data):
@@ -107,6 +108,7 @@ def test_search_finds_what_trying_everything_finds(node, phase):
         assert step.seconds >= server.bound
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_plan_of_one_chip_is_the_chips_own_simulation(ring):
     """Four replicas of one sequence each take what the chip simulator takes for one."""
     server = Server(ring, workload("gpt2", batch=4, context=256, layers=3))

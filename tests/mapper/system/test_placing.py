@@ -63,6 +63,7 @@ def test_larger_systems_get_better_and_never_worse(tmp_path, monkeypatch):
     assert step.seconds < server.step(plan).seconds
 
 
+@pytest.mark.slow(seconds=1)
 def test_alike_links_are_left_as_they_are(tmp_path):
     cluster = ring(tmp_path, slow=[])
     assert not cluster.uneven
@@ -107,6 +108,7 @@ def test_a_run_with_failures_takes_longer(tmp_path):
     assert found["expected_s"] > found["ideal_s"]
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_slow_stage_holds_the_pipeline_up(tmp_path):
     sets = [
         "workload.phase=training",
@@ -152,6 +154,7 @@ def test_bad_runs(key, value, message):
         )
 
 
+@pytest.mark.slow(seconds=1)
 def test_the_search_places_its_best_plans(tmp_path):
     cluster = ring(tmp_path, slow=[0, 2])
     best = search(Server(cluster, decode()), {"tensor": 2}, keep=2).best

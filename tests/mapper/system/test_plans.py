@@ -80,6 +80,7 @@ def test_stages_share_no_vocabulary_of_images(cluster):
         planner.step(Plan(data=4, pipeline=2, microbatch=1, vocabulary=True))
 
 
+@pytest.mark.slow(seconds=1)
 def test_bounds_hold_for_every_plan(trainer):
     for plan in itertools.islice(plans(trainer, {}), 0, None, 7):
         step = trainer.step(plan)

@@ -141,6 +141,7 @@ def test_programs(chip, model, phase):
     assert "Instruction(" in agree(graph, say)
 
 
+@pytest.mark.slow(seconds=1)
 def test_cycles_of_a_chip():
     graph = workload("mixtral-8x7b", "decode", layers=1, batch=2)
     assert '"cycles"' in agree(graph, lambda g: shown(simulate("npu-datacenter", g).result()))

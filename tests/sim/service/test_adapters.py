@@ -69,6 +69,7 @@ def test_requests_of_more_adapters_than_slots_take_turns():
     assert served(rows, adapters=(2, 0.5, 0.0)).log.scheduled[1] == 0.0
 
 
+@pytest.mark.slow(seconds=1)
 @given(st.integers(20, 60), st.integers(2, 6))
 def test_a_client_that_floods_does_not_hold_up_another(many, few):
     """With fair turns both get tokens alike as long as both wait; by arrival the second waits for all of the first."""

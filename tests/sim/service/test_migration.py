@@ -303,6 +303,7 @@ def check_conserved(fleet, output):
     assert all(engine.pool.free + engine.pool.cached == engine.pool.blocks for engine in engines)
 
 
+@pytest.mark.slow(seconds=1)
 @settings(max_examples=60)
 @given(
     ROWS,
@@ -356,6 +357,7 @@ def test_a_replica_whose_memory_is_short_sends_its_shortest_request_to_one_that_
     assert moves.log.finished[2] < stays.log.finished[2]
 
 
+@pytest.mark.slow(seconds=1)
 @given(ROWS, st.integers(2, 3))
 def test_replicas_with_room_enough_keep_their_requests(rows, count):
     stay, live = (served(rows, Linear(*COSTS), 500, count=count, **keys) for keys in ({}, {"migrate_below": 1.0}))
