@@ -88,6 +88,7 @@ class DraftResult(ResultSection):
     model: str
     machine: str | None = Field(description="a machine of its own (serve.draft_on); none where it is on the replica's")
     chips: int = Field(description="that it is divided over")
+    ahead: bool = Field(default=False, description="it guesses on while guesses are checked (serve.draft_ahead)")
 
 
 class ReplicaGroupResult(ResultSection):
@@ -206,6 +207,9 @@ class ServingResult(ResultSection):
     preempted: int = Field(description="times that a request was sent back to the queue")
     accepted: float | None = Field(
         default=None, description="share of guessed tokens that were right (serve.speculate)"
+    )
+    ready: float | None = Field(
+        default=None, description="share of checks whose guesses were made during the check before (serve.draft_ahead)"
     )
     scaling: ScalingResult | None = None
     migration: MigrationResult | None = None

@@ -122,10 +122,10 @@ class ServeSettings(Description):
         time. A step checks the guesses and one token more (Leviathan et al., ICML 2023). Where ``speculate`` is a list,
         guesses are a tree: so many follow the token before, then each of those; ``acceptance`` is then the chance of
         the likeliest of them, of the next likely one, and so on (SpecInfer, Sequoia, Medusa).
-    draft_on, draft_latency_s, draft_tensor, draft_price
+    draft_on, draft_latency_s, draft_tensor, draft_price, draft_ahead
         A machine of its own for the model that guesses, one beside each replica (Dovetail, Zhang et al., 2024), seconds
-        one way between the two, chips that the model is divided over there, or of the replica's, and dollars for an
-        hour of that machine.
+        one way between the two, chips that the model is divided over there, or of the replica's, dollars for an hour of
+        that machine, and whether it guesses on while guesses are checked (PEARL, Liu et al., ICLR 2025).
     prefill_replicas, router
         Replicas that do prompts only and hand keys and values over (the others make the tokens), and who gets what.
     replicas_least, replicas_most, scale_at, start_s
@@ -172,6 +172,7 @@ class ServeSettings(Description):
     draft_latency_s: Annotated[float, Field(ge=0, le=1e3)] | None = None
     draft_tensor: Annotated[int, Field(ge=1, le=65536, strict=True)] | None = None
     draft_price: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    draft_ahead: bool = False
     prefill_replicas: Annotated[int, Field(ge=0, le=65536, strict=True)] = 0
     router: Router = Router.ROUND_ROBIN
     replicas_least: Annotated[int, Field(ge=1, le=65536, strict=True)] | None = None
@@ -208,6 +209,7 @@ class ServeSettings(Description):
             ("draft_tensor", self.draft is not None, "changes nothing without serve.draft"),
             ("draft_latency_s", self.draft_on is not None, "changes nothing without serve.draft_on"),
             ("draft_price", self.draft_on is not None, "changes nothing without serve.draft_on"),
+            ("draft_ahead", self.draft_on is not None, "needs a machine that has nothing else to do, serve.draft_on"),
             ("adapter_slots", self.adapter_rank is not None, "changes nothing without serve.adapter_rank"),
             ("chunked", self.batching is Batching.CONTINUOUS, "is of serve.batching continuous"),
             ("token_budget", self.batching is not Batching.STATIC, "is not of serve.batching static"),
@@ -272,6 +274,9 @@ class ServeSettings(Description):
             return
         if self.draft_latency_s is None:
             raise rule_at("draft_on", "needs serve.draft_latency_s, seconds one way to that machine", self.draft_on)
+        if self.draft_ahead and isinstance(self.speculate, tuple):
+            rule = "is of chains of guesses, and serve.speculate is a list: a tree"
+            raise rule_at("draft_ahead", rule, self.draft_ahead)
         for key, apart in (
             ("prefill_replicas", self.prefill_replicas > 0),
             ("migrate_below", self.migrate_below is not None),

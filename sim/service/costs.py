@@ -21,15 +21,32 @@ class SharedPart(Struct, frozen=True):
     requests: int
 
 
+class GuessedAhead(Struct, frozen=True):
+    """Requests of a step whose guesses were made while the last ones were checked.
+
+    Parameters
+    ----------
+    ready
+        They are there when the step begins: what they stand behind turned out right.
+    right
+        What is guessed during the step will turn out so.
+    """
+
+    ready: int = 0
+    right: int = 0
+
+
 class RequestLengths(Struct, frozen=True):
     """How many requests have how many tokens in the cache, less ``step``; of none it is not known: all are alike.
 
     ``shared`` is what their attention may read once for several of them. A request may have several such parts.
+    ``ahead`` is of requests whose tokens are guessed.
     """
 
     offsets: Mapping[int, int]
     step: int = 0
     shared: tuple[SharedPart, ...] = ()
+    ahead: GuessedAhead = GuessedAhead()
 
     @property
     def distinct(self) -> int:

@@ -64,7 +64,7 @@ class DecodingRequests:
 
     def enter(self, each: LiveRequest) -> None:
         """A request is at its answer, behind the tokens that it was to put into the cache before."""
-        each.deciding, each.began, each.base = True, self.step, each.target
+        each.deciding, each.began, each.base, each.ready = True, self.step, each.target, False
         self.count += 1
         self._count(each, 1)
         self._push_end(each)

@@ -27,6 +27,8 @@ class LiveRequest(Struct, eq=False):
         When its last token came.
     reserved
         Blocks that are held for it where it comes to with keys and values.
+    ready
+        The next guesses for it were made while the last ones were checked, and stand behind what is right.
     """
 
     number: int
@@ -51,6 +53,7 @@ class LiveRequest(Struct, eq=False):
     swapped: bool = False
     handed: bool = False
     reserved: int = 0
+    ready: bool = False
 
 
 __all__ = ["LiveRequest"]

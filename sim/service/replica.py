@@ -20,6 +20,7 @@ from siliconloom.sim.service.adapters import AdapterSlots
 from siliconloom.sim.service.blocks import BlockPool, idle_blocks, path_blocks
 from siliconloom.sim.service.costs import EQUAL, Chunk, RequestLengths, StepCosts
 from siliconloom.sim.service.decoding import DecodingRequests
+from siliconloom.sim.service.guesses import Guesses
 from siliconloom.sim.service.live import LiveRequest
 from siliconloom.sim.service.log import RequestLog
 from siliconloom.sim.service.sharing import SharedPrefixes
@@ -79,8 +80,7 @@ class Replica:
         self._swap_s = swap_s
         self.adapters = AdapterSlots(0, 0.0, 0.0) if adapters is None else adapters
         self.spill = SpillTiers((), settings.block) if spill is None else spill
-        self._chances = np.array(settings.chances)
-        self._random = np.random.default_rng((settings.seed, index))
+        self.guesses = Guesses(settings, index)
         self.stages: Stages | None = None
         """Those of a pipeline, which other schedulers' steps pass, too."""
         self._fair = settings.order is Order.FAIR
@@ -239,8 +239,8 @@ class Replica:
 
     def _needed(self) -> int:
         """Blocks that the next token of each request begins; with guesses, those that they take if all are right."""
-        if len(self._chances):
-            more = len(self._chances) + 1
+        if self.guesses.places:
+            more = self.guesses.places + 1
             return sum(self._decoding.needed(r, more) for r in self._running.values() if r.deciding)
         return self._decoding.begun()
 
@@ -325,7 +325,7 @@ class Replica:
     def _return(self, each: LiveRequest, reserved: int) -> bool:
         """Give a request whose keys and values come from elsewhere its blocks; false where there is no room."""
         blocks = -(-each.target // self.settings.block)
-        next_step = each.target + 1 + len(self._chances)
+        next_step = each.target + 1 + self.guesses.places
         more = -(-next_step // self.settings.block) - each.reserved
         if more > max(self.pool.available - reserved, 0):
             return False
@@ -370,7 +370,7 @@ class Replica:
         count = 0 if prompts_only else self._decoding.count
         ended = [each for each, size in chunks if each.done + size == each.target]
         asked: list[Chunk] = [(size, each.done) for each, size in chunks]
-        guessing = [r for r in self._running.values() if r.deciding] if len(self._chances) and count else []
+        guessing = [r for r in self._running.values() if r.deciding] if self.guesses.places and count else []
         number = 1 if chunks or not count or guessing or not alone else self._run_length(until)
         assert chunks or count, "a replica has requests and nothing to do: a bug"
         first = self._decoding.mean + 1 if count else 0.0
@@ -379,7 +379,9 @@ class Replica:
         if not parts and self.account.samples_next():
             seen = [self._decoding.length(r) + 1 for r in self._running.values() if r.deciding] if count else []
             self.account.samples.append((asked, len(ended), seen))
-        lengths = RequestLengths(self._decoding.offsets, self._decoding.step, parts) if count else EQUAL
+        draws = self.guesses.drawn(guessing)
+        ahead = self.guesses.ahead(guessing, draws, self._decoding.made)
+        lengths = RequestLengths(self._decoding.offsets, self._decoding.step, parts, ahead) if count else EQUAL
         seconds, joules = (self.lowered or self.costs).steps(
             asked, len(ended), count + self._padding, contexts, lengths
         )
@@ -404,7 +406,7 @@ class Replica:
         if count:
             self.account.tell(seconds, extra_s, count, start)
             self._grow(number)
-        right = self._guess(guessing)
+        right = self._guess(guessing, self.guesses.right(draws))
         prompt_tokens = sum(size for _, size in chunks)
         made = count * number + len(ended) + right
         self.account.took(start, end, number, drawn, prompt_tokens, made)
@@ -423,15 +425,12 @@ class Replica:
         for last in self._decoding.ended(self._running):
             self._finish(last)
 
-    def _guess(self, requests: list[LiveRequest]) -> int:
+    def _guess(self, requests: list[LiveRequest], rights: list[int]) -> int:
         """Give requests the guessed tokens that are right, behind the one that every step has; returns how many."""
-        if not requests:
-            return 0
         total = 0
-        drawn = self._random.random((len(requests), len(self._chances))) < self._chances
-        for each, many in zip(requests, np.cumprod(drawn, axis=1).sum(axis=1).tolist(), strict=True):
+        for each, many in zip(requests, rights, strict=True):
             made = self._decoding.made(each)
-            if each.output - made >= len(self._chances):
+            if each.output - made >= self.guesses.places:
                 self.account.guessed += sum(self.settings.guesses)
                 self.account.accepted += many
             extra = min(many, each.output - made)

@@ -11,7 +11,7 @@ from siliconloom.evaluate.fleets import prepare_named
 from siliconloom.evaluate.serving_memory import memory_of
 from siliconloom.evaluate.serving_run import _costs, serve
 from siliconloom.evaluate.step_costs import ReplicaCosts
-from siliconloom.sim.service.costs import EQUAL
+from siliconloom.sim.service.costs import EQUAL, GuessedAhead, RequestLengths
 
 GUESS = [("serve.speculate", "3"), ("serve.acceptance", "0.8"), ("serve.draft", "smollm2-135m")]
 
@@ -53,6 +53,65 @@ def test_guesses_come_first_and_prompts_are_in_both_models_at_once(
     guessed = token * (places * d + 2 * latency)
     assert (seconds == guessed + max(checked, prompted)).all()
     assert (joules == 10 * (checked + prompted + places * d * token)).all()
+
+
+@given(
+    *[st.integers(0, 50)] * 4, st.integers(1, 3), st.integers(1, 5), st.booleans(), st.integers(0, 5), st.integers(0, 5)
+)
+def test_with_guesses_ahead_only_those_that_were_in_vain_are_made_first(
+    a, b, c, d, latency, places, chunk, ready, right
+):
+    from siliconloom.evaluate.speculation import ApartCosts
+
+    made = ApartCosts(Counted(a, b), [Counted(c, d)] * places, latency, ahead=True)
+    lengths = RequestLengths({}, ahead=GuessedAhead(ready, right))
+    seconds, joules = made.steps([(7, 0)] * chunk, 0, 5, np.zeros(1), lengths)
+    first = (ready < 5) * (places * d + 2 * latency)
+    prompt, ahead = c * chunk, (places + 1) * d
+    checked = max(a * chunk + b, prompt)
+    done = ahead if right else min(ahead, checked - prompt)
+    assert seconds[0] == first + (max(checked, prompt + ahead) if right else checked)
+    assert joules[0] == pytest.approx(10 * (a * chunk + b + prompt + done + (ready < 5) * places * d))
+
+
+def alone(acceptance, *more):
+    """One request after the other."""
+    sets = [("serve.requests", "40"), ("serve.max_sequences", "1"), *apart("l40s", "0.001", *more)]
+    sets = [(key, acceptance if key == "serve.acceptance" else value) for key, value in sets]
+    return prepare_named("h100", "llama3-8b", "64x200", sets)
+
+
+def test_a_guess_that_never_is_right_takes_no_time_ahead_and_draws_power():
+    plain, ahead = serve(alone("0")), serve(alone("0", ("serve.draft_ahead", "true")))
+    assert ahead["duration_s"] == pytest.approx(plain["duration_s"])
+    assert ahead["energy_j"] > plain["energy_j"]
+    assert ahead["ready"] == 0
+    assert "ready" not in plain
+
+
+@pytest.mark.parametrize("acceptance", [0.5, 0.9, 1.0])
+def test_as_many_checks_have_their_guesses_ready_as_all_was_right_before(acceptance):
+    """A share a^(k+1) of them, but for a request's first and last ones, and they spare what guesses take."""
+    plain, ahead = (serve(alone(str(acceptance), *more)) for more in ([], [("serve.draft_ahead", "true")]))
+    assert ahead["requests"]["output_tokens"] == plain["requests"]["output_tokens"]
+    steps = [each["replicas"][0]["steps"] - 40 for each in (plain, ahead)]  # and a prompt of each request
+    assert ahead["ready"] == pytest.approx(acceptance**4, abs=0.06)
+    times = ApartTimes(alone(str(acceptance)))
+    prompts = plain["duration_s"] - steps[0] * (times.guessed + times.checked)
+    spared = ahead["ready"] * (times.guessed - max(4 * times.one - times.checked, 0))
+    expected = prompts + steps[1] * (times.guessed + times.checked - spared)
+    assert ahead["duration_s"] == pytest.approx(expected, rel=0.02)
+    assert ahead["duration_s"] < plain["duration_s"]
+
+
+class ApartTimes:
+    """Of one request in the middle of its answer: seconds of one guess, of all with the ways, and of a check."""
+
+    def __init__(self, made):
+        costs, at = _costs(made)[0], np.array([164.0])
+        self.one = float(costs.drafts[0].kernels((), 0, 1, at)[0][0])
+        self.guessed = 3 * self.one + 0.002
+        self.checked = float(costs.target.steps((), 0, 1, at)[0][0])
 
 
 def test_a_step_is_what_the_evaluator_says_of_both_machines():
@@ -131,6 +190,15 @@ def test_the_draft_models_memory_limits_what_requests_take():
         ([*GUESS, ("serve.draft_latency_s", "1")], "changes nothing without serve.draft_on"),
         ([*GUESS, ("serve.draft_price", "1")], "changes nothing without serve.draft_on"),
         ([*GUESS, ("serve.draft_tensor", "2")], "serve.draft_tensor 2: a replica has 1 chip$"),
+        ([*GUESS, ("serve.draft_ahead", "true")], "needs a machine that has nothing else to do"),
+        (
+            [
+                *apart("l40s", "0", ("serve.draft_ahead", "true")),
+                ("serve.speculate", "[2,1]"),
+                ("serve.acceptance", "[0.5,0.3]"),
+            ],
+            "draft_ahead: is of chains of guesses",
+        ),
         (apart("h101"), "serve.draft_on: h101: no such file"),
         (apart("pim-hbm"), "serve.draft_on pim-hbm: guesses are made by GPUs and NPUs"),
         (apart("neupims"), "serve.draft_on neupims: guesses are made by GPUs and NPUs"),

@@ -422,7 +422,7 @@ ROWS = (
         "acceptance!0.5 draft!gpt2 speculate!3 speculate=3&&serve.acceptance=0.6 "
         "speculate=[2,1]&&serve.acceptance=[0.5,0.3] speculate![2]&serve.acceptance!0.5 "
         "speculate=3&&serve.acceptance=0.6&&serve.draft=smollm2-135m speculate=2&&serve.acceptance=[0.9,0.1] "
-        "draft_on!h100 draft_latency_s!1 draft_tensor!1 draft_price!1 "
+        "draft_on!h100 draft_latency_s!1 draft_tensor!1 draft_price!1 draft_ahead!true "
         "order=shortest order=priority order=fair preemption!swap host_bandwidth!1GB/s "
         "preemption=swap&&serve.host_bandwidth=1GB/s "
         "block=64 watermark=0.3 prefix_cache=false cache_tokens=3200 cache_tokens!512 prefill_replicas!1 price=2 "
@@ -433,7 +433,7 @@ ROWS = (
         "served guessing",
         "serve.",
         "draft_on=a100 draft_latency_s=0.01 draft_tensor=1 draft_tensor!3 price=2&serve.draft_price=1 "
-        "draft_price!1 draft_latency_s!-1",
+        "draft_price!1 draft_latency_s!-1 draft_ahead=true",
     ),
     (
         "FleetGroup",

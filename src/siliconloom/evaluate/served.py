@@ -177,7 +177,9 @@ def _spill(fleet: Fleet) -> dict[str, Any]:
 
 def _accepted(fleet: Fleet) -> dict[str, float]:
     guessed = sum(engine.account.guessed for engine in fleet.engines)
-    return {"accepted": sum(engine.account.accepted for engine in fleet.engines) / guessed} if guessed else {}
+    checks = sum(engine.guesses.checks for engine in fleet.engines)
+    found = {"accepted": sum(engine.account.accepted for engine in fleet.engines) / guessed} if guessed else {}
+    return found | ({"ready": sum(engine.guesses.ready for engine in fleet.engines) / checks} if checks else {})
 
 
 def check_little(fleet: Fleet) -> None:

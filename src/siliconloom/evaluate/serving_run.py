@@ -197,7 +197,9 @@ def _costs(served: Served) -> tuple[StepCosts, ReplicaCosts | None]:
         many: ReplicaCosts(chips, draft.model.ask, plan, longest=longest, guesses=many - 1) for many in set(before)
     }
     drafts = [found[many] for many in before]
-    return (SpeculatedCosts(made, drafts) if draft.own is None else ApartCosts(made, drafts, draft.latency_s)), made
+    if draft.own is None:
+        return SpeculatedCosts(made, drafts), made
+    return ApartCosts(made, drafts, draft.latency_s, ahead=served.settings.draft_ahead), made
 
 
 def _made(
@@ -339,8 +341,8 @@ def _draft(served: Served) -> dict[str, Any] | None:
     if draft is None:
         return None
     own = draft.own
-    chips = draft_plan(served).chips
-    return {"model": draft.model.name, "machine": None if own is None else own.name, "chips": chips}
+    chips, made = draft_plan(served).chips, {"ahead": True} if served.settings.draft_ahead else {}
+    return {"model": draft.model.name, "machine": None if own is None else own.name, "chips": chips, **made}
 
 
 def _audit(fleet: Fleet, costs: ReplicaCosts, audits: int | None) -> list[float]:

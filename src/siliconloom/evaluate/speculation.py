@@ -48,20 +48,31 @@ class ApartCosts(SpeculatedCosts):
 
     Guesses come first, go over, and are checked while new chunks of prompts are in both models at once; what was right
     goes back. The host's share of the draft model's machine is not counted.
+
+    With ``ahead`` that machine goes on during the check (PEARL, Liu et al., ICLR 2025): it guesses what the check will
+    say of the next place, and as many places behind it. Requests for which that is right need no guesses before their
+    next step; where it is right for none, guessing ahead ends with the check.
     """
 
-    def __init__(self, target: ReplicaCosts, drafts: Sequence[ReplicaCosts], latency_s: float) -> None:
+    def __init__(
+        self, target: ReplicaCosts, drafts: Sequence[ReplicaCosts], latency_s: float, *, ahead: bool = False
+    ) -> None:
         super().__init__(target, drafts)
-        self.latency_s = latency_s
+        self.latency_s, self.ahead = latency_s, ahead
 
     def steps(
         self, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float, lengths: RequestLengths = EQUAL
     ) -> tuple[Float, Float]:
         """See `siliconloom.sim.service.costs.StepCosts`."""
         seconds, joules = self.target.steps(chunks, ended, count, contexts, lengths)
+        chunk_s = np.zeros_like(seconds)
         if chunks:
             chunk_s, chunk_j, _ = self.drafts[0].kernels(chunks, ended, 0, contexts)
             seconds, joules = np.maximum(seconds, chunk_s), joules + chunk_j
+        if count and self.ahead:
+            seconds, more_j = self._ahead(seconds, chunk_s, count, contexts, lengths)
+            joules = joules + more_j
+            count -= lengths.ahead.ready
         if count:
             seconds = seconds + 2 * self.latency_s
             for each in dict.fromkeys(self.drafts):
@@ -69,6 +80,17 @@ class ApartCosts(SpeculatedCosts):
                 many = self.drafts.count(each)
                 seconds, joules = seconds + more_s * many, joules + more_j * many
         return seconds, joules
+
+    def _ahead(
+        self, checked: Float, begun: Float, count: int, contexts: Float, lengths: RequestLengths
+    ) -> tuple[Float, Float]:
+        """Seconds of the check and of guesses ahead beside it, which begin after ``begun``; joules of these alone."""
+        one_s, one_j, _ = self.drafts[0].kernels((), 0, count, contexts, lengths)
+        places = len(self.drafts) + 1
+        if lengths.ahead.right:
+            return np.maximum(checked, begun + places * one_s), places * one_j
+        done = np.minimum((checked - begun) / np.maximum(places * one_s, 1e-30), 1.0)
+        return checked, done * places * one_j
 
 
 __all__ = ["ApartCosts", "SpeculatedCosts"]

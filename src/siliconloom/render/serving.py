@@ -123,7 +123,8 @@ def _guesses(result: dict[str, Any]) -> str:
     tree = result["asked"]["settings"]["speculate"]
     nodes = sum(accumulate(tree, mul)) if isinstance(tree, list) else tree
     share = result["accepted"]
-    return f"{share:.1%} of the guessed tokens were right, {share * nodes:.3g} of {nodes:,} a step"
+    ahead = f"; {result['ready']:.1%} of checks had theirs ready" if result.get("ready") is not None else ""
+    return f"{share:.1%} of the guessed tokens were right, {share * nodes:.3g} of {nodes:,} a step{ahead}"
 
 
 def _scaled(result: dict[str, Any]) -> str:
