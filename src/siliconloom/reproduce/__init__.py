@@ -9,6 +9,7 @@ its tolerance says why.
 """
 
 CARDS = {
+    "apex": "siliconloom.reproduce.apex",
     "bit-weight": "siliconloom.reproduce.bit_weight",
     "flash-attention-2": "siliconloom.reproduce.flash_attention_2",
     "flat": "siliconloom.reproduce.flat",
