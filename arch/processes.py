@@ -18,10 +18,10 @@ def start_beside(code: str, *, asked: bool = False) -> subprocess.Popen[str]:
 
     Where it is ``asked`` things its standard streams are pipes, line by line.
     """
-    paths = [each for each in sys.path if each]  # so that it finds the same package
+    paths = [each for each in sys.path if each]  # so that it finds the same package, and nothing of the working folder
     pipe = subprocess.PIPE if asked else None
     return subprocess.Popen(
-        [sys.executable, "-c", code],
+        [sys.executable, "-P", "-c", code],
         stdin=pipe,
         stdout=pipe,
         text=True,
