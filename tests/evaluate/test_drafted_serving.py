@@ -69,9 +69,33 @@ def test_with_guesses_ahead_only_those_that_were_in_vain_are_made_first(
     first = (ready < 5) * (places * d + 2 * latency)
     prompt, ahead = c * chunk, (places + 1) * d
     checked = max(a * chunk + b, prompt)
-    done = ahead if right else min(ahead, checked - prompt)
-    assert seconds[0] == first + (max(checked, prompt + ahead) if right else checked)
+    done = ahead if right else min(ahead, checked + 2 * latency - prompt)
+    waited = max(checked, prompt + ahead, (2 * latency + checked + prompt + ahead) / 2 if ready else 0)
+    assert seconds[0] == first + (waited if right else checked)
     assert joules[0] == pytest.approx(10 * (a * chunk + b + prompt + done + (ready < 5) * places * d))
+
+
+def one_block_ahead(blocks, check, guesses, way):
+    """Seconds until so many blocks are checked, all right, event by event: sent, checked, heard of."""
+    sent, heard, free = [0.0], [0.0], way
+    for block in range(blocks):
+        free = max(free, sent[block] + way) + check
+        heard.append(free + way)
+        # while this block is under way the next one is guessed: once the result before it is there
+        sent.append(max(sent[block], heard[block]) + guesses)
+    return free - way
+
+
+@given(st.integers(1, 40), st.integers(0, 40), st.integers(0, 60), st.integers(1, 4))
+def test_a_machine_far_away_is_no_more_than_one_block_ahead(check, one, way, places):
+    """In a row of checks that are right a step is what events say, whatever the way: it cannot be hidden."""
+    from siliconloom.evaluate.speculation import ApartCosts
+
+    made = ApartCosts(Counted(0, check), [Counted(0, one)] * places, way, ahead=True)
+    step = made.steps((), 0, 1, np.zeros(1), RequestLengths({}, ahead=GuessedAhead(1, 1)))[0][0]
+    guesses = (places + 1) * one
+    some, more = (one_block_ahead(blocks, check, guesses, way) for blocks in (100, 300))
+    assert step == pytest.approx((more - some) / 200, rel=0.01)
 
 
 def alone(acceptance, *more):
@@ -98,10 +122,41 @@ def test_as_many_checks_have_their_guesses_ready_as_all_was_right_before(accepta
     assert ahead["ready"] == pytest.approx(acceptance**4, abs=0.06)
     times = ApartTimes(alone(str(acceptance)))
     prompts = plain["duration_s"] - steps[0] * (times.guessed + times.checked)
-    spared = ahead["ready"] * (times.guessed - max(4 * times.one - times.checked, 0))
+    share, longer = ahead["ready"], max(4 * times.one - times.checked, 0)
+    # where the check before was ready, too, guesses begin when its result is there, a way of 1 ms and back
+    in_a_row = max(longer, (0.002 + 4 * times.one - times.checked) / 2)
+    spared = share * (times.guessed - (1 - share) * longer - share * in_a_row)
     expected = prompts + steps[1] * (times.guessed + times.checked - spared)
     assert ahead["duration_s"] == pytest.approx(expected, rel=0.02)
     assert ahead["duration_s"] < plain["duration_s"]
+
+
+def test_the_share_of_a_fleet_is_of_all_its_checks():
+    """Of two replicas that share the requests, and not of one of them."""
+    sets = [("plan.tensor", "1"), ("plan.data", "2"), ("serve.draft_ahead", "true")]
+    made = prepare_named("dgx-h100", "llama3-8b", "64x40", [("serve.requests", "12"), *apart("l40s", "0", *sets)])
+    fleet = serve(made)
+    alone = serve(prepare_named("h100", "llama3-8b", "64x40", [("serve.requests", "6"), *apart("l40s", "0", sets[2])]))
+    checks = sum(each["steps"] for each in fleet["replicas"])
+    assert checks > 1.5 * alone["replicas"][0]["steps"]
+    assert 0 < fleet["ready"] <= 1
+    assert fleet["ready"] == pytest.approx(0.8**4, abs=0.15)
+
+
+def test_nothing_is_guessed_ahead_of_the_last_check(monkeypatch):
+    """Nine tokens, all guesses right: the prompt's, four of the first check and four of the last one."""
+    from siliconloom.evaluate.speculation import ApartCosts
+
+    seen, steps = [], ApartCosts.steps
+
+    def told(self, chunks, ended, count, contexts, lengths=EQUAL):
+        seen.extend([lengths.ahead] if lengths.offsets else [])  # the service's own steps, not one that is asked for
+        return steps(self, chunks, ended, count, contexts, lengths)
+
+    monkeypatch.setattr(ApartCosts, "steps", told)
+    sets = [("serve.requests", "1"), *apart("l40s", "0", ("serve.draft_ahead", "true")), ("serve.acceptance", "1")]
+    serve(prepare_named("h100", "llama3-8b", "64x9", sets))
+    assert seen == [GuessedAhead(0, 1), GuessedAhead(1, 0)]
 
 
 class ApartTimes:

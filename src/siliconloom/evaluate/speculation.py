@@ -51,7 +51,9 @@ class ApartCosts(SpeculatedCosts):
 
     With ``ahead`` that machine goes on during the check (PEARL, Liu et al., ICLR 2025): it guesses what the check will
     say of the next place, and as many places behind it. Requests for which that is right need no guesses before their
-    next step; where it is right for none, guessing ahead ends with the check.
+    next step; where it is right for none, guessing ahead ends when that machine hears of it. It is one block of guesses
+    ahead of what it has heard, so where requests are ready in a row, a step takes half of the way there and back, a
+    check and the guesses at least: guesses begin when the result before the last one is there.
     """
 
     def __init__(
@@ -86,10 +88,13 @@ class ApartCosts(SpeculatedCosts):
     ) -> tuple[Float, Float]:
         """Seconds of the check and of guesses ahead beside it, which begin after ``begun``; joules of these alone."""
         one_s, one_j, _ = self.drafts[0].kernels((), 0, count, contexts, lengths)
-        places = len(self.drafts) + 1
+        places, ways_s = len(self.drafts) + 1, 2 * self.latency_s
         if lengths.ahead.right:
-            return np.maximum(checked, begun + places * one_s), places * one_j
-        done = np.minimum((checked - begun) / np.maximum(places * one_s, 1e-30), 1.0)
+            seconds = np.maximum(checked, begun + places * one_s)
+            if lengths.ahead.ready:
+                seconds = np.maximum(seconds, (ways_s + checked + begun + places * one_s) / 2)
+            return seconds, places * one_j
+        done = np.minimum((checked + ways_s - begun) / np.maximum(places * one_s, 1e-30), 1.0)
         return checked, done * places * one_j
 
 
