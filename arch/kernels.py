@@ -26,6 +26,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from siliconloom.arch.budget import require_library
+from siliconloom.arch.interrupts import compiling
 from siliconloom.arch.machine_code import (
     FixedArgument,
     call_key,
@@ -72,7 +73,8 @@ class Kernel:
     @cached_property
     def dispatcher(self) -> Any:
         """Numba's own object for the function."""
-        return _compiled(self)
+        with compiling():  # importing Numba takes half a second
+            return _compiled(self)
 
     @property
     def signatures(self) -> list[str]:
@@ -104,7 +106,8 @@ class Kernel:
             raise NotKept(self.__name__)
         outcome = self.dispatcher(*map(FixedArgument.plain, arguments))
         if key is not None:
-            self._keep(key)
+            with compiling():
+                self._keep(key)
         return outcome
 
     def _library(self, key: str) -> Callable[..., Any] | None:
@@ -131,7 +134,7 @@ class Kernel:
                 mark.write_text("trying")
             except OSError:
                 continue
-            with contextlib.suppress(Exception):  # Numba keeps it, too
+            try:
                 _forget_libraries(path)
                 made = self.dispatcher.overloads[signature]
                 if not has_code(made):  # Numba had kept it, without what a library is made from
@@ -140,6 +143,11 @@ class Kernel:
                     mark.unlink()
                 else:
                     mark.write_text("none")
+            except KeyboardInterrupt:
+                mark.unlink(missing_ok=True)
+                raise
+            except Exception:  # Numba keeps it, too
+                pass
             return
 
 
@@ -339,6 +347,7 @@ def _announce() -> None:
 
     class Announcer(event.Listener):  # type: ignore[misc, unused-ignore]
         depth = 0
+        listening = contextlib.ExitStack()
 
         def on_start(self, event: Any) -> None:
             function = event.data["dispatcher"].py_func
@@ -346,10 +355,13 @@ def _announce() -> None:
                 name = f"{function.__module__.removeprefix(f'{PACKAGE}.')}.{function.__name__}"
                 require_library("the compiler of kernels")
                 print(f"compiling {name}, once per installation ...", file=sys.stderr)
+                self.listening.enter_context(compiling())
             self.depth += 1
 
         def on_end(self, event: Any) -> None:
             self.depth -= 1
+            if self.depth == 0:
+                self.listening.close()
 
     event.register("numba:compile", Announcer())  # type: ignore[no-untyped-call, unused-ignore]
 

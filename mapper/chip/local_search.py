@@ -21,6 +21,7 @@ from msgspec.structs import asdict, replace
 from siliconloom.arch.description import Chip
 from siliconloom.arch.document import Document
 from siliconloom.arch.errors import LoomError
+from siliconloom.arch.interrupts import CompilationInterrupted
 from siliconloom.arch.isa import Program
 from siliconloom.arch.tile import NpuTile
 from siliconloom.mapper.chip.attention_cost import AttentionTiling, attention_tiling
@@ -97,6 +98,8 @@ def improved(
                 done.seconds += search.effort.seconds
                 if search.effort.last < done.last or start is None:  # in the end of as many cycles with fewer bytes
                     best, done.last = search.found, search.effort.last
+    except CompilationInterrupted:
+        raise
     except KeyboardInterrupt:
         interrupted = True
     notes = (*plan.notes, INTERRUPTED) if interrupted else plan.notes

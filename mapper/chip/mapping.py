@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError, NotSupported
+from siliconloom.arch.interrupts import CompilationInterrupted
 from siliconloom.arch.isa import Instruction, Opcode, Program
 from siliconloom.arch.packing import has_groups
 from siliconloom.arch.tile import NpuTile, SystolicTile
@@ -255,6 +256,8 @@ def _best(
     runs: list[tuple[int, int, Drafted]] = []
     try:
         return _compared(parts, choices, rivals, lowered, objective, runs)
+    except CompilationInterrupted:
+        raise
     except KeyboardInterrupt:
         searched.interrupted = True
     return _spared(parts, objective, runs) if runs else lowered(choices[0][1])

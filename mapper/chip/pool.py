@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from msgspec.structs import replace
 
+from siliconloom.arch.interrupts import CompilationInterrupted
 from siliconloom.mapper.chip.attention_cost import AttentionTiling
 from siliconloom.mapper.chip.chosen import Chosen, Effort, SearchEffort, Tiling
 from siliconloom.mapper.chip.layout import Layout
@@ -140,6 +141,8 @@ class Pool:
         began = time.perf_counter()
         try:
             self.simulate(number)
+        except CompilationInterrupted:
+            raise
         except KeyboardInterrupt:
             self.search.interrupted = True
         self.effort.seconds += time.perf_counter() - began

@@ -8,6 +8,7 @@ from __future__ import annotations
 import compileall
 import contextlib
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -164,17 +165,23 @@ def _compiled_beside() -> Iterator[None]:
     if cores() < 2 or limited():
         yield
         return
-    process = start_beside("from siliconloom.commands.warming import compile_beside; compile_beside()")
+    process = start_beside("from siliconloom.commands.warming import compile_beside; compile_beside()", asked=True)
     try:
         yield
         process.wait()
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
 
 
 def compile_beside() -> None:
-    """What the process beside does; what fails is told by the one that started it."""
+    """What the process beside does, as long as there is the one that started it, which tells what fails."""
+    threading.Thread(target=_end_with_input, daemon=True).start()
     for run in BESIDE:
         with contextlib.suppress(Exception):
             run()
+
+
+def _end_with_input() -> None:
+    os.read(0, 1)  # nobody writes anything: it ends with who holds the other end
+    os._exit(1)

@@ -11,6 +11,7 @@ from msgspec.structs import asdict, replace
 from siliconloom.arch import LoomError, load_chip
 from siliconloom.arch.assembler import check_program
 from siliconloom.arch.document import Document
+from siliconloom.arch.interrupts import CompilationInterrupted
 from siliconloom.evaluate import objectives
 from siliconloom.mapper.chip.budget import Budget
 from siliconloom.mapper.chip.described import mapping_of, mapping_text
@@ -198,6 +199,16 @@ def test_an_interrupted_local_search_returns_the_best_so_far_and_says_so(after):
     if after > 1:
         assert cost_of(found) == local.last <= local.first == cost_of(slow)
     assert (cost_of(found) < cost_of(slow)) == (after == 30)
+
+
+def test_an_interrupted_compilation_is_no_end_of_a_local_search():
+    slow, _ = slow_plan("product")
+
+    def cycles(program):
+        raise CompilationInterrupted
+
+    with pytest.raises(CompilationInterrupted):
+        improved(slow, in_time(cycles), Budget(trials=400))
 
 
 @pytest.mark.slow(seconds=1)
