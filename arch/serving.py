@@ -274,8 +274,8 @@ class ServeSettings(Description):
             return
         if self.draft_latency_s is None:
             raise rule_at("draft_on", "needs serve.draft_latency_s, seconds one way to that machine", self.draft_on)
-        if self.draft_ahead and isinstance(self.speculate, tuple):
-            rule = "is of chains of guesses, and serve.speculate is a list: a tree"
+        if self.draft_ahead and isinstance(self.speculate, tuple) and max(self.speculate) > 1:
+            rule = "is of chains of guesses, and serve.speculate is a tree"
             raise rule_at("draft_ahead", rule, self.draft_ahead)
         for key, apart in (
             ("prefill_replicas", self.prefill_replicas > 0),

@@ -143,6 +143,30 @@ def test_the_share_of_a_fleet_is_of_all_its_checks():
     assert fleet["ready"] == pytest.approx(0.8**4, abs=0.15)
 
 
+@given(st.integers(0, 50), st.integers(0, 50), st.integers(1, 5))
+def test_a_note_says_where_guesses_ahead_outlast_the_check_beside_them(check, one, places):
+    from siliconloom.evaluate.speculation import ApartCosts
+
+    for ahead in (False, True):
+        made = ApartCosts(Counted(0, check), [Counted(0, one)] * places, 1, ahead=ahead)
+        assert (made.slower(9.0) is not None) == (ahead and (places + 1) * one > check)
+
+
+@pytest.mark.parametrize("machine", ["l40s", "npu-edge"])
+def test_that_note_is_of_the_service(machine):
+    made = serve(served(apart(machine, "0.00002", ("serve.draft_ahead", "true"), ("serve.requests", "2"))))
+    notes = [note for note in made["notes"] if "guesses ahead take" in note]
+    assert len(notes) == (machine == "npu-edge")
+
+
+def test_a_list_of_ones_is_a_chain_ahead_too():
+    first, other = (
+        serve(served([*apart("l40s", "0.00002", ("serve.draft_ahead", "true")), *sets]))
+        for sets in ([], [("serve.speculate", "[1,1,1]"), ("serve.acceptance", "[0.8]")])
+    )
+    assert (first["duration_s"], first["ready"]) == (other["duration_s"], other["ready"])
+
+
 def test_nothing_is_guessed_ahead_of_the_last_check(monkeypatch):
     """Nine tokens, all guesses right: the prompt's, four of the first check and four of the last one."""
     from siliconloom.evaluate.speculation import ApartCosts

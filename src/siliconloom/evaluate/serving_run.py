@@ -90,6 +90,9 @@ def serve(
     for each in asking:
         if complete and not settings.chances:  # requests of several lengths have no step of several tokens each
             audit += _audit(fleet, each, audits)
+    notes = [note for member in members for note in _notes(member, complete)]
+    context = float(np.mean(trace.prompt + trace.output / 2))
+    notes += [note for made, _ in costs if isinstance(made, ApartCosts) and (note := made.slower(context))]
     for made, own in (pair for some in (costs, *lowered) for pair in some):
         if own is not None:
             own.keep()
@@ -131,7 +134,7 @@ def serve(
             "audit_max": max(audit) if audit else None,
         },
         "simulator": {"wall_s": time.perf_counter() - began},
-        "notes": list(dict.fromkeys(note for member in members for note in _notes(member, complete))),
+        "notes": list(dict.fromkeys(notes)),
     }
 
 

@@ -62,6 +62,18 @@ class ApartCosts(SpeculatedCosts):
         super().__init__(target, drafts)
         self.latency_s, self.ahead = latency_s, ahead
 
+    def slower(self, context: float) -> str | None:
+        """A note where guesses ahead of one request with so many tokens take longer than the check beside them."""
+        contexts = np.array([context])
+        (one_s, *_), (check_s, _) = self.drafts[0].kernels((), 0, 1, contexts), self.target.steps((), 0, 1, contexts)
+        places = len(self.drafts) + 1
+        if not self.ahead or places * one_s[0] <= check_s[0]:
+            return None
+        return (
+            f"{places} guesses ahead take {places * one_s[0] * 1e3:.3g} ms, and a check {check_s[0] * 1e3:.3g} ms, "
+            "for which all requests of a step wait: serve.draft_ahead=false may be faster"
+        )
+
     def steps(
         self, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float, lengths: RequestLengths = EQUAL
     ) -> tuple[Float, Float]:

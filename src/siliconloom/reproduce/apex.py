@@ -1,7 +1,8 @@
 """APEX+'s measured service: Llama 3.1 70B under vLLM 0.6.0 on eight H100, as one, two and four replicas.
 
 `loom serve`'s own run of the same requests: kernels by the GPU model, the host's share by the stack ``vllm``, both of
-which come from other measurements. Requests and their arrivals are those of the repository (MIT licence).
+which come from other measurements. Requests and their arrivals are those of the repository (MIT licence). Runs of tensor
+parallelism 4 and 2 are taken to be of two and four replicas, by the names of the repository's files.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ MEASURED_MS = {8: (38.0, 14.1), 4: (38.2, 20.2), 2: (55.3, 32.6)}
 """By tensor parallelism: mean time to the first token, and for each further one."""
 TOLERANCE = 0.1
 STEP = (
-    "a step takes 2.3 to 2.6 ms less here, however the model is divided: a difference of hosts, and vLLM 0.6.0 is "
-    "older than what the stack was measured on"
+    "2.3 to 2.6 ms a step less here, however the model is divided, as a slower host would leave (vLLM 0.6.0 is older "
+    "than what the stack was measured on); nobody measured that host"
 )
 FIRST = (
-    "14 to 20 ms less here, however the model is divided: a difference of hosts; the server took requests in the "
-    "engine's own process (--disable-frontend-multiprocessing), and that share is not modelled"
+    "14 to 20 ms less here, however the model is divided, as a server would leave that takes requests in the engine's "
+    "own process (--disable-frontend-multiprocessing), which is not modelled; nobody measured that share"
 )
 
 
