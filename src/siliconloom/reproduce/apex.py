@@ -1,8 +1,8 @@
 """APEX+'s measured service: Llama 3.1 70B under vLLM 0.6.0 on eight H100, as one, two and four replicas.
 
 `loom serve`'s own run of the same requests: kernels by the GPU model, the host's share by the stack ``vllm``, both of
-which come from other measurements. Requests and their arrivals are those of the repository (MIT licence). Runs of tensor
-parallelism 4 and 2 are taken to be of two and four replicas, by the names of the repository's files.
+which come from other measurements. Requests and their arrivals are those of the repository (MIT licence). Runs of
+tensor parallelism 4 and 2 are taken to be of two and four replicas, by the names of the repository's files.
 """
 
 from __future__ import annotations
