@@ -34,7 +34,6 @@ def built(site, tmp_path_factory):
     return folder, site.assemble(folder, papers=False)
 
 
-@pytest.mark.slow(seconds=1)
 def test_the_index_names_only_pages_that_there_are(site, built):
     folder, pages = built
     named = [
@@ -46,7 +45,6 @@ def test_the_index_names_only_pages_that_there_are(site, built):
     assert set(re.findall(r"`([\w/-]+\.md)`", text)) == set(), "made pages that the index names and nobody makes"
 
 
-@pytest.mark.slow(seconds=1)
 def test_every_page_has_a_place_in_the_navigation(built):
     folder, pages = built
     text = (folder / "index.md").read_text(encoding="utf-8")

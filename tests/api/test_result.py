@@ -26,7 +26,6 @@ def on_gpu():
     return sl.simulate("h100", "gpt2", {**SMALL, "workload.precision": "bf16"})
 
 
-@pytest.mark.slow(seconds=1)
 def test_every_key_of_the_schema_is_an_attribute(step):
     for name, field in StepResult.model_fields.items():
         if name != "operators":

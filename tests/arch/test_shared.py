@@ -97,7 +97,6 @@ def test_products_are_within_the_rounding_of_both_operands(size, form):
     assert step / 8 < np.sqrt(((found - exact) ** 2).mean() / (exact**2).mean()) < 1.3 * step
 
 
-@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("form", FORMS)
 def test_codes_in_memory_are_the_numbers_themselves(form):
     a, codes = numbers(4, (5, 40), 1), np.random.default_rng(5).integers(-form.most - 1, form.most + 1, (40, 9))

@@ -29,7 +29,6 @@ def row(**columns):
     return {"op": "grouped_gemm", "m": 4096, "n": 2048, "k": 1024, "batch": 32, "dtype": "bf16"} | columns
 
 
-@pytest.mark.slow(seconds=1)
 @given(st.integers(1, 5000), st.integers(1, 200), st.sampled_from([64, 128, 256]))
 def test_stacks_of_evenly_dealt_rows_are_those_of_every_expert(rows, groups, tall):
     ends = group_ends(rows, groups)

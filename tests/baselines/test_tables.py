@@ -68,7 +68,6 @@ def same(a, b):
     )
 
 
-@pytest.mark.slow(seconds=1)
 @given(made_tables())
 def test_a_table_written_is_the_table_read(table):
     text = table_text(table)
@@ -144,7 +143,6 @@ def test_a_baseline_without_its_other_half_says_which(tmp_path):
         load_file(tmp_path / "t.parquet")
 
 
-@pytest.mark.slow(seconds=1)
 @given(made_tables(kernel), st.floats(1.01, 1e3))
 def test_rows_at_their_floor_pass_and_any_faster_row_is_refused(table, factor):
     floor = least_seconds(table.operations, H100) * 1e6
@@ -191,7 +189,6 @@ def test_what_is_refused_names_the_row_the_figure_and_the_limit():
             validate(table, H100)
 
 
-@pytest.mark.slow(seconds=1)
 @given(made_tables(), st.data())
 def test_one_operation_with_two_times_is_refused_and_with_one_is_not(table, data):
     row = data.draw(st.integers(0, len(table) - 1))
@@ -223,7 +220,6 @@ def test_work_is_counted_as_published():
     assert link_bytes(row(op="all_reduce", gpus=8, bytes=800)) == 800
 
 
-@pytest.mark.slow(seconds=1)
 @given(st.lists(kernel, min_size=1, max_size=10))
 def test_more_of_anything_is_never_less_work(rows):
     base = make_operations(rows)
@@ -280,7 +276,6 @@ def test_tables_are_chosen_by_operation_gpu_and_fitness():
         tables.load("vidur-gem-a100")
 
 
-@pytest.mark.slow(seconds=1)
 @pytest.mark.checkout
 def test_no_row_of_the_package_is_above_a_datasheet():
     from benchmarks.gpu_curator import LIMITS

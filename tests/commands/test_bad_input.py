@@ -217,7 +217,6 @@ def test_memories_that_no_machine_has_are_refused(capsys, change):
     assert "than any machine this tool describes" in capsys.readouterr().err
 
 
-@pytest.mark.slow(seconds=1)
 def test_the_longest_latency_has_a_time(capsys):
     assert main(["sim", "npu-edge-int8", "gpt2", "--set", "workload.layers=1", "--set", "memory.dram.latency=1s"]) == 0
 

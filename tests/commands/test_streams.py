@@ -74,7 +74,6 @@ def test_a_terminal_that_is_not_unicode_gets_what_it_can_show(tmp_path):
     assert "±" in shell(command, tmp_path, PYTHONIOENCODING="utf-8")[1]
 
 
-@pytest.mark.slow(seconds=1)
 def test_a_disk_that_takes_no_files_stops_the_verilog_in_one_line(tmp_path):
     status, _, error = shell("ulimit -f 4; loom rtl systolic-ws-8 -o out 2>&1 >/dev/null", tmp_path)
     assert status == 2, error
@@ -158,7 +157,6 @@ def test_standard_output_does_not_go_to_an_input(tmp_path, options):
         assert (tmp_path / "g.yaml").read_text() == GEMMS.format("g")
 
 
-@pytest.mark.slow(seconds=1)
 def test_nor_to_a_file_that_is_read_on_the_way(tmp_path):
     library = Path(siliconloom.__file__).parent / "arch" / "library"
     chip = (library / "npu-edge-int8.yaml").read_text()
@@ -171,7 +169,6 @@ def test_nor_to_a_file_that_is_read_on_the_way(tmp_path):
     assert (tmp_path / "chip.yaml").read_text() == chip
 
 
-@pytest.mark.slow(seconds=1)
 def test_a_library_that_cannot_be_loaded_is_named(tmp_path, monkeypatch, capsys):
     """LLVM, of a process whose address space is small; and as NumPy tells it."""
     command = "ulimit -v 220000; loom collective mesh-2d all_reduce 1MiB --flows --chips 4"
@@ -227,7 +224,6 @@ def test_two_results_never_mix_and_a_folder_is_no_file(tmp_path, command, status
     assert not list(tmp_path.glob("new*"))
 
 
-@pytest.mark.slow(seconds=1)
 def test_a_stream_outlives_what_stands_before_it_and_is_closed_with_it(tmp_path):
     for close in (False, True):
         with (tmp_path / "out").open("w") as stream:

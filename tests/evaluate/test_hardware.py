@@ -24,7 +24,6 @@ from siliconloom.workloads.graph import Phase
 from siliconloom.workloads.roles import Role, Section
 
 
-@pytest.mark.slow(seconds=1)
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.booleans())
 def test_a_program_is_proven_when_the_assembler_takes_it_and_only_then(seed, moved):
@@ -63,7 +62,6 @@ def test_both_users_of_a_bank_are_named():
     assert set(reasons) == {"bank conflict"}
 
 
-@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(
     ("chip", "workload", "word", "why"),
     [
@@ -95,7 +93,6 @@ def test_a_result_says_whether_its_hardware_is_proven(chip, workload, word, why,
     assert f"<b>{word}</b>" in (tmp_path / "r.html").read_text()
 
 
-@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(
     ("model", "sets", "operator", "why"),
     [
@@ -122,7 +119,6 @@ def test_what_does_not_lie_as_circuits_read_it_is_not_proven(model, sets, operat
             refuse(chip, done.plan)
 
 
-@pytest.mark.slow(seconds=1)
 def test_a_product_of_two_results_is_not_proven():
     """The second one lies in rows, where the array takes panels."""
     builder = Builder(DataType.INT8)
@@ -150,7 +146,6 @@ def test_the_verilog_is_of_one_tile():
     assert hardware_of(chip, program, [None]) == ["the Verilog is of one tile (tile_count)"]
 
 
-@pytest.mark.slow(seconds=1)
 def test_a_system_says_so_of_a_chip_s_part(tmp_path):
     file = tmp_path / "r.json"
     sets = ["workload.layers=1", "chip.memory.dram.capacity=1 GiB", "chip.tile.sequencer.program_words=1024"]

@@ -83,7 +83,6 @@ def test_a_folder_of_one_s_own_is_read(capsys, tmp_path):
     assert served(capsys, *few, "--profile", str(slow))["tpot_s"]["mean"] > 1.5 * ours["tpot_s"]["mean"]
 
 
-@pytest.mark.slow(seconds=1)
 def test_two_gpus_have_their_own_tables_and_messages(capsys, tmp_path):
     system = tmp_path / "two.yaml"
     system.write_text(

@@ -95,7 +95,6 @@ def test_a_cache_in_the_format_of_operands_changes_no_bit(tmp_path, phase):
     assert other.differing == 0
 
 
-@pytest.mark.slow(seconds=1)
 def test_a_result_that_is_not_rounded_is_seen(tmp_path, monkeypatch):
     """The exact reading rounds by itself, so that a golden model that cuts bits off instead shows."""
     chip, config = edge((8, 8, 8), 2, True, "fp8_e4m3"), config_of("gpt2", 4, 4, 8, 1)
@@ -109,7 +108,6 @@ def test_a_result_that_is_not_rounded_is_seen(tmp_path, monkeypatch):
     assert any(row.differing for row in made.rows if row.name == "layer.kv_append")
 
 
-@pytest.mark.slow(seconds=1)
 def test_a_product_that_reads_no_format_is_seen(tmp_path):
     """A program whose attention reads its cache as elements differs from the reading of its graph."""
     chip, config = edge((8, 8, 8), 2, True, "bf16"), config_of("gpt2", 4, 4, 8, 1)

@@ -179,7 +179,6 @@ def test_a_golden_run_of_an_encoder_is_the_exact_reading(
     assert made.next_tokens == []
 
 
-@pytest.mark.slow(seconds=1)
 def test_sums_of_three_have_scalars_for_each_pair(tmp_path, monkeypatch):
     """One set for both pairs cannot hold three scales: with the first one twice the golden run differs."""
     graph = graph_of(tmp_path, config_of("bert", 4, 4, 8, 1), [("sequence", "9"), ("precision", "int8")])
@@ -364,7 +363,6 @@ def test_attention_in_tiles_of_a_part_of_a_block_of_keys_is_the_exact_reading(
     assert run_model(mapped, RandomWeights(mapped.graph, seed), tokens).differing == 0
 
 
-@pytest.mark.slow(seconds=1)
 def test_a_reading_that_takes_rows_for_whole_differs(tmp_path, monkeypatch):
     """The exact reading must be told of the tiles, so that their order of rounding is what the program's is."""
     family, kv_heads, sets, sizes = CARRIED[0]
@@ -412,7 +410,6 @@ def small(tmp_path):
     return mapped_to(chip_of(8, 8, 8, 16), graph)
 
 
-@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(
     ("whose", "broken"),
     [(IntegerEncoding, "planes"), (IntegerEncoding, "lines"), (image.Image, "_tiles"), (image.Image, "_gather")],

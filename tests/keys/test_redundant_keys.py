@@ -64,7 +64,6 @@ def test_a_policy_and_the_plan_that_says_the_same_are_one():
     assert answer("dgx-h100", "decode", ("plan.tensor", "4"), ("plan.data", "2"))["seconds"] != shared["seconds"]
 
 
-@pytest.mark.slow(seconds=1)
 @settings(max_examples=12, deadline=None)
 @given(
     st.sampled_from(["decode", "prefill", "training"]),
@@ -121,7 +120,6 @@ def test_keys_that_change_nothing_are_refused(machine, sets, said, tmp_path, cap
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.slow(seconds=1)
 def test_a_systems_algorithm_is_the_plans(tmp_path):
     system = tmp_path / "four.yaml"
     system.write_text(SYSTEM)
@@ -143,7 +141,6 @@ def test_models_on_systems_of_bare_arrays_are_refused(command, chip, tmp_path, c
     assert "loom: not supported: " in capsys.readouterr().err
 
 
-@pytest.mark.slow(seconds=1)
 def test_a_chip_of_many_levels_takes_part_in_a_system(tmp_path):
     """Its levels were made so large that addresses did not fit their field."""
     system = tmp_path / "four.yaml"
@@ -220,7 +217,6 @@ def test_sim_and_plan_have_one_time_where_memory_computes(degrees, batch, policy
     assert 0 < found["bound"]["achieved"] <= 1
 
 
-@pytest.mark.slow(seconds=1)
 def test_the_arithmetic_of_a_plan_counts_memory_that_computes(tmp_path):
     """The arrays' peak alone made a step of pim-gpt faster than its bound: an internal error."""
     system = tmp_path / "one.yaml"
@@ -259,7 +255,6 @@ FOUR = (
 )
 
 
-@pytest.mark.slow(seconds=1)
 @settings(max_examples=8, deadline=None)
 @given(st.sampled_from([0, 1, 2, 3]), st.sampled_from(["none", "selective", "full"]), st.sampled_from([4, 8]))
 def test_a_training_step_is_what_its_operators_add_up_to(zero, recompute, batch):

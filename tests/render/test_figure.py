@@ -115,7 +115,6 @@ OTHERS = (
 """Figures of other results than they are asked of."""
 
 
-@pytest.mark.slow(seconds=1)
 def test_a_figure_that_a_result_has_no_data_for_is_not_supported(kept, tmp_path, capsys):
     out = str(tmp_path / "f.svg")
     for name, kind in (

@@ -39,7 +39,6 @@ class Checker(HTMLParser):
         self.text.append(data)
 
 
-@pytest.mark.slow(seconds=1)
 def test_the_page_is_well_formed_self_contained_and_complete(simulation):
     result = simulation.result()
     checker = Checker()

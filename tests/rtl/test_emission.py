@@ -223,7 +223,6 @@ def test_the_sidecar_says_what_was_generated(tmp_path):
     assert {name: int(high or 0) + 1 for _, high, name in declared} == {n: p["width"] for n, p in ports.items()}
 
 
-@pytest.mark.slow(seconds=1)
 def test_only_a_folder_of_ours_is_replaced(tmp_path):
     made = bundle("systolic-ws-8")
     made.write(tmp_path / "rtl")

@@ -105,7 +105,6 @@ def test_a_reset_that_needs_the_clock_is_found(tmp_path):
     assert "unknown in reset, before the first clock edge" in out
 
 
-@pytest.mark.slow(seconds=1)
 def test_the_reset_style_reaches_every_module():
     sync, low = bundle(), bundle(reset="async_low")
     assert sync.sidecar["reset"] == "sync"
@@ -528,7 +527,6 @@ def test_a_memory_that_must_give_the_old_word_costs_a_register_for_every_bit(tmp
     run_yosys([f"read_verilog {name}.v", f"synth_ecp5 -top {name}", "select -assert-min 256 t:TRELLIS_FF"], tmp_path)
 
 
-@pytest.mark.slow(seconds=1)
 def test_the_sidecar_lists_the_memories():
     made = bundle("npu-edge-int8", tuple(npu.SMALL.items()))
     assert made.sidecar["memories"]

@@ -95,7 +95,6 @@ def test_a_timer_that_is_a_cycle_short_is_found():
     assert found.counterexample.broken == ("assert_elapsed",)
 
 
-@pytest.mark.slow(seconds=1)
 def test_a_window_that_is_a_cycle_short_is_found():
     def short(m, name, events, cycles, banks):
         return activation_window(m, name, events, cycles - 1, banks)

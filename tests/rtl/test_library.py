@@ -142,7 +142,6 @@ def test_a_stream_that_nobody_connects_is_refused(end, undriven):
         Filter(Library("made"), forgets=(end,)).rtlil()
 
 
-@pytest.mark.slow(seconds=1)
 def test_a_member_that_is_not_there_is_named():
     def place(self, m):
         inner = self.place(m, self.library.make(Queue, 4, 2), "inner")

@@ -59,7 +59,6 @@ def test_the_constants_are_whole_positive_numbers_and_documented():
     assert set(CONSTANTS) | {"confirm"} == set(timing.__all__)
 
 
-@pytest.mark.slow(seconds=1)
 def test_no_module_of_the_simulator_or_the_rtl_has_a_latency_of_its_own():
     own = []
     for path in sources("rtl", "sim", "mapper"):
@@ -71,7 +70,6 @@ def test_no_module_of_the_simulator_or_the_rtl_has_a_latency_of_its_own():
     assert own == []
 
 
-@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("part", READERS)
 def test_every_part_reads_the_constants(part):
     read = set()
@@ -109,7 +107,6 @@ def test_a_constant_that_the_circuit_is_not_built_for_is_refused(name, change, m
         elaborated("weight_stationary", channel=name.startswith("PIM_"))
 
 
-@pytest.mark.slow(seconds=1)
 def test_the_arrays_latency_and_the_packing_are_derived_in_one_place():
     """The formulas R + C - 1 + stages, and the beats of a fold, stand in `arch` alone."""
     latency = re.compile(r"rows \+ (\w+\.)*cols - 1")

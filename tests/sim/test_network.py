@@ -44,7 +44,6 @@ def cases(draw):
     return wiring, operation, algorithm, draw(st.sampled_from([1.0, 4096.0, 1e6, 3e8]))
 
 
-@pytest.mark.slow(seconds=1)
 @settings(max_examples=150, deadline=None)
 @given(cases())
 def test_no_collective_beats_its_bound_and_both_engines_agree(case):
@@ -166,7 +165,6 @@ def test_library_networks_are_whole(name):
     assert (run.done > 0).all()
 
 
-@pytest.mark.slow(seconds=1)
 def test_a_circle_of_messages_is_a_deadlock_with_names():
     wiring = wire(topology("ring"), LINK, 4)
     first, waits = np.array([0, 1, 2]), np.array([1, 0])

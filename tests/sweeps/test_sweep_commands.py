@@ -44,7 +44,6 @@ def test_tables_fit_80_columns(folder, monkeypatch):
         assert word in text.getvalue()
 
 
-@pytest.mark.slow(seconds=1)
 def test_csv_and_parquet_have_every_point_and_figure(folder):
     write(folder, keys={"tile.array.rows": {"values": [8, -1], "with": ["tile.array.cols"]}})
     assert main([*WORDS, "--csv", "p.csv", "--parquet", "p.parquet", "--json", "p.json"]) == 0

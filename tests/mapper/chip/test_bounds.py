@@ -58,7 +58,6 @@ def any_share(chip, operator, r):
     return r.choice(shares(chip, operator))[1]
 
 
-@pytest.mark.slow(seconds=1)
 @settings(max_examples=120, deadline=None)
 @given(seeds)
 def test_no_tiling_of_a_product_is_faster_than_its_bound(seed):
@@ -82,7 +81,6 @@ def test_no_tiling_of_a_product_is_faster_than_its_bound(seed):
     check(chip, gemm, slots, tiling, share)
 
 
-@pytest.mark.slow(seconds=1)
 @settings(max_examples=25, deadline=None)
 @given(seeds)
 def test_no_share_of_a_product_is_costed_below_the_least_that_orders_it(seed):
@@ -114,7 +112,6 @@ def test_a_share_that_reads_its_operands_once_comes_before_one_that_reads_them_t
     assert place([slots]) < 12 <= place([])
 
 
-@pytest.mark.slow(seconds=1)
 @settings(max_examples=80, deadline=None)
 @given(seeds)
 def test_no_tiling_of_attention_is_faster_than_its_bound(seed):
@@ -153,7 +150,6 @@ def test_no_tiling_of_attention_is_faster_than_its_bound(seed):
     check(chip, attention, slots, AttentionTiling(queries, keys, heads, 0, 0, 0, 0, 0, 0), share)
 
 
-@pytest.mark.slow(seconds=1)
 @settings(max_examples=80, deadline=None)
 @given(seeds)
 def test_no_tiling_of_vector_work_is_faster_than_its_bound(seed):

@@ -123,7 +123,6 @@ def test_the_solver_finds_the_best_of_all_placements_and_no_less_than_the_heuris
     assert solve(chip, demands, greedy).cost <= cost_of(chip, greedy)
 
 
-@pytest.mark.slow(seconds=1)
 def test_a_solver_that_ignores_a_capacity_is_found():
     demands = demands_of([(0, 2, 640, 5), (0, 1, 640, 9)], 2)
     small, large = (machine((room, 10**6), HOLDS[:1] * 2) for room in (1280, 6400))

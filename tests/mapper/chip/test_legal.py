@@ -181,7 +181,6 @@ def test_the_edge_npu_runs_all_of_gpt2(sets):
     assert simulate("npu-edge-int8", "gpt2-block-gemms").result()["hardware"]["word"] == "proven"
 
 
-@pytest.mark.slow(seconds=1)
 def test_too_few_banks_are_shared_and_the_result_says_so():
     done = simulate("npu-edge-int8", "gpt2-block-gemms", [("tile.scratchpad.banks", "2")])
     assert set(done.result()["hardware"]["why"]) == {"bank conflict"}

@@ -112,7 +112,6 @@ def small(sizes):
     return chip(**memory)
 
 
-@pytest.mark.slow(seconds=1)
 @settings(max_examples=80, deadline=None)
 @given(
     items=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 40), st.integers(0, 9)), min_size=1, max_size=3),
@@ -166,7 +165,6 @@ def test_equal_units_are_placed_as_well_as_can_be():
     assert made.shares(("o0", "parameters")) == {"b": 4}
 
 
-@pytest.mark.slow(seconds=1)
 def test_the_rule_follows_bandwidth_and_not_the_order_of_the_names():
     simulation = simulate(chip(slow=FAR, fast={**NEAR, "capacity": "1 GiB"}), gpt2())
     assert simulation.result()["memory"]["levels"]["slow"]["moved_bytes"] == 0

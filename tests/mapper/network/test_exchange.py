@@ -76,7 +76,6 @@ def test_every_part_reaches_its_chip_along_the_hierarchy(wiring, seed):
     assert all(here == target for (_, target), here in at.items())
 
 
-@pytest.mark.slow(seconds=1)
 @settings(max_examples=60, deadline=None)
 @given(machines(), st.sampled_from(["direct", "ring", "hierarchical"]), st.integers(0, 2**32 - 1))
 def test_bytes_out_and_in_are_the_squares_and_no_run_beats_the_bound(wiring, algorithm, seed):

@@ -28,7 +28,6 @@ def heads(draw, tile):
     )
 
 
-@pytest.mark.slow(seconds=1)
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_macros_activate_what_the_load_says_and_multiply_every_key_and_value(data):
