@@ -14,9 +14,11 @@ the vector unit adds.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import heapreplace
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.errors import LoomError, NotSupported
@@ -121,6 +123,16 @@ def load_of(tile: PimTile, head: Head, context: int) -> int:
     return shape.rows * (head.heads // head.kv_heads)
 
 
+def shared(tile: PimTile, head: Head, sequences: int) -> tuple[Head, int]:
+    """Heads of every share of a sequence, and shares of each.
+
+    A sequence lies in one channel; when there are fewer of them than channels, its heads are spread over several.
+    """
+    split = max(min(head.kv_heads, tile.channels // sequences), 1)
+    together = -(-head.kv_heads // split)
+    return replace(head, kv_heads=together, heads=together * (head.heads // head.kv_heads)), split
+
+
 def balance(loads: Sequence[int], channels: int, how: Balance) -> list[list[int]]:
     """Sequences of every channel, by number.
 
@@ -132,11 +144,11 @@ def balance(loads: Sequence[int], channels: int, how: Balance) -> list[list[int]
         for number in range(len(loads)):
             dealt[number % channels].append(number)
         return dealt
-    total = [0] * channels
+    total = [(0, channel) for channel in range(channels)]
     for number in sorted(range(len(loads)), key=lambda n: (-loads[n], n)):
-        least = min(range(channels), key=lambda c: (total[c], c))
+        load, least = total[0]
         dealt[least].append(number)
-        total[least] += loads[number]
+        heapreplace(total, (load + loads[number], least))
     return dealt
 
 

@@ -28,7 +28,7 @@ from siliconloom.evaluate.chip import Simulation
 from siliconloom.evaluate.chip_machine import ChipMachine
 from siliconloom.evaluate.windows import Arrays, Channels, PimRow, Window
 from siliconloom.mapper.chip.bounds import used_weight_bytes
-from siliconloom.mapper.pim.offload import Head, attention_macros, balance, can_compute, load_of, shape_of
+from siliconloom.mapper.pim.offload import Head, attention_macros, balance, can_compute, load_of, shape_of, shared
 from siliconloom.mapper.system.contracts import Parts
 from siliconloom.mapper.system.shard import without
 from siliconloom.sim.chip.engine import Counter, Run, run
@@ -129,14 +129,8 @@ class PimLayers:
     # memory
 
     def _dealt(self, contexts: Sequence[int]) -> tuple[Head, list[tuple[int, ...]]]:
-        """Heads of every share of a sequence, and the contexts of every channel's shares.
-
-        A sequence lies in one channel; when there are fewer of them than channels, its heads are spread over several.
-        """
-        head = Head.of(self.attention, self.policy.values)
-        split = max(min(head.kv_heads, self.pim.channels // len(contexts)), 1)
-        together = -(-head.kv_heads // split)
-        head = replace(head, kv_heads=together, heads=together * (head.heads // head.kv_heads))
+        """Heads of every share of a sequence, and the contexts of every channel's shares."""
+        head, split = shared(self.pim, Head.of(self.attention, self.policy.values), len(contexts))
         shares = [c for c in contexts for _ in range(split)]
         loads = [load_of(self.pim, head, c) for c in shares]
         parts = balance(loads, self.pim.channels, self.policy.balance)

@@ -167,8 +167,6 @@ def prepare(
         Where the model fits no replica, with what is needed and what there is.
     """
     chip = machine.chip
-    if chip is not None and (chip.tile.kind == "pim" or chip.pim is not None):
-        raise NotSupported(f"serving on {machine.name}, whose memory computes")
     if chip is not None and not isinstance(chip.tile, NpuTile):
         raise NotSupported(f"serving on {machine.name}: a {chip.tile.kind} tile runs products alone")
     cluster = machine.cluster or chip_alone(_chip_of(machine))
@@ -199,6 +197,7 @@ def prepare(
         raise LoomError(
             f"plan.data {replicas}: {replicas} replicas of {plan.chips} chips, {cluster.name} has {cluster.chips}"
         )
+    _check_memory_that_computes(cluster, plan, trace, settings)
     if settings.router is not Router.ROUND_ROBIN and replicas == 1 and not fleet:
         raise LoomError(f"serve.router {settings.router.value}: changes nothing: there is one replica")
     if settings.migrate_below is not None and replicas == 1 and not fleet:
@@ -235,6 +234,23 @@ def prepare(
     if made.draft is not None:
         draft_plan(made)
     return made
+
+
+def _check_memory_that_computes(cluster: Cluster, plan: Plan, trace: RequestTrace, settings: ServeSettings) -> None:
+    """Refuse what has no meaning where a sequence lies in a channel that computes its attention."""
+    machine = cluster.machine
+    if not isinstance(machine, PimMachine):
+        return
+    where = f"on {cluster.name}, whose memory computes"
+    if plan.pipeline > 1:
+        raise NotSupported(f"plan.pipeline {plan.pipeline} of a service {where}")
+    if settings.speculate is not None:
+        raise NotSupported(f"serve.speculate {where}: it has one query of a sequence at a time")
+    if trace.segments and settings.prefix_cache and machine.policy.attention != "npu":
+        raise NotSupported(
+            f"prefixes that requests share {where}: a sequence lies in a channel of its own; serve.prefix_cache=false "
+            "computes them anew, and a system's policy.attention=npu leaves attention to the arrays"
+        )
 
 
 def _draft_of(settings: ServeSettings) -> DraftModel | None:

@@ -24,6 +24,8 @@ from siliconloom.baselines.stacks import NO_STACK
 from siliconloom.evaluate.asked import workload_digest
 from siliconloom.evaluate.chip_machine import ChipMachine
 from siliconloom.evaluate.fleets import fleet_of
+from siliconloom.evaluate.pim_costs import PimCosts
+from siliconloom.evaluate.pim_machine import PimMachine
 from siliconloom.evaluate.served import run_result
 from siliconloom.evaluate.serving import FleetMember, Served, ServedFleet, draft_plan
 from siliconloom.evaluate.serving_memory import ReplicaMemory, check_lengths, memory_of, spill_tiers
@@ -189,7 +191,8 @@ def _costs(served: Served) -> tuple[StepCosts, ReplicaCosts | None]:
         return served.costs, None
     longest = int((served.trace.prompt + served.trace.output).max())
     guesses = served.settings.guesses
-    made = ReplicaCosts(
+    of_machine = PimCosts if isinstance(served.cluster.machine, PimMachine) else ReplicaCosts
+    made = of_machine(
         served.replica, served.model.ask, served.plan, stack=served.stack, longest=longest, guesses=sum(guesses)
     )
     if served.draft is None:

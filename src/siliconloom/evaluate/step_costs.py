@@ -31,7 +31,6 @@ from siliconloom.evaluate.asked import workload_digest
 from siliconloom.evaluate.chip_machine import ChipMachine
 from siliconloom.evaluate.chip_part import operator_rows
 from siliconloom.evaluate.cluster import with_messages
-from siliconloom.evaluate.pim_machine import PimMachine
 from siliconloom.evaluate.predicted_attention import PredictedAttention, next_tokens
 from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.inference import Server
@@ -127,8 +126,6 @@ class ReplicaCosts:
         machine = cluster.machine
         if len(cluster.kinds) > 1:
             raise NotSupported(f"serving on {cluster.name}, whose chips differ")
-        if isinstance(machine, PimMachine):
-            raise NotSupported(f"serving on {cluster.name}, whose memory computes")
         if plan.context > 1 or plan.attention_chips or plan.overlap != "none":
             raise NotSupported(
                 f"serving under {plan.text(training=False)}: replicas share a model by plan.tensor, plan.pipeline and "

@@ -41,10 +41,13 @@ class ModelTooLarge(LoomError):
 class PlannedStep:
     """A step of a workload under a plan: one part's kernels, and how long all parts take.
 
-    What has no attention is no model that a plan could cut: it runs on one chip, operator after operator.
+    What has no attention is no model that a plan could cut: it runs on one chip, operator after operator. With
+    ``fits`` a step that the chips' memory has no room for is refused.
     """
 
-    def __init__(self, cluster: Cluster, policy: Policy, graph: Graph, fixed: Mapping[str, Any]) -> None:
+    def __init__(
+        self, cluster: Cluster, policy: Policy, graph: Graph, fixed: Mapping[str, Any], *, fits: bool = True
+    ) -> None:
         self.part, self.microbatches, self.flops = graph, 1, 2.0 * graph.macs
         self.memory_bytes = float(graph.weight_bytes + graph.kv_bytes + graph.state_bytes)
         self.others: list[dict[str, Any]] = []
@@ -96,7 +99,7 @@ class PlannedStep:
             plan = planner.loaded(self.plan)
             plan = planner.sized(plan) if isinstance(planner, Server) else plan
             step = planner.step(plan)
-            error = too_much(planner, plan, step.memory)
+            error = too_much(planner, plan, step.memory) if fits else None
             if error is None:
                 break
             if "pipeline" in fixed or policy.pipeline or not inference:
