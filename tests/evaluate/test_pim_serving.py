@@ -14,7 +14,7 @@ from siliconloom.arch.system import Policy
 from siliconloom.evaluate.chips import chip_system_result
 from siliconloom.evaluate.cluster import chip_alone, machine_of
 from siliconloom.evaluate.fleets import prepare_named
-from siliconloom.evaluate.pim_costs import PimCosts, cache_ratio
+from siliconloom.evaluate.pim_costs import PimCosts, bytes_in_rows
 from siliconloom.evaluate.serving import read_model
 from siliconloom.evaluate.serving_memory import memory_of
 from siliconloom.evaluate.serving_run import serve
@@ -114,17 +114,15 @@ def test_beside_prompts_attention_comes_behind_the_arrays(costs):
 
 @given(st.integers(1, 300), st.integers(0, 400), st.integers(1, 64), st.sampled_from(["packed", "row"]))
 def test_blocks_hold_the_rows_that_keys_and_values_take(shortest, more, block, values):
-    machine = cluster_of(values=values).machine
-    attention = next(o for o in model().token.operators() if isinstance(o, Attention))
-    token = attention.precision.size(attention.kv_heads * (attention.head_dim + attention.v_head_dim))
-    ratio, pim = cache_ratio(machine, attention, shortest, shortest + more, block), machine.chip.pim
-    row = pim.dram.organization.row_bytes * pim.banks
-    room = [-(-length // block) * block * token * ratio for length in range(shortest, shortest + more + 1)]
-    taken = [
-        shape_of(pim, Head.of(attention, values), length).rows * row for length in range(shortest, shortest + more + 1)
-    ]
+    machine, part = cluster_of(values=values).machine, model().token
+    attention = next(o for o in part.operators() if isinstance(o, Attention))
+    each, pim = bytes_in_rows(machine, part, (shortest, shortest + more), block), machine.chip.pim
+    row = pim.dram.organization.row_bytes * pim.banks * attention.repeat
+    lengths = range(shortest, shortest + more + 1)
+    room = [-(-length // block) * block * each for length in lengths]
+    taken = [shape_of(pim, Head.of(attention, values), length).rows * row for length in lengths]
     assert all(there >= needed * (1 - 1e-9) for there, needed in zip(room, taken, strict=True))
-    assert ratio >= 1
+    assert each >= part.kv_bytes_per_token
 
 
 def test_memory_counts_whole_rows():

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
+from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.pim import PimTile
 from siliconloom.arch.system import Policy
 from siliconloom.evaluate.chip_part import ChipPart
@@ -26,6 +27,7 @@ from siliconloom.evaluate.predicted_attention import next_tokens
 from siliconloom.evaluate.step_costs import COUNTS, Float, ReplicaCosts, StepParts, StepTerms
 from siliconloom.evaluate.steps import PlannedStep
 from siliconloom.mapper.pim.offload import Head, balance, load_of, shape_of, shared
+from siliconloom.mapper.system.plan import Plan
 from siliconloom.sim.service.costs import Chunk, RequestLengths
 from siliconloom.workloads import Attention, Graph
 
@@ -34,6 +36,10 @@ POWERS = tuple(sorted({1, *(2**k + more for k in range(6, 26) for more in (0, 1)
 MIXED, ORDER = "beside", "order"
 """Of terms: attention that comes behind the operators of prompts; and, for seconds and joules, whether halves of the
 sequences swap places and whether memory does anything at all."""
+
+
+PLAIN = Plan().as_dict()
+"""Keys of plans that say nothing."""
 
 
 class PimCosts(ReplicaCosts):
@@ -142,10 +148,11 @@ class PimCosts(ReplicaCosts):
         The last says whether halves of the sequences swap places. ``length`` is that of all, or the mean of
         ``contexts``.
         """
-        machine = dataclasses.replace(self.machine, contexts=tuple(contexts))
+        machine = dataclasses.replace(self.machine, contexts=tuple(contexts)) if contexts else self.machine
         cluster = replace(self.cluster, kinds=((machine, self.cluster.chips),))
         graph = machine.fitted(self.ask(next_tokens(count, length, 0)))
-        fixed = {"tensor": self.plan.tensor, "pipeline": 1, "data": 1}
+        fixed = {key: value for key, value in self.plan.as_dict().items() if value != PLAIN[key]}
+        fixed |= {"tensor": self.plan.tensor, "pipeline": 1, "data": 1}
         steps = PlannedStep(cluster, Policy(tensor=self.plan.tensor), graph, fixed, fits=False)
         part = ChipPart.of(machine, steps)
         alone, halved = None, False
@@ -207,19 +214,23 @@ class PimCosts(ReplicaCosts):
         return pim
 
 
-def cache_ratio(machine: PimMachine, attention: Attention, shortest: int, longest: int, block: int) -> float:
-    """Bytes that keys and values take in whole rows of the banks, over what they are, at the worst of these lengths.
+def bytes_in_rows(machine: PimMachine, part: Graph, lengths: tuple[int, int], block: int) -> float | None:
+    """Bytes of a token's keys and values on a chip where memory may compute with them: its share of whole rows.
 
-    Lengths are of whole blocks, as memory is handed out, from that of ``shortest`` to that of ``longest`` tokens.
+    It is that of the worst of a request's lengths, which are of whole blocks, as memory is handed out, from that of the
+    first of two numbers of tokens to that of the second. None where they lie as the arrays read them.
     """
-    pim = machine.chip.pim
-    if pim is None or machine.policy.attention == "npu":
-        return 1.0
-    head = Head.of(attention, machine.policy.values)
-    row = pim.dram.organization.row_bytes * pim.banks
-    token = attention.precision.size(attention.kv_heads * (attention.head_dim + attention.v_head_dim))
-    rooms = {-(-length // block) * block for length in range(shortest, longest + block, block)}
-    return max(shape_of(pim, head, room).rows * row / (token * room) for room in rooms)
+    pim, (shortest, longest) = machine.chip.pim, lengths
+    attention = [o for o in part.operators() if isinstance(o, Attention)]
+    if pim is None or machine.policy.attention == "npu" or len(attention) > 1:
+        return None
+    try:
+        head = Head.of(attention[0], machine.policy.values)
+        rooms = {-(-length // block) * block for length in range(shortest, longest + block, block)}
+        rows = max(shape_of(pim, head, room).rows / room for room in rooms)
+    except NotSupported:
+        return None
+    return rows * pim.dram.organization.row_bytes * pim.banks * attention[0].repeat
 
 
-__all__ = ["PimCosts", "cache_ratio"]
+__all__ = ["PimCosts", "bytes_in_rows"]

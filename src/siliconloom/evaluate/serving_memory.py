@@ -10,12 +10,12 @@ from msgspec import Struct
 from siliconloom.arch import LoomError
 from siliconloom.arch.quantity import format_bytes
 from siliconloom.arch.serving import Batching, ServeSettings
-from siliconloom.evaluate.pim_costs import cache_ratio
+from siliconloom.evaluate.pim_costs import bytes_in_rows
 from siliconloom.evaluate.pim_machine import PimMachine
 from siliconloom.evaluate.serving import Served, draft_plan, part_of
 from siliconloom.evaluate.step_costs import stage_blocks
 from siliconloom.mapper.system.parallel import EXPERTS
-from siliconloom.workloads import Attention, Gemm, Graph
+from siliconloom.workloads import Gemm, Graph
 from siliconloom.workloads.roles import Section
 
 ADAPTER_ELEMENT = 2
@@ -65,7 +65,10 @@ def memory_of(served: Served) -> ReplicaMemory:
         largest = part_of(served.cluster, served.model, plan, sets)
         here = max(o.input_bytes + o.output_bytes for o in largest.operators())
         working = max(working, here * most / budget if sets is steps[0] else here)
-    stages = [(weights, each * _in_rows(served, part)) for weights, each in stage_memory(served, part)]
+    stages = stage_memory(served, part)
+    in_rows = _in_rows(served, part)
+    if in_rows is not None:
+        stages = [(weights, max(each, in_rows)) for weights, each in stages]
     draft = served.draft
     if draft is not None and draft.own is None:  # of the chip that has it all, where it does not divide
         small = part_of(served.cluster, draft.model, draft_plan(served))
@@ -124,14 +127,13 @@ def memory_of(served: Served) -> ReplicaMemory:
     )
 
 
-def _in_rows(served: Served, part: Graph) -> float:
-    """Bytes that keys and values take where they lie, over what they are: whole rows of banks that compute."""
+def _in_rows(served: Served, part: Graph) -> float | None:
+    """Bytes of a token's keys and values on a chip whose memory computes with them."""
     machine, trace = served.cluster.machine, served.trace
     if not isinstance(machine, PimMachine):
-        return 1.0
-    attention = next(o for o in part.operators() if isinstance(o, Attention))
-    longest = int((trace.prompt + trace.output).max())
-    return cache_ratio(machine, attention, int(trace.prompt.min()), longest, served.settings.block)
+        return None
+    lengths = int(trace.prompt.min()), int((trace.prompt + trace.output).max())
+    return bytes_in_rows(machine, machine.fitted(part), lengths, served.settings.block)
 
 
 def _draft_blocks(served: Served) -> int | None:
