@@ -18,13 +18,14 @@ from siliconloom.evaluate.pim_costs import PimCosts, bytes_in_rows
 from siliconloom.evaluate.serving import read_model
 from siliconloom.evaluate.serving_memory import memory_of
 from siliconloom.evaluate.serving_run import serve
-from siliconloom.mapper.pim.offload import Head, balance, shape_of
+from siliconloom.mapper.pim.offload import Head, balance, shape_of, shared
 from siliconloom.mapper.system.plan import Plan
 from siliconloom.sim.chip.energy import standing_power
 from siliconloom.sim.service.costs import RequestLengths
 from siliconloom.workloads import Attention
 
 LONGEST = 700
+SMALL = [("serve.requests", "4"), ("workload.layers", "2"), ("workload.precision", "fp16")]
 ONE = [("plan.tensor", "1"), ("plan.data", "1")]
 
 
@@ -97,7 +98,43 @@ def test_a_row_of_steps_is_each_of_them(costs, count):
     row = costs.steps([], 0, count, contexts)[0]
     each = [float(costs.steps([], 0, count, contexts[at : at + 1])[0][0]) for at in range(len(contexts))]
     assert row == pytest.approx(each, rel=0.03)
+    for offsets, at in (({100: 1, 150: 2}, 20), ({120: 1, 170: 2}, 0)):  # as many steps ago
+        found = costs.steps([], 0, 3, np.array([154.0]), RequestLengths(offsets, at))[0][0]
+        assert found == pytest.approx(step(costs, [121, 171, 171])[0], rel=0.01)
     assert (np.diff(row) >= -1e-12).all()
+
+
+@pytest.mark.slow(seconds=6)
+def test_energy_goes_with_what_all_have_and_is_of_all_chips():
+    """Not with the fullest channel; of two chips that share every operator it is both ones'."""
+    found = prepare_named("neupims", "gpt2", "64x8", [*SMALL, ("plan.tensor", "2"), ("plan.data", "1")])
+    costs = PimCosts(found.replica, found.model.ask, found.plan, longest=LONGEST)
+    contexts = [33] * 31 + [LONGEST]
+    alike = float(costs.steps([], 0, 32, np.array([np.mean(contexts)]))[1][0])
+    assert step(costs, contexts)[1] == pytest.approx(alike)
+    graph = found.model.ask([("phase", "decode"), ("batch", "32"), ("context", "128")])
+    whole = chip_system_result(found.replica, Policy(tensor=2), graph)
+    watts = 2 * sum(standing_power(found.cluster.machine.chip).values())
+    assert step(costs, [128] * 32)[1] == pytest.approx(whole["energy_j"] - watts * whole["seconds"], rel=1e-6)
+
+
+@pytest.mark.slow(seconds=12)
+@pytest.mark.parametrize("chunks", [[], [(96, 0)]])
+def test_halves_that_swap_places_have_channels_of_their_own(chunks):
+    """In steps with prompts, too, whose attention is that of the halves, one behind the other."""
+    costs, contexts = costs_of(interleave="always", weights="npu"), [LONGEST, 65] * 32
+    true = costs.whole(chunks, contexts)
+    alike = float(costs.steps(chunks, 0, 64, np.array([np.mean(contexts)]))[0][0])
+    assert step(costs, contexts, chunks)[0] == pytest.approx(true, rel=0.06 if chunks else 0.02)  # of the head alone
+    assert alike < 0.96 * true
+
+
+@pytest.mark.slow(seconds=12)
+def test_dealt_in_turn_long_requests_meet():
+    """In an order that is drawn: slower than in the best one, and no slower than where all long ones meet."""
+    contexts, worst = [LONGEST] * 32 + [65] * 32, [LONGEST, 65] * 32
+    greedy, turns = costs_of(), costs_of(balance="round_robin")
+    assert step(greedy, contexts)[0] < step(turns, contexts)[0] <= 1.02 * turns.whole([], worst)
 
 
 @pytest.mark.slow(seconds=9)
@@ -112,17 +149,37 @@ def test_beside_prompts_attention_comes_behind_the_arrays(costs):
     assert step(costs, [LONGEST] * 32, [chunk])[0] > both
 
 
-@given(st.integers(1, 300), st.integers(0, 400), st.integers(1, 64), st.sampled_from(["packed", "row"]))
-def test_blocks_hold_the_rows_that_keys_and_values_take(shortest, more, block, values):
-    machine, part = cluster_of(values=values).machine, model().token
+@given(
+    st.integers(1, 300),
+    st.integers(0, 400),
+    st.integers(1, 64),
+    st.sampled_from(["packed", "row"]),
+    st.sampled_from(["gpt2", "llama3-8b"]),
+    st.integers(1, 60),
+)
+def test_blocks_hold_the_rows_that_keys_and_values_take(shortest, more, block, values, name, many):
+    """Of as many equal requests as blocks have room for, and of fewer, whose heads lie in several channels."""
+    machine, part = cluster_of(values=values).machine, read_model(name, [("layers", "2")]).token
     attention = next(o for o in part.operators() if isinstance(o, Attention))
-    each, pim = bytes_in_rows(machine, part, (shortest, shortest + more), block), machine.chip.pim
+    pim, head = machine.chip.pim, Head.of(attention, values)
+    longest = -(-(shortest + more) // block) * block
+    left = many * longest * 2.0 * part.kv_bytes_per_token
+    each = bytes_in_rows(machine, part, (shortest, shortest + more), block, left)
     row = pim.dram.organization.row_bytes * pim.banks * attention.repeat
-    lengths = range(shortest, shortest + more + 1)
-    room = [-(-length // block) * block * each for length in lengths]
-    taken = [shape_of(pim, Head.of(attention, values), length).rows * row for length in lengths]
-    assert all(there >= needed * (1 - 1e-9) for there, needed in zip(room, taken, strict=True))
+    for sequences in range(1, int(left // (each * longest)) + 1):
+        share, split = shared(pim, head, sequences)
+        assert sequences * split * shape_of(pim, share, shortest + more).rows * row <= left * (1 + 1e-9)
+    assert each * longest >= shape_of(pim, head, shortest + more).rows * row * (1 - 1e-9)
     assert each >= part.kv_bytes_per_token
+
+
+@pytest.mark.parametrize(("share", "times"), [("0.9", 1.0), ("0.1", 2.5)])
+def test_few_long_requests_that_fill_memory_have_their_heads_in_several_channels(share, times):
+    made = prepare_named(
+        "neupims", "llama3-8b", "7000x2", [*SMALL, *ONE, ("serve.token_budget", "512"), ("serve.memory_share", share)]
+    )
+    memory, plain = memory_of(made), made.model.token.kv_bytes_per_token
+    assert memory.per_token / plain == pytest.approx(times, rel=0.1)
 
 
 def test_memory_counts_whole_rows():

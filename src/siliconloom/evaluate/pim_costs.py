@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,8 @@ from siliconloom.workloads import Attention, Graph
 
 POWERS = tuple(sorted({1, *(2**k + more for k in range(6, 26) for more in (0, 1))}))
 """Lengths that are asked for: behind a power of two fewer heads' values share a row."""
+FEW = 16
+"""Up to so many requests every number is asked for: of a few, products with weights may be in memory, too."""
 MIXED, ORDER = "beside", "order"
 """Of terms: attention that comes behind the operators of prompts; and, for seconds and joules, whether halves of the
 sequences swap places and whether memory does anything at all."""
@@ -83,7 +85,7 @@ class PimCosts(ReplicaCosts):
     def _attended(self, kind: str, count: int, contexts: Float, lengths: RequestLengths) -> tuple[Float, Float]:
         """Seconds and joules of the attention of next tokens: energy goes with what all have, time with the fullest."""
         place = bisect_left(COUNTS, count)
-        high = COUNTS[place] if place < len(COUNTS) else count
+        high = COUNTS[place] if count > FEW and place < len(COUNTS) else count
         low = high if high == count else COUNTS[place - 1]
         share = (count - low) / (high - low) if low < high else 1.0
         mean = float(contexts[0])
@@ -92,7 +94,7 @@ class PimCosts(ReplicaCosts):
         seconds, joules = np.zeros(len(contexts)), np.zeros(len(contexts))
         for some, part in ((low, 1.0 - share), (high, share)):
             if part:
-                crowding = self._crowding(kind, some, mean, own)
+                crowding = self._crowding(some, mean, own)
                 seconds += part * self._along(kind, some, contexts * crowding)[0]
                 joules += part * self._along(kind, some, contexts)[1]
         return seconds, joules
@@ -108,6 +110,9 @@ class PimCosts(ReplicaCosts):
             slope = (each[-1] - each[-2]) / (places[-1] - places[-2]) if len(places) > 1 else 0.0
             found.append(np.interp(contexts, places, each) + slope * np.maximum(contexts - places[-1], 0.0))
         return found[0], found[1]
+
+    def _blend(self, number: int, of: Callable[[int], tuple[float, float]]) -> tuple[float, float]:
+        return of(number) if number <= FEW else super()._blend(number, of)
 
     def _decode(self, count: int, length: int) -> StepTerms:
         return self._term("decode", count, length, ())
@@ -180,11 +185,11 @@ class PimCosts(ReplicaCosts):
         own, both = (self._terms(self.ask([("requests", f"[{', '.join(some)}]")])) for some in (prompts, every))
         return both.body[0] + both.head[0] + own.attention[0] + attention
 
-    def _crowding(self, kind: str, count: int, mean: float, own: Sequence[int]) -> float:
+    def _crowding(self, count: int, mean: float, own: Sequence[int]) -> float:
         """How much longer than the mean so many equal sequences would be that fill the fullest channel as these do.
 
-        ``own`` are in falling order. Behind prompts' operators all are in memory at once, and else where halves of them
-        do not take turns.
+        ``own`` are in falling order. Which of them came first is not known: where they are dealt to channels in turn,
+        an order is drawn.
         """
         if not self.in_memory:
             return 1.0
@@ -192,7 +197,9 @@ class PimCosts(ReplicaCosts):
         halved, in_memory = self._term(ORDER, count, length, ()).attention
         if not in_memory:
             return 1.0
-        turns = 2 if halved and kind != MIXED else 1
+        turns = 2 if halved else 1
+        if turns == 1 and self.machine.policy.balance == "round_robin":
+            own = np.random.default_rng(len(own)).permutation(own).tolist()
         equal = [max(round(mean), 1)] * count
         fullest, others = (sum(self._fullest(each[n::turns]) for n in range(turns)) for each in (own, equal))
         return fullest / others
@@ -214,11 +221,13 @@ class PimCosts(ReplicaCosts):
         return pim
 
 
-def bytes_in_rows(machine: PimMachine, part: Graph, lengths: tuple[int, int], block: int) -> float | None:
+def bytes_in_rows(machine: PimMachine, part: Graph, lengths: tuple[int, int], block: int, left: float) -> float | None:
     """Bytes of a token's keys and values on a chip where memory may compute with them: its share of whole rows.
 
     It is that of the worst of a request's lengths, which are of whole blocks, as memory is handed out, from that of the
-    first of two numbers of tokens to that of the second. None where they lie as the arrays read them.
+    first of two numbers of tokens to that of the second. Of fewer requests than channels the heads lie in several
+    channels, in more rows: that counts where so few requests could fill the bytes that are ``left`` for them.
+    None where keys and values lie as the arrays read them.
     """
     pim, (shortest, longest) = machine.chip.pim, lengths
     attention = [o for o in part.operators() if isinstance(o, Attention)]
@@ -226,11 +235,20 @@ def bytes_in_rows(machine: PimMachine, part: Graph, lengths: tuple[int, int], bl
         return None
     try:
         head = Head.of(attention[0], machine.policy.values)
-        rooms = {-(-length // block) * block for length in range(shortest, longest + block, block)}
-        rows = max(shape_of(pim, head, room).rows / room for room in rooms)
+        shape_of(pim, head, longest)
     except NotSupported:
         return None
-    return rows * pim.dram.organization.row_bytes * pim.banks * attention[0].repeat
+    row = pim.dram.organization.row_bytes * pim.banks * attention[0].repeat
+    rooms = {-(-length // block) * block for length in range(shortest, longest + block, block)}
+    found = 0.0
+    for sequences in range(1, pim.channels + 1):
+        share, split = shared(pim, head, sequences)
+        each = max(split * shape_of(pim, share, room).rows / room for room in rooms) * row
+        if split == 1 or sequences * max(rooms) * each > left:
+            found = max(found, each)
+        if split == 1:
+            break
+    return found
 
 
 __all__ = ["PimCosts", "bytes_in_rows"]

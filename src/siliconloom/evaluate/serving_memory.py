@@ -66,9 +66,6 @@ def memory_of(served: Served) -> ReplicaMemory:
         here = max(o.input_bytes + o.output_bytes for o in largest.operators())
         working = max(working, here * most / budget if sets is steps[0] else here)
     stages = stage_memory(served, part)
-    in_rows = _in_rows(served, part)
-    if in_rows is not None:
-        stages = [(weights, max(each, in_rows)) for weights, each in stages]
     draft = served.draft
     if draft is not None and draft.own is None:  # of the chip that has it all, where it does not divide
         small = part_of(served.cluster, draft.model, draft_plan(served))
@@ -78,6 +75,9 @@ def memory_of(served: Served) -> ReplicaMemory:
     if settings.adapter_rank is not None:
         adapters = settings.adapter_slots * adapter_bytes(part, settings.adapter_rank)
     rooms = [(usable - w - working - adapters, w, t) for w, t in stages]
+    in_rows = _in_rows(served, part, min(left for left, _, _ in rooms))
+    if in_rows is not None:
+        rooms = [(left, w, max(t, in_rows)) for left, w, t in rooms]
     left, weights, per_token = min(rooms, key=lambda room: room[0] / room[2])
     blocks = int(left // (per_token * settings.block)) if left > 0 else 0
     guessed = _draft_blocks(served)
@@ -120,20 +120,20 @@ def memory_of(served: Served) -> ReplicaMemory:
         usable * chips,
         sum(w for w, _ in stages) * together,
         working * chips,
-        sum(t for _, t in stages) * together,
+        sum(t for _, _, t in rooms) * together,
         adapters / settings.adapter_slots * chips,
         settings.block,
         blocks // plan.pipeline * plan.pipeline,
     )
 
 
-def _in_rows(served: Served, part: Graph) -> float | None:
+def _in_rows(served: Served, part: Graph, left: float) -> float | None:
     """Bytes of a token's keys and values on a chip whose memory computes with them."""
     machine, trace = served.cluster.machine, served.trace
     if not isinstance(machine, PimMachine):
         return None
     lengths = int(trace.prompt.min()), int((trace.prompt + trace.output).max())
-    return bytes_in_rows(machine, machine.fitted(part), lengths, served.settings.block)
+    return bytes_in_rows(machine, machine.fitted(part), lengths, served.settings.block, left)
 
 
 def _draft_blocks(served: Served) -> int | None:
