@@ -220,6 +220,11 @@ def test_a_service_is_faster_where_memory_computes():
     [
         ("neupims", [("plan.pipeline", "2"), ("plan.tensor", "1")], "plan.pipeline 2 of a service on neupims"),
         ("neupims", [("serve.speculate", "2"), ("serve.acceptance", "0.5")], "one query of a sequence at a time"),
+        (
+            "neupims deepseek-v3",
+            [("workload.layers", "2")],
+            "^not supported: serving deepseek-v3: requests of .*latent",
+        ),
         ("pim-hbm", [], "a pim tile runs products alone"),
         ("neupims", [("policy.interleave", "always"), ("policy.weights", "pim")], "must not be pim"),
     ],
@@ -236,3 +241,10 @@ def test_prefixes_that_requests_share_are_refused_where_each_has_a_channel(tmp_p
         prepare_named("neupims", "gpt2", str(trace), [])
     for allowed in (("serve.prefix_cache", "false"), ("policy.attention", "npu")):
         prepare_named("neupims", "gpt2", str(trace), [allowed])
+
+
+def test_what_a_step_asks_for_is_no_key_that_somebody_gave():
+    """It said that ``--set workload.requests=...`` is not supported."""
+    served = read_model("deepseek-v3", [("layers", "2")])
+    with pytest.raises(NotSupported, match="^not supported: serving deepseek-v3: requests of .*latent attention"):
+        served.ask([("requests", "[{new: 20, context: 0}, {new: 36, context: 4}]")])

@@ -61,18 +61,18 @@ def read_model(name: str | Document, sets: Sets) -> ServedModel:
     given = list(sets)
 
     def ask(step: Sets) -> Graph:
-        return load_workload(name, [*given, *step])
+        try:
+            return load_workload(name, [*given, *step])
+        except NotSupported:
+            raise
+        except LoomError as error:
+            _, told, why = str(error).partition("not supported: ")
+            if told:  # of keys that nobody gave: a step's own
+                raise NotSupported(f"serving {name}: {why}") from None
+            raise
 
     model = ServedModel(str(name), ask)
-    try:
-        graph = ask([("requests", "[{new: 1, context: 1}]")])
-    except NotSupported:
-        raise
-    except LoomError as error:
-        text = str(error)
-        if "not supported" in text:
-            raise NotSupported(f"serving {name}: {text.partition('not supported: ')[2]}") from None
-        raise
+    graph = ask([("requests", "[{new: 1, context: 1}]")])
     if not any(isinstance(o, Attention) for o in graph.operators()):
         raise NotSupported(f"serving {name}: it has no attention, and no cache")
     return model
