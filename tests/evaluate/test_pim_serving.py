@@ -220,11 +220,6 @@ def test_a_service_is_faster_where_memory_computes():
     [
         ("neupims", [("plan.pipeline", "2"), ("plan.tensor", "1")], "plan.pipeline 2 of a service on neupims"),
         ("neupims", [("serve.speculate", "2"), ("serve.acceptance", "0.5")], "one query of a sequence at a time"),
-        (
-            "neupims deepseek-v3",
-            [("workload.layers", "2")],
-            "^not supported: serving deepseek-v3: requests of .*latent",
-        ),
         ("pim-hbm", [], "a pim tile runs products alone"),
         ("neupims", [("policy.interleave", "always"), ("policy.weights", "pim")], "must not be pim"),
     ],
@@ -246,5 +241,5 @@ def test_prefixes_that_requests_share_are_refused_where_each_has_a_channel(tmp_p
 def test_what_a_step_asks_for_is_no_key_that_somebody_gave():
     """It said that ``--set workload.requests=...`` is not supported."""
     served = read_model("deepseek-v3", [("layers", "2")])
-    with pytest.raises(NotSupported, match="^not supported: serving deepseek-v3: requests of .*latent attention"):
+    with pytest.raises(NotSupported, match=r"^not supported: serving deepseek-v3: requests of .*latent attention"):
         served.ask([("requests", "[{new: 20, context: 0}, {new: 36, context: 4}]")])
