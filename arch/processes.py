@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import os
+import pickle
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from siliconloom.arch.budget import limited
 
 
 def cores() -> int:
@@ -30,4 +38,50 @@ def start_beside(code: str, *, asked: bool = False) -> subprocess.Popen[str]:
     )
 
 
-__all__ = ["cores", "start_beside"]
+@contextlib.contextmanager
+def helped(code: str, given: Any = None) -> Iterator[bool]:
+    """A process beside this one runs ``code``, whose work has ended with the block, for what it finds to be read then.
+
+    There is none with one core, or where memory is limited, and the block is told so: whoever needs what it would have
+    found finds it alone, as does whoever needs what it failed to find. It begins with `given_to_helper`, which is what
+    was ``given``.
+    """
+    if cores() < 2 or limited():
+        yield False
+        return
+    process = start_beside(code, asked=True)
+    try:
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(base64.b64encode(pickle.dumps(given)).decode() + "\n")
+            process.stdin.flush()
+        yield True
+        process.wait()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def given_to_helper() -> Any:
+    """What `helped` was given, in the process that helps, which from now on ends with the one that it helps."""
+    given = pickle.loads(base64.b64decode(_line()))
+    threading.Thread(target=_end_with_input, daemon=True).start()
+    return given
+
+
+def _line() -> bytes:
+    """The first line of the standard input, and no byte of what follows."""
+    found = b""
+    while not found.endswith(b"\n"):
+        if not (read := os.read(0, 1 << 16)):
+            os._exit(1)  # who was to give it has ended
+        found += read
+    return found
+
+
+def _end_with_input() -> None:
+    os.read(0, 1)  # nobody writes anything more: it ends with who holds the other end
+    os._exit(1)
+
+
+__all__ = ["cores", "given_to_helper", "helped", "start_beside"]

@@ -303,7 +303,7 @@ def _modules(texts: Mapping[str, str], outlines: Sequence[str]) -> dict[str, str
     """Verilog of modules in RTLIL by name; of others that they hold the outlines are enough."""
     text = _to_verilog("\n".join([*texts.values(), *outlines]))
     modules = {
-        found[1]: _split_aliases(_plain_choices(found[0]))
+        found[1]: _in_repeats(_split_aliases(_plain_choices(found[0])))
         for found in re.finditer(r"^module \\?(\S+?)\s?\(.*?^endmodule\n", text, re.M | re.S)
     }
     if set(modules) != set(texts):
@@ -436,3 +436,21 @@ def _split_aliases(text: str) -> str:
             rf"^(  (?:wire|reg) \[\d+:0\] {re.escape(name)}) ?;$", r"\1 /* verilator split_var */;", text, flags=re.M
         )
     return text
+
+
+def _in_repeats(text: str) -> str:
+    """Write what follows itself in a concatenation as a replication: ``{ a, a, a, b }`` as ``{ {3{a}}, b }``.
+
+    Yosys writes every copy of a sign, of which a lane has thousands, and Verilator moves and masks each by itself: the
+    C++ of a lane is several times as long.
+    """
+    text = _REPEATED.sub(lambda found: f"{{{len(_ITEM.findall(found[0]))}{{{found['item']}}}}}", text)
+    return _ALONE.sub(r"\1", text)
+
+
+_ITEM = re.compile(r"(?:\\\S+ (?:\[[\d:]+\])?|[A-Za-z_]\w*(?: ?\[[\d:]+\])?|\d+'[bdh]\w+)")
+"""What stands between the commas of a concatenation: a name, bits of it, or a number."""
+_REPEATED = re.compile(rf"(?<=[{{,] )(?P<item>{_ITEM.pattern})(?:, (?P=item)){{2,}}(?=,| ?\}})")
+"""An item of a concatenation that follows itself twice at least."""
+_ALONE = re.compile(rf"\{{ (\{{\d+\{{{_ITEM.pattern}\}}\}}) \}}")
+"""A concatenation of nothing but a replication."""

@@ -22,6 +22,7 @@ from msgspec import Struct
 from siliconloom.arch.array import SystolicArray
 from siliconloom.arch.errors import CheckFailed, LoomError, nearest_name
 from siliconloom.arch.memo import compiled_memo, key_of
+from siliconloom.arch.processes import cores
 from siliconloom.rtl.array.arithmetic import operand_type
 from siliconloom.rtl.array.folds import CaseResult, FoldCase, job_case, judge
 from siliconloom.rtl.bench.compiled import lay_library
@@ -230,7 +231,7 @@ def simulate(
                     build_dir=folder / "build",
                     always=True,
                     log_file=log,
-                    build_args=words,
+                    build_args=[*words, *_in_groups(simulator)],
                     timescale=TIMESCALE,
                 ),
             )
@@ -267,6 +268,14 @@ def simulate(
 def care(cycles: int) -> int:
     """Level of optimization with which a bench is compiled that runs for so many cycles, 0 where that is not known."""
     return 2 if cycles >= LONG else 0 if 0 < cycles < SHORT else 1
+
+
+def _in_groups(simulator: str) -> list[str]:
+    """Words for Verilator that let it write as many files of C++ as there are cores to compile them.
+
+    It writes dozens, and reading the headers takes a compiler as long as most of them.
+    """
+    return ["--output-groups", str(1 * cores())] if simulator == "verilator" else []
 
 
 def _question(simulator: str, top: str, ports: Sequence[str], words: Sequence[str], sources: Sequence[Path]) -> str:
@@ -340,7 +349,7 @@ def _environment(simulator: str, level: int = 1, *, waves: bool = False) -> Iter
     # the PyPI wheel's makefile leaves out the flag with which g++ takes a precompiled header
     # most benches are compiled for longer than they run: g++ with -Os or -O2 takes two fifths longer than with -O1;
     # Verilator's own library is compiled once (`compiled`), so it is the same one for all short benches
-    variables = f"CFG_CXXFLAGS_PCH_I=-include OPT_FAST=-O{level} OPT_GLOBAL=-O{max(level, 1)}"
+    variables = f"CFG_CXXFLAGS_PCH_I=-include OPT_FAST=-O{level} OPT_GLOBAL=-Os"
     os.environ["MAKEFLAGS"] = f"-j{os.cpu_count() or 1} -- {variables}"
     for name in ("COCOTB_TEST_FILTER", "COCOTB_TESTCASE", "COCOTB_RANDOM_SEED", "SIM_CMD_PREFIX", "SIM_CMD_SUFFIX"):
         os.environ.pop(name, None)

@@ -19,15 +19,6 @@ Without it they build what gives such a read the old word: a comparison of addre
 """
 READ_WHILE_WRITTEN = "is read while it is written"
 """What simulated memories say of a word that is."""
-COLLISION = f"""`ifndef SYNTHESIS
-  always @(posedge clk)
-    if (ren && |wen && raddr == waddr) begin
-      $display("ERROR: %m: word %0d {READ_WHILE_WRITTEN}", raddr);
-      $fatal(1);
-    end
-`endif
-"""
-"""What ends a simulation in which a word is read while it is written: Verilog inside the memory's module."""
 PART = 64
 """Bits of a part of a wide word that is written in granules (`SramWrapper.part`)."""
 
@@ -144,9 +135,31 @@ class SramWrapper(Circuit):
             f"  input wire {_range(self.address_bits)}waddr;\n"
             f"  input wire {_range(self.width)}wdata;\n"
             f"{body}"
-            f"{COLLISION}"
+            f"{collision(self.module_name)}"
             "endmodule\n"
         )
+
+
+def collision(module: str) -> str:
+    """Verilog inside the memory ``module`` that ends a simulation in which a word is read while it is written.
+
+    Verilator is not asked for the name of the instance: it would write the code of whatever holds the memory anew for
+    every instance of that, of 16 lanes 16 times.
+    """
+    return f"""\
+`ifndef SYNTHESIS
+  always @(posedge clk)
+    if (ren && |wen && raddr == waddr) begin
+`ifdef VERILATOR
+      $display("ERROR: {module}: word %0d {READ_WHILE_WRITTEN}", raddr);
+      $stop;
+`else
+      $display("ERROR: %m: word %0d {READ_WHILE_WRITTEN}", raddr);
+      $fatal(1);
+`endif
+    end
+`endif
+"""
 
 
 def _ports(granularity: int, granules: int, *, wen: str, bits: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from siliconloom.rtl.cells.sram import COLLISION
+from siliconloom.rtl.cells.sram import collision
 
 BYTE = 8
 
@@ -157,7 +157,7 @@ def wrapper(memory: Mapping[str, Any]) -> str:
         "    end",
         "  endgenerate",
     ]
-    return "\n".join(lines) + f"\n{COLLISION}endmodule\n`default_nettype wire\n"
+    return "\n".join(lines) + f"\n{collision(memory['module'])}endmodule\n`default_nettype wire\n"
 
 
 def _range(width: int) -> str:

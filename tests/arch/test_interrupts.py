@@ -112,8 +112,8 @@ def test_an_interrupted_warm_up_ends(tmp_path, after_s):
 @pytest.mark.slow(seconds=10)
 def test_the_process_beside_ends_with_the_one_that_started_it(tmp_path):
     code = (
-        "import os; from siliconloom.commands import warming; warming.cores = lambda: 2; "
-        "warming.start_beside = lambda *a, made=warming.start_beside, **k: "
+        "import os; from siliconloom.arch import processes; from siliconloom.commands import warming; "
+        "processes.cores = lambda: 2; processes.start_beside = lambda *a, made=processes.start_beside, **k: "
         "(p := made(*a, **k), print(p.pid, flush=True))[0]; warming.warm_up()"
     )
     process = subprocess.Popen(

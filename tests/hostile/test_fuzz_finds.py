@@ -51,7 +51,7 @@ def test_every_command_is_among_the_cases():
 def test_a_process_that_is_ended_counts_once_and_the_rest_goes_on(monkeypatch):
     monkeypatch.setattr(fuzz, "CPU_S", 0.2)
     monkeypatch.setattr(fuzz, "PREPARE", ())
-    monkeypatch.setattr("siliconloom.commands.warming.RUNS", ())
+    monkeypatch.setattr("siliconloom.commands.warming.RUNS", {})
     real = fuzz.run_case
 
     def endless(seed, made, folder):

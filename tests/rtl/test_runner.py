@@ -1,7 +1,9 @@
 """What a bench's build finds on its path."""
 
 import os
+import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from siliconloom.rtl.bench import runner
+from siliconloom.verification.npu import bundle_of
+from tests.rtl.npu import quick_chip
+from tests.rtl.test_float_tiles import needs
 
 
 @pytest.mark.parametrize("ours", [False, True])
@@ -50,3 +55,18 @@ def test_little_code_is_compiled_at_once(sizes, headers, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "FEW_BYTES", 100)
         assert runner.by_one_compiler(folder) == (sum(sizes) <= 100)
+
+
+@pytest.mark.slow(seconds=8)
+def test_equal_circuits_share_the_code_that_simulates_them(tmp_path):
+    """Lanes with their tables: what names one of them is written for each. Verilator may order a few otherwise."""
+    needs("verilator")
+    chip = quick_chip()
+    bundle = bundle_of(chip)
+    sources = bundle.write(tmp_path / "rtl")
+    verilator = Path(runner.simulator_path("verilator")) / "verilator"
+    words = [*runner.SHARED, "-Wno-fatal", "-Wno-lint", "--prefix", "Vtop", "--top-module", bundle.top]
+    subprocess.run([verilator, "--cc", "-Mdir", tmp_path / "cpp", *words, *sources], check=True, capture_output=True)
+    text = "".join(path.read_text() for path in (tmp_path / "cpp").glob("*_lane__*.cpp"))
+    written = set(re.findall(r"^void \w+?_lane___nba_sequent__\w*?DOT__(lane_\d+)\w*\(", text, re.M))
+    assert 1 <= len(written) < chip.tile.vector.lanes, written

@@ -20,7 +20,7 @@ def command(
     operations: Annotated[
         str | None,
         typer.Argument(
-            metavar="[OPS.csv]", help="Operations to predict; - is standard input. Without: what the GPU is."
+            metavar="OPS.csv", help="Operations to predict; - is standard input. Without: what the GPU is."
         ),
     ] = None,
     sets: Set = None,

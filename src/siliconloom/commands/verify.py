@@ -21,7 +21,7 @@ def command(
     chip: Machine,
     workload: Annotated[
         str | None,
-        typer.Argument(metavar="[WORKLOAD]", help="Run the program that loom sim times, in place of random work."),
+        typer.Argument(metavar="WORKLOAD", help="Run the program that loom sim times, in place of random work."),
     ] = None,
     sets: Set = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the random shapes, values and stalls.")] = 0,

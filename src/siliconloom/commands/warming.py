@@ -8,20 +8,20 @@ from __future__ import annotations
 import compileall
 import contextlib
 import os
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 
 from siliconloom.arch import PimTile, load_chip
-from siliconloom.arch.budget import limited
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.dram import load_dram
+from siliconloom.arch.errors import LoomError, nearest_name
 from siliconloom.arch.floats import float_product, float_sum, flushed, narrowed, rounded, widened
 from siliconloom.arch.network import load_network, wire
 from siliconloom.arch.pim import Macro, MacroKind
-from siliconloom.arch.processes import cores, start_beside
+from siliconloom.arch.processes import given_to_helper, helped
 from siliconloom.arch.working import working_folder
 from siliconloom.evaluate.chip import simulate
 from siliconloom.evaluate.collective import collective_result
@@ -128,60 +128,44 @@ def _bytecode() -> None:
                 compileall.compile_file(Path(folder, name), quiet=2)
 
 
-RUNS: tuple[Callable[[], None], ...] = (
-    _programs_of_tiles,
-    _commands_of_memories,
-    _commands_in_memory,
-    _gpus,
-    _collectives,
-    _communication,
-    _pipelines,
-    _experts,
-    _numbers,
-    _bytecode,
-)
+Runs = tuple[Callable[[], None], ...]
+RUNS: dict[str, tuple[Runs, Runs]] = {
+    "chips": ((_programs_of_tiles, _numbers, _bytecode), (_commands_of_memories, _commands_in_memory)),
+    "gpus": ((_gpus,), ()),
+    "networks": ((_communication, _pipelines, _experts), (_collectives,)),
+}
+"""For what is asked most of each: runs here, and runs in the process beside whose kernels take about as long."""
 
 
-BESIDE = (_commands_of_memories, _collectives)
-"""Runs whose kernels take about half of the time to compile."""
+def check_part(name: str) -> str:
+    """The name of a part of `RUNS`; raises `LoomError` for another one."""
+    if name not in RUNS:
+        near = nearest_name(name, RUNS)
+        hint = f"; did you mean '{near}'?" if near else ""
+        raise LoomError(f"PART: must be one of {', '.join(RUNS)} (got '{name}'){hint}")
+    return name
 
 
-def warm_up() -> None:
-    """Compile every kernel, or load it where that was done before, and every module; with two cores in two processes.
+def warm_up(parts: Sequence[str] | None = None) -> None:
+    """Compile the kernels of these parts, or load them where that was done before; with two cores in two processes.
 
-    In the end every kernel was called in this one.
+    In the end every kernel of them was called in this one. All parts are meant where none are named.
     """
-    with _compiled_beside():
-        for run in RUNS:
-            if run not in BESIDE:
+    parts = tuple(RUNS) if parts is None else parts
+    code = f"from siliconloom.commands.warming import compile_beside; compile_beside({tuple(parts)!r})"
+    beside = [run for part in parts for run in RUNS[part][1]]
+    with helped(code) if beside else nullcontext():
+        for part in parts:
+            for run in RUNS[part][0]:
                 run()
-    for run in BESIDE:
+    for run in beside:
         run()
 
 
-@contextlib.contextmanager
-def _compiled_beside() -> Iterator[None]:
-    """The other half of the kernels is compiled by the end of the block; what has failed there fails here again."""
-    if cores() < 2 or limited():
-        yield
-        return
-    process = start_beside("from siliconloom.commands.warming import compile_beside; compile_beside()", asked=True)
-    try:
-        yield
-        process.wait()
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def compile_beside() -> None:
+def compile_beside(parts: Sequence[str]) -> None:
     """What the process beside does, as long as there is the one that started it, which tells what fails."""
-    threading.Thread(target=_end_with_input, daemon=True).start()
-    for run in BESIDE:
-        with contextlib.suppress(Exception):
-            run()
-
-
-def _end_with_input() -> None:
-    os.read(0, 1)  # nobody writes anything: it ends with who holds the other end
-    os._exit(1)
+    given_to_helper()
+    for part in parts:
+        for run in RUNS[part][1]:
+            with contextlib.suppress(Exception):
+                run()

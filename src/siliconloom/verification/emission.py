@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import get_args
 
 from siliconloom.arch import Chip, LoomError, System
 from siliconloom.arch.chip_ring import ring_parts
 from siliconloom.arch.errors import nearest_name
 from siliconloom.arch.tile import NpuTile
-from siliconloom.rtl.emit import Bundle, build_rtl, package
+from siliconloom.rtl.emit import Bundle, build_rtl, modules_of, package
 from siliconloom.rtl.library import Library, ResetStyle
 from siliconloom.rtl.link.design import ring_design
 from siliconloom.rtl.names import module_prefix
@@ -18,7 +19,7 @@ from siliconloom.rtl.npu.example_tiling import ExampleTile, default_shapes, memo
 from siliconloom.rtl.npu.geometry import geometry_of, has_npu_rtl
 from siliconloom.sim.chip.engine import run
 from siliconloom.sim.dram.memory import effective
-from siliconloom.verification.vectors import bench_vectors
+from siliconloom.verification.vectors import bench_vectors, chosen_beside
 
 RESETS: tuple[ResetStyle, ...] = get_args(ResetStyle)
 
@@ -53,6 +54,10 @@ def complete_rtl(
         return package(inner.model_copy(update={"name": chip.name}), design, flows, told=told)
     chip = effective(chip)
     whole = isinstance(chip.tile, NpuTile) and has_npu_rtl(chip)
+    written = None
+    with chosen_beside(chip) if whole else nullcontext(False) as beside:
+        if beside:
+            written = modules_of(chip, reset, told)
     return build_rtl(
         chip,
         reset=reset,
@@ -60,6 +65,7 @@ def complete_rtl(
         flows=flows,
         predicted_cycles=example_cycles(chip) if whole and flows else None,
         remembered=True,
+        written=written,
         told=told,
     )
 

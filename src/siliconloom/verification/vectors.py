@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from msgspec.structs import replace
@@ -10,7 +11,8 @@ from numpy.typing import NDArray
 
 from siliconloom.arch import Chip
 from siliconloom.arch.isa import Opcode, Program, Unit
-from siliconloom.arch.memo import compiled_memo, key_of
+from siliconloom.arch.memo import Memo, compiled_memo, key_of
+from siliconloom.arch.processes import given_to_helper, helped
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import BUILT, VectorFunction
 from siliconloom.rtl.emit import only_own_circuits
@@ -19,7 +21,7 @@ from siliconloom.rtl.npu.testbench import ProgramVectors
 from siliconloom.sim.chip.engine import run
 from siliconloom.sim.golden.npu import GoldenMachine, LoadedProgram
 from siliconloom.verification.chain import why_no_programs
-from siliconloom.verification.coverage import choose, features
+from siliconloom.verification.coverage import Feature, choose, features
 from siliconloom.verification.images import PROGRAM_WORDS, RESULTS, random_image
 from siliconloom.verification.programs import random_program
 
@@ -43,18 +45,50 @@ def bench_vectors(chip: Chip) -> list[ProgramVectors]:
     assert isinstance(chip.tile, NpuTile)
     if why_no_programs(chip.tile):
         return []
-    image = random_image(np.random.default_rng(0), chip.tile.circuit_format)
+    image = _image(chip.tile)
     if not only_own_circuits():
         return [predict(chip, each) for each in _chosen(chip, image).values()]
-    key = key_of("programs of a bench", chip.digest)
-    answer = compiled_memo().recall(key, lambda: {"seeds": np.array([*_chosen(chip, image)], np.int64)})
+    answer = compiled_memo().recall(_key(chip), lambda: {"seeds": np.array([*_chosen(chip, image)], np.int64)})
     return [predict(chip, random_program(chip, int(seed), SEGMENTS, image=image)) for seed in answer["seeds"]]
+
+
+@contextlib.contextmanager
+def chosen_beside(chip: Chip) -> Iterator[bool]:
+    """Choose what `bench_vectors` runs in a process beside this one, which takes as long as to write the modules.
+
+    The block is told whether there is one; there is none where the choice is known, or could not be handed over.
+    """
+    assert isinstance(chip.tile, NpuTile)
+    memo = compiled_memo()
+    own = only_own_circuits() and not why_no_programs(chip.tile)
+    if not own or memo.folder is None or memo.known(_key(chip)) is not None:
+        yield False
+        return
+    code = "from siliconloom.verification.vectors import choose_for_another; choose_for_another()"
+    with helped(code, (chip, memo.folder)) as beside:
+        yield beside
+
+
+def choose_for_another() -> None:
+    """What the process of `chosen_beside` does; the process that it helps finds the answer in the memo."""
+    chip, folder = given_to_helper()
+    Memo(folder).recall(_key(chip), lambda: {"seeds": np.array([*_chosen(chip, _image(chip.tile))], np.int64)})
+
+
+def _key(chip: Chip) -> str:
+    return key_of("programs of a bench", chip.digest)
+
+
+def _image(tile: NpuTile) -> NDArray[np.uint8]:
+    """The random memory in which the programs' operands lie."""
+    return random_image(np.random.default_rng(0), tile.circuit_format)
 
 
 def _chosen(chip: Chip, image: NDArray[np.uint8]) -> dict[int, LoadedProgram]:
     """The programs that the bench runs, by their seeds, of many that read from ``image``."""
     made: dict[int, LoadedProgram] = {}
     cycles: dict[int, int] = {}
+    known: dict[int, frozenset[Feature]] = {}
     chosen: list[int] = []
     for seeds, most in TRIES:
         for seed in seeds:
@@ -62,7 +96,9 @@ def _chosen(chip: Chip, image: NDArray[np.uint8]) -> dict[int, LoadedProgram]:
             if len(program.program.instructions) <= PROGRAM_WORDS:
                 made[seed], cycles[seed] = program, int(run(program.program, chip).cycles)
         longest = max(LONGEST, min(cycles.values()))
-        found = {seed: features(chip, each) for seed, each in made.items() if cycles[seed] <= longest}
+        short = [seed for seed in made if cycles[seed] <= longest]
+        known |= {seed: features(chip, made[seed]) for seed in short if seed not in known}
+        found = {seed: known[seed] for seed in short}
         chosen = list(choose(found, cycles, most))
         if functions_used([made[seed].program for seed in chosen]) >= set(BUILT):
             break
@@ -100,4 +136,4 @@ def predict(chip: Chip, made: LoadedProgram) -> ProgramVectors:
     )
 
 
-__all__ = ["bench_vectors", "predict"]
+__all__ = ["bench_vectors", "chosen_beside", "predict"]
