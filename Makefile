@@ -35,6 +35,7 @@ $(VENV)/docs.stamp: pyproject.toml
 demo: $(VENV)/demo.stamp
 	@mkdir -p $(OUT)
 	@$(BIN)/loom warmup chips
+	@$(BIN)/loom warmup --background
 	@echo "== GPT-2, from its config.json, on the edge NPU: prefill of 1024 tokens"
 	@$(BIN)/loom sim npu-edge-int8 workloads/library/gpt2.config.json --set workload.sequence=1024 \
 	  --report $(OUT)/gpt2-prefill.html --trace $(OUT)/gpt2-prefill.trace.json --json $(OUT)/gpt2-prefill.json
@@ -61,10 +62,9 @@ demo: $(VENV)/demo.stamp
 	@$(BIN)/loom verify npu-edge-int8 --seed 7
 	@echo
 	@echo "== A language model on an edge NPU in bf16: values by the golden model, times by the simulator"
-	@$(BIN)/loom warmup > $(OUT)/warmup.txt 2>&1 & \
-	if $(BIN)/loom models get smollm2-135m; then \
+	@if $(BIN)/loom models get smollm2-135m; then \
 	  $(BIN)/loom run npu-edge smollm2-135m --prompt "What is the capital of France?" --tokens 12; \
-	else echo "without the model's weights nothing answers here"; fi; status=$$?; wait; exit $$status
+	else echo "without the model's weights nothing answers here"; fi
 	@echo
 	@echo "Where to look:"
 	@echo "  reports  $(OUT)/*.html (open in a browser)"

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from siliconloom.arch.budget import limited
@@ -21,17 +22,19 @@ def cores() -> int:
     return len(mine(0)) if mine is not None else os.cpu_count() or 1
 
 
-def start_beside(code: str, *, asked: bool = False) -> subprocess.Popen[str]:
+def start_beside(code: str, *, asked: bool = False, quiet: bool = False) -> subprocess.Popen[str]:
     """A process of Python that runs ``code``, and takes no interrupt of a terminal; its caller ends it.
 
-    Where it is ``asked`` things its standard streams are pipes, line by line.
+    Where it is ``asked`` things its standard streams are pipes, line by line; a ``quiet`` one has none, and may outlive
+    its caller.
     """
     paths = [each for each in sys.path if each]  # so that it finds the same package, and nothing of the working folder
-    pipe = subprocess.PIPE if asked else None
+    stream = subprocess.PIPE if asked else subprocess.DEVNULL if quiet else None
     return subprocess.Popen(
         [sys.executable, "-P", "-c", code],
-        stdin=pipe,
-        stdout=pipe,
+        stdin=stream,
+        stdout=stream,
+        stderr=subprocess.DEVNULL if quiet else None,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         start_new_session=True,
@@ -66,7 +69,15 @@ def given_to_helper() -> Any:
     """What `helped` was given, in the process that helps, which from now on ends with the one that it helps."""
     given = pickle.loads(base64.b64decode(_line()))
     threading.Thread(target=_end_with_input, daemon=True).start()
+    yield_to_others(0)
     return given
+
+
+def yield_to_others(more: int) -> None:
+    """Take ``more`` steps of niceness, and the session likewise: Linux may weigh sessions before their processes."""
+    with contextlib.suppress(OSError):
+        if (niceness := os.nice(more)) > 0:
+            Path("/proc/self/autogroup").write_text(str(niceness))
 
 
 def _line() -> bytes:
@@ -84,4 +95,4 @@ def _end_with_input() -> None:
     os._exit(1)
 
 
-__all__ = ["cores", "given_to_helper", "helped", "start_beside"]
+__all__ = ["cores", "given_to_helper", "helped", "start_beside", "yield_to_others"]

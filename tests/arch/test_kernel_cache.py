@@ -121,7 +121,8 @@ assert len(modules) > 50 and not [m.__name__ for m in modules if not os.path.exi
     ("parts", "begins"),
     [
         (None, ("",)),
-        (("chips",), ("sim npu-edge-int8", "sim csd-flash", "map", "dram")),
+        (("chips",), ("sim npu-edge-int8", "map")),
+        (("memories",), ("dram",)),
         (("gpus",), ("sim h100", "gpu")),
         (("networks",), ("collective ring", "collective torus-2d", "collective fat-tree", "collective mesh-2d")),
     ],

@@ -19,9 +19,7 @@ def command(
     ],
     operations: Annotated[
         str | None,
-        typer.Argument(
-            metavar="OPS.csv", help="Operations to predict; - is standard input. Without: what the GPU is."
-        ),
+        typer.Argument(metavar="OPS.csv", help="Operations to predict; - is standard input. Without: what the GPU is."),
     ] = None,
     sets: Set = None,
     sustained: Annotated[

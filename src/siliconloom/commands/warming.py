@@ -21,7 +21,7 @@ from siliconloom.arch.errors import LoomError, nearest_name
 from siliconloom.arch.floats import float_product, float_sum, flushed, narrowed, rounded, widened
 from siliconloom.arch.network import load_network, wire
 from siliconloom.arch.pim import Macro, MacroKind
-from siliconloom.arch.processes import given_to_helper, helped
+from siliconloom.arch.processes import given_to_helper, helped, start_beside, yield_to_others
 from siliconloom.arch.working import working_folder
 from siliconloom.evaluate.chip import simulate
 from siliconloom.evaluate.collective import collective_result
@@ -130,7 +130,8 @@ def _bytecode() -> None:
 
 Runs = tuple[Callable[[], None], ...]
 RUNS: dict[str, tuple[Runs, Runs]] = {
-    "chips": ((_programs_of_tiles, _numbers, _bytecode), (_commands_of_memories, _commands_in_memory)),
+    "chips": ((_programs_of_tiles, _bytecode), (_numbers,)),
+    "memories": ((_commands_in_memory,), (_commands_of_memories,)),
     "gpus": ((_gpus,), ()),
     "networks": ((_communication, _pipelines, _experts), (_collectives,)),
 }
@@ -160,6 +161,17 @@ def warm_up(parts: Sequence[str] | None = None) -> None:
                 run()
     for run in beside:
         run()
+
+
+def warm_up_behind(parts: Sequence[str] | None = None) -> None:
+    """Start a process that does `warm_up` when the machine has nothing else to do, and leave it alone."""
+    start_beside(f"from siliconloom.commands import warming; warming.warm_up_in_idle_time({parts!r})", quiet=True)
+
+
+def warm_up_in_idle_time(parts: Sequence[str] | None) -> None:
+    """What the process of `warm_up_behind` does."""
+    yield_to_others(19)
+    warm_up(parts)
 
 
 def compile_beside(parts: Sequence[str]) -> None:

@@ -6,17 +6,24 @@ from typing import Annotated
 
 import typer
 
-EXAMPLES = ("loom warmup", "loom warmup chips")
+EXAMPLES = ("loom warmup", "loom warmup chips", "loom warmup --background")
 """Shown below the command's help."""
 
 
 def command(
     part: Annotated[
         str | None,
-        typer.Argument(metavar="PART", help="chips (and their memories), gpus, or networks; all if not given."),
+        typer.Argument(metavar="PART", help="chips, memories, gpus, or networks of chips; all if not given."),
     ] = None,
+    background: Annotated[
+        bool, typer.Option("--background", help="Return at once, and compile while nothing else wants the processor.")
+    ] = False,
 ) -> None:
     """Compile the simulator's kernels now, once and for all runs."""
-    from siliconloom.commands.warming import check_part, warm_up
+    from siliconloom.commands.warming import check_part, warm_up, warm_up_behind
 
-    warm_up(None if part is None else (check_part(part),))
+    parts = None if part is None else (check_part(part),)
+    if background:
+        warm_up_behind(parts)
+    else:
+        warm_up(parts)
