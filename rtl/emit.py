@@ -28,7 +28,7 @@ from siliconloom.rtl.folder import SCHEMA, SIDECAR, as_text, sealed, write_folde
 from siliconloom.rtl.fpga import FpgaTop, Message, byte_beats
 from siliconloom.rtl.integration.flows import Emission, flow_files, refuse_flows
 from siliconloom.rtl.integration.guide import guide_lines
-from siliconloom.rtl.library import Library, ResetStyle, writers
+from siliconloom.rtl.library import Library, ResetStyle
 from siliconloom.rtl.names import module_prefix
 from siliconloom.rtl.npu.circuits import UNIT_CIRCUITS
 from siliconloom.rtl.npu.design import npu_design
@@ -37,6 +37,7 @@ from siliconloom.rtl.npu.geometry import without_circuit
 from siliconloom.rtl.npu.testbench import ProgramVectors
 from siliconloom.rtl.npu.ways import only_own
 from siliconloom.rtl.pim.design import pim_design
+from siliconloom.rtl.writing import writers
 
 
 class Bundle(Struct, frozen=True):

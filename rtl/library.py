@@ -5,15 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from importlib import metadata
-from itertools import count
 from typing import Any, Literal, get_args
 
 from amaranth import ClockDomain, Instance, Module, Shape, Signal, Value
-from amaranth._toolchain.yosys import YosysError, find_yosys
 from amaranth.back import rtlil
 from amaranth.hdl._ast import SignalSet
 from amaranth.hdl._ir import Fragment, PortDirection
@@ -21,9 +18,7 @@ from amaranth.lib import data, wiring
 from msgspec import Struct
 
 from siliconloom.arch.budget import require_library
-from siliconloom.arch.errors import LoomError
-
-os.environ.setdefault("AMARANTH_USE_YOSYS", "builtin")
+from siliconloom.rtl.writing import Writer
 
 ResetStyle = Literal["sync", "async_low"]
 """How registers are reset: by ``rst``, synchronous and active high, or by ``rst_n``, asynchronous and active low."""
@@ -271,7 +266,7 @@ class Library:
         written: dict[str, str] = {}
         done: set[str] = set()
         running: list[Future[dict[str, str]]] = []
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool, _few_collections() as tidy:
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool, Writer() as writer, _few_collections() as tidy:
             pending = [top]
             while pending:
                 for circuit in pending:
@@ -284,11 +279,11 @@ class Library:
                     told(len(done))
                     tidy()
                     if sum(map(len, batch.values())) > BATCH:
-                        running.append(pool.submit(_modules, batch, self._outlines(batch)))
+                        running.append(pool.submit(writer.modules, batch, self._outlines(batch)))
                         batch = {}
                 pending = [c for c in self.circuits.values() if c.module_name not in done]
             if batch:
-                running.append(pool.submit(_modules, batch, self._outlines(batch)))
+                running.append(pool.submit(writer.modules, batch, self._outlines(batch)))
             modules = {name: text for each in running for name, text in each.result().items()} | written
         return {name: modules[name] for name in sorted(modules)}
 
@@ -297,18 +292,6 @@ class Library:
         held = {name for text in batch.values() for name in _HELD.findall(text)} - batch.keys()
         made = {circuit.module_name: circuit for circuit in self.circuits.values()}
         return [made[name].outline() for name in sorted(held & made.keys()) if made[name].written() is None]
-
-
-def _modules(texts: Mapping[str, str], outlines: Sequence[str]) -> dict[str, str]:
-    """Verilog of modules in RTLIL by name; of others that they hold the outlines are enough."""
-    text = _to_verilog("\n".join([*texts.values(), *outlines]))
-    modules = {
-        found[1]: _in_repeats(_split_aliases(_plain_choices(found[0])))
-        for found in re.finditer(r"^module \\?(\S+?)\s?\(.*?^endmodule\n", text, re.M | re.S)
-    }
-    if set(modules) != set(texts):
-        raise AssertionError(f"Yosys returned other modules than it was given: {sorted(set(modules) ^ set(texts))}")
-    return modules
 
 
 _HELD = re.compile(r"^  cell \\(\S+) ", re.M)
@@ -333,124 +316,3 @@ def _few_collections() -> Iterator[Callable[[], None]]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _yosys() -> Any:
-    """The Yosys that writes the Verilog: Amaranth's own, or the one that its environment variables name."""
-    return find_yosys(lambda version: version >= (0, 40))
-
-
-def writers() -> tuple[str, ...]:
-    """Names and versions of the programs that turn circuits into Verilog: another one may write another text."""
-    yosys = _yosys()
-    return f"amaranth {metadata.version('amaranth')}", f"{yosys.__name__} {yosys.version()}"
-
-
-def _to_verilog(rtlil_text: str) -> str:
-    """Convert RTLIL modules to Verilog with Amaranth's own Yosys, as ``amaranth.back.verilog`` does, and tidier.
-
-    Initial values are left out, of registers and of memories: what needs a value has a reset, and a register that is
-    initialised and assigned is not portable. Names that nothing uses are removed, or every linter complains of them.
-    """
-    yosys = _yosys()
-    rtlil_text = re.sub(r"^ *attribute \\init .*\n", "", rtlil_text, flags=re.M)
-    script = [
-        f"read_rtlil <<rtlil\n{rtlil_text}\nrtlil",
-        "delete t:$meminit_v2",
-        "proc -norom",
-        "opt_expr",
-        "opt_dff",
-        "wreduce",
-        "opt_clean -purge",
-        "attrmap -remove generator -remove top -remove src -remove amaranth.hierarchy -remove amaranth.decoding",
-        "attrmap -modattr -remove generator -remove top -remove src -remove amaranth.hierarchy",
-        "write_verilog -norename -noattr",
-    ]
-    try:
-        return str(yosys.run(["-q", "-"], "\n".join(script), ignore_warnings=True))
-    except YosysError as error:  # the circuits are sound: what stops it is the machine
-        said = [line for line in str(error).splitlines() if line.strip()] or ["no reason given"]
-        raise LoomError(f"Yosys could not write the Verilog: {said[-1].strip()}") from None
-
-
-def _plain_choices(text: str) -> str:
-    """Write the choices of many (``Switch``) in a module as blocks, ``always @*`` with a ``casez``.
-
-    Yosys writes each as a function that is called once, with all that is chosen among as an argument. Icarus looks for
-    its name, which begins with a dollar sign, among its own. Verilator copies the arguments of a table, which may be
-    thousands of constant bits, in every cycle, and gives the copies other names in every instance of the module, which
-    then do not share their code.
-    """
-    plain = (f"choice_{number}" for number in count())
-    for found in list(_CHOICE.finditer(text)):
-        name = next(each for each in plain if not re.search(rf"\b{each}(_among|_by)?\b", text))
-        others, among, by = _arguments(found["arguments"])
-        cases = re.sub(r"^    ", "      ", found["cases"], flags=re.M).replace(f"{found['name']}  = ", f"{name} = ")
-        cases = re.sub(r"= a;$", f"= {others};", re.sub(r"= b(?=\[|;)", f"= {name}_among", cases), flags=re.M)
-        text = text.replace(
-            found[0],
-            f"  wire {found['among'] or ''}{name}_among = {among};\n"
-            f"  wire {found['by'] or ''}{name}_by = {by};\n"
-            f"  reg {found['width'] or ''}{name};\n"
-            f"  always @*\n    casez ({name}_by){cases}    endcase\n"
-            f"  assign {found['target']} = {name};\n",
-        )
-    if re.search(r"^  function ", text, re.M):
-        raise AssertionError("Yosys wrote a function in a form that is not known")
-    return text
-
-
-_CHOICE = re.compile(
-    r"^  function (?P<width>\[\d+:\d+\] )?(?P<name>\\\$\S+) ;\n"
-    r"    input (?:\[\d+:\d+\] )?a;\n"
-    r"    input (?P<among>\[\d+:\d+\] )?b;\n"
-    r"    input (?P<by>\[\d+:\d+\] )?s;\n"
-    r"    casez \(s\)(?P<cases>.*?)    endcase\n"
-    r"  endfunction\n"
-    r"  assign (?P<target>[^\n]*?) = (?P=name) \((?P<arguments>[^\n]*)\);\n",
-    re.M | re.S,
-)
-
-
-def _arguments(text: str) -> list[str]:
-    """What stands between the commas of ``text`` that are in no braces, with the space that ends an escaped name."""
-    found, depth = [""], 0
-    for letter in text:
-        depth += {"{": 1, "}": -1}.get(letter, 0)
-        if letter == "," and not depth:
-            found.append("")
-        else:
-            found[-1] += letter
-    return [each.lstrip() for each in found]
-
-
-def _split_aliases(text: str) -> str:
-    """Mark wires of which one bit is another bit of theirs.
-
-    Yosys leaves out the copies of a sign bit from what it computes, and adds them by an assignment of the wire to
-    itself. Verilator takes that for a combinational loop unless it treats the wire's bits apart.
-    """
-    bit = r"\1 ?\[\d+\]"
-    for name in sorted(set(re.findall(rf"^  assign (\S+?) ?\[[\d:]+\] = (?:{bit}|{{(?: {bit},?)+ }});$", text, re.M))):
-        text = re.sub(
-            rf"^(  (?:wire|reg) \[\d+:0\] {re.escape(name)}) ?;$", r"\1 /* verilator split_var */;", text, flags=re.M
-        )
-    return text
-
-
-def _in_repeats(text: str) -> str:
-    """Write what follows itself in a concatenation as a replication: ``{ a, a, a, b }`` as ``{ {3{a}}, b }``.
-
-    Yosys writes every copy of a sign, of which a lane has thousands, and Verilator moves and masks each by itself: the
-    C++ of a lane is several times as long.
-    """
-    text = _REPEATED.sub(lambda found: f"{{{len(_ITEM.findall(found[0]))}{{{found['item']}}}}}", text)
-    return _ALONE.sub(r"\1", text)
-
-
-_ITEM = re.compile(r"(?:\\\S+ (?:\[[\d:]+\])?|[A-Za-z_]\w*(?: ?\[[\d:]+\])?|\d+'[bdh]\w+)")
-"""What stands between the commas of a concatenation: a name, bits of it, or a number."""
-_REPEATED = re.compile(rf"(?<=[{{,] )(?P<item>{_ITEM.pattern})(?:, (?P=item)){{2,}}(?=,| ?\}})")
-"""An item of a concatenation that follows itself twice at least."""
-_ALONE = re.compile(rf"\{{ (\{{\d+\{{{_ITEM.pattern}\}}\}}) \}}")
-"""A concatenation of nothing but a replication."""

@@ -275,7 +275,7 @@ def _in_groups(simulator: str) -> list[str]:
 
     It writes dozens, and reading the headers takes a compiler as long as most of them.
     """
-    return ["--output-groups", str(1 * cores())] if simulator == "verilator" else []
+    return ["--output-groups", str(cores())] if simulator == "verilator" else []
 
 
 def _question(simulator: str, top: str, ports: Sequence[str], words: Sequence[str], sources: Sequence[Path]) -> str:

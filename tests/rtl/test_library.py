@@ -8,11 +8,9 @@ import pytest
 from amaranth import Signal
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out, Signature, connect, flipped
-from hypothesis import given
-from hypothesis import strategies as st
 
 from siliconloom.rtl.cells.queue import Queue
-from siliconloom.rtl.library import Circuit, Library, _in_repeats
+from siliconloom.rtl.library import Circuit, Library
 
 pytestmark = pytest.mark.usefixtures("quiet_circuits")
 
@@ -196,27 +194,3 @@ def test_a_choice_of_many_is_a_block_without_a_function(width, tmp_path):
         s, a, b = at & 7, at >> 3 & mask, at >> 3 + width
         wanted.append([a, b, a & b, a | b, 1, a ^ b, a ^ mask, a ^ mask][s])
     assert [int(each) for each in told if each.isdigit()] == wanted
-
-
-ITEMS = ("a", "a_1[3]", "a_1[31:0]", "a [3]", "\\$9 ", "\\$a$12 [3]", "\\a.b [1:0]", "1'h0", "32'd00000017", "4'bx")
-
-
-@given(runs=st.lists(st.tuples(st.sampled_from(ITEMS), st.integers(1, 70)), min_size=1, max_size=6))
-def test_a_replication_says_what_the_concatenation_said(runs):
-    """As Yosys writes one, and the same once each replication is written out again; no run of three is left."""
-    items = [item for item, count in runs for _ in range(count)]
-    text = f"  assign x = {{ {', '.join(items)} }};\n"
-    found = _in_repeats(text)
-    inside = re.sub(r"\{(\d+)\{([^{}]*)\}\}", lambda each: ", ".join([each[2]] * int(each[1])), found)
-    assert [each.strip() for each in inside.split("= ")[1].strip("{; \n}").split(",")] == [
-        each.strip() for each in items
-    ]
-    kept = re.sub(r"\{\d+\{[^{}]*\}\}", "", found)
-    assert all(f"{item}, {item}, {item}" not in kept for item in ITEMS)
-    assert len(found) <= len(text)
-
-
-def test_what_is_no_concatenation_stays():
-    text = "  always @(posedge clk, negedge rst_n)\n  if (a == b, c) d <= e;\n  part p(.a(x), .b(x), .c(x));\n"
-    assert _in_repeats(text) == text
-    assert _in_repeats("{ a, a, b }, { a, a, a }") == "{ a, a, b }, {3{a}}"

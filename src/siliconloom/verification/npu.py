@@ -25,9 +25,9 @@ from siliconloom.rtl.bench.programs import ProgramCase, ProgramOutcome, run_prog
 from siliconloom.rtl.bench.runner import Spent
 from siliconloom.rtl.cells.sram import READ_WHILE_WRITTEN
 from siliconloom.rtl.emit import Bundle, build_rtl, only_own_circuits
-from siliconloom.rtl.library import writers
 from siliconloom.rtl.npu.geometry import PAGE
 from siliconloom.rtl.npu.registers import Cause, unit_names
+from siliconloom.rtl.writing import writers
 from siliconloom.sim.chip.engine import Run, duration, run
 from siliconloom.sim.golden.npu import GoldenMachine, LoadedProgram
 from siliconloom.verification.chain import BANKS, why_no_programs
