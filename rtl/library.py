@@ -18,7 +18,7 @@ from amaranth.lib import data, wiring
 from msgspec import Struct
 
 from siliconloom.arch.budget import require_library
-from siliconloom.rtl.writing import Writer
+from siliconloom.rtl.writing import VerilogWriter
 
 ResetStyle = Literal["sync", "async_low"]
 """How registers are reset: by ``rst``, synchronous and active high, or by ``rst_n``, asynchronous and active low."""
@@ -266,7 +266,7 @@ class Library:
         written: dict[str, str] = {}
         done: set[str] = set()
         running: list[Future[dict[str, str]]] = []
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool, Writer() as writer, _few_collections() as tidy:
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool, VerilogWriter() as writer, _few_collections() as tidy:
             pending = [top]
             while pending:
                 for circuit in pending:

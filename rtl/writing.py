@@ -34,7 +34,7 @@ def writers() -> tuple[str, ...]:
     return f"amaranth {metadata.version('amaranth')}", f"{yosys.__name__} {yosys.version()}"
 
 
-class Writer:
+class VerilogWriter:
     """Runs of Yosys, in as many threads as ask for them; what still runs when the block is left early is ended."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Writer:
         self._lock = threading.Lock()
         self._cache: tempfile.TemporaryDirectory[str] | None = None
 
-    def __enter__(self) -> Writer:
+    def __enter__(self) -> VerilogWriter:
         if not _keeps_cache():
             self._cache = tempfile.TemporaryDirectory(prefix="loom-yosys-")
         return self
@@ -214,4 +214,4 @@ _ALONE = re.compile(rf"\{{ (\{{\d+\{{{_ITEM.pattern}\}}\}}) \}}")
 """A concatenation of nothing but a replication."""
 
 
-__all__ = ["Writer", "writers"]
+__all__ = ["VerilogWriter", "writers"]

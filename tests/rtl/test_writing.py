@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from siliconloom.rtl import writing
-from siliconloom.rtl.writing import Writer, _in_repeats
+from siliconloom.rtl.writing import VerilogWriter, _in_repeats
 
 ITEMS = ("a", "a_1[3]", "a_1[31:0]", "a [3]", "\\$9 ", "\\$a$12 [3]", "\\a.b [1:0]", "1'h0", "32'd00000017", "4'bx")
 
@@ -67,7 +67,7 @@ def test_what_still_runs_is_ended_with_a_block_that_is_left_early(monkeypatch):
         except writing.LoomError as error:
             failed.append(str(error))
 
-    writer, threads = Writer(), [threading.Thread(target=ask) for _ in range(2)]
+    writer, threads = VerilogWriter(), [threading.Thread(target=ask) for _ in range(2)]
 
     def leave_early():
         with writer:
