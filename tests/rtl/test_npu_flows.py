@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siliconloom.arch import load_chip
+from siliconloom.arch import load_chip, memo, processes
 from siliconloom.arch.isa import FUNCTIONS, Address, Instruction, Opcode, Unit, encode
 from siliconloom.arch.vector import BUILT
 from siliconloom.arch.word import COMPUTE, DTYPES, HEADER, LEVELS, TRANSFER
@@ -22,6 +22,7 @@ from siliconloom.rtl.npu.registers import COUNTERS, Cause, register_map, unit_na
 from siliconloom.rtl.npu.testbench import ProgramVectors
 from siliconloom.rtl.synthesis.structure import structure_checks
 from siliconloom.rtl.synthesis.yosys import run_yosys
+from siliconloom.verification import vectors
 from siliconloom.verification.coverage import choose
 from siliconloom.verification.emission import complete_rtl
 from siliconloom.verification.programs import random_program
@@ -226,6 +227,22 @@ def test_programs_are_chosen_for_what_they_add():
     assert choose(found, same, 8) == [7, 3]
     assert choose(found, same, 1) == [7]
     assert choose(found, same | {7: 10_000}, 8) == [7, 3]
+
+
+@pytest.mark.slow(seconds=25)
+def test_the_process_beside_chooses_what_would_be_chosen_here(tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "cores", lambda: 2)
+    monkeypatch.setattr(memo.Shared, "compiled", memo.Memo(tmp_path / "beside"))
+    with vectors.chosen_beside(small_chip()) as helped:
+        assert helped
+    found = memo.compiled_memo().known(vectors._key(small_chip()))
+    assert found is not None
+    monkeypatch.setattr(memo.Shared, "compiled", memo.Memo(None))
+    with vectors.chosen_beside(small_chip()) as helped:
+        assert not helped  # it could not be handed over
+    chosen = vectors._chosen(small_chip(), vectors._image(small_chip().tile))
+    assert list(found["seeds"]) == list(chosen)
+    assert 1 < len(chosen) <= 9
 
 
 def test_more_programs_than_the_bench_can_name_are_refused():

@@ -70,9 +70,10 @@ def chosen_beside(chip: Chip) -> Iterator[bool]:
 
 
 def choose_for_another() -> None:
-    """What the process of `chosen_beside` does; the process that it helps finds the answer in the memo."""
+    """What the process of `chosen_beside` does; the one that it helps finds the answer in the memo, or what fails."""
     chip, folder = given_to_helper()
-    Memo(folder).recall(_key(chip), lambda: {"seeds": np.array([*_chosen(chip, _image(chip.tile))], np.int64)})
+    with contextlib.suppress(Exception):
+        Memo(folder).recall(_key(chip), lambda: {"seeds": np.array([*_chosen(chip, _image(chip.tile))], np.int64)})
 
 
 def _key(chip: Chip) -> str:
