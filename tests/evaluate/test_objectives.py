@@ -91,8 +91,11 @@ def test_the_measure_of_energy_is_the_energy_of_the_result():
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("map npu-edge gpt2 --objective enrgy", "--objective: one of time, energy, edp, traffic (got 'enrgy'); did"),
-        ("sim npu-edge gpt2 --objective power", "--objective: one of time, energy, edp, traffic (got 'power')"),
+        (
+            "map npu-edge gpt2 --objective enrgy",
+            "--objective: must be one of time, energy, edp, traffic (got 'enrgy'); did",
+        ),
+        ("sim npu-edge gpt2 --objective power", "--objective: must be one of time, energy, edp, traffic (got 'power')"),
         ("map npu-cxl gpt2 --objective energy", "--objective energy on npu-cxl, which has 2 memory levels"),
         ("map systolic-ws-8 gpt2-block-gemms --objective traffic", "on systolic-ws-8, which has no memory"),
         ("sim h100 gpt2 --objective energy", "--objective for GPUs"),

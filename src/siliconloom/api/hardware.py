@@ -7,7 +7,7 @@ from pathlib import Path
 
 from siliconloom.arch import Chip, Document, LoomError, NotSupported, System, load_chip, machine_kind
 from siliconloom.arch.chip_ring import load_ring
-from siliconloom.arch.errors import nearest_name
+from siliconloom.arch.errors import require_name
 from siliconloom.arch.overrides import split_overrides
 from siliconloom.arch.progress import NOBODY, Watcher
 from siliconloom.arch.verified import Verified
@@ -25,10 +25,7 @@ def read_hardware(chip: str | Document, sets: Sequence[tuple[str, str]]) -> Chip
 
 def check_simulator(name: str) -> None:
     """Raise `LoomError` for a simulator that is not known."""
-    if name not in SIMULATORS:
-        near = nearest_name(name, SIMULATORS)
-        hint = f"; did you mean '{near}'?" if near else ""
-        raise LoomError(f"--simulator: must be one of {', '.join(SIMULATORS)} (got '{name}'){hint}")
+    require_name("--simulator", name, SIMULATORS)
 
 
 def verified(

@@ -31,17 +31,15 @@ def command(
 ) -> None:
     """Draw a figure for a paper from a result that was kept."""
     from siliconloom.api.frames import require_extra
-    from siliconloom.arch.errors import LoomError, nearest_name
+    from siliconloom.arch.errors import LoomError, require_name
     from siliconloom.arch.files import write_file
     from siliconloom.arch.kept_result import read_result
     from siliconloom.render.output import check_outputs
 
     if output == "-" or Path(output).suffix.lower() not in SUFFIXES:
         raise LoomError(f"-o {output}: must be a file that ends in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
-    if kind is not None and kind not in KINDS:
-        near = nearest_name(kind, KINDS)
-        hint = f"; did you mean '{near}'?" if near else ""
-        raise LoomError(f"--kind {kind}: must be one of {', '.join(KINDS)}{hint}")
+    if kind is not None:
+        require_name("--kind", kind, KINDS)
     check_outputs({"-o": output}, (result,))
     found = read_result(result)
     require_extra(("matplotlib",), "plots", "a figure")

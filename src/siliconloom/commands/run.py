@@ -124,14 +124,10 @@ def command(
 
 
 def _check_choices(choices: dict[str, tuple[str, tuple[str, ...]]]) -> None:
-    from siliconloom.arch import LoomError
-    from siliconloom.arch.errors import nearest_name
+    from siliconloom.arch.errors import require_name
 
     for option, (value, valid) in choices.items():
-        if value not in valid:
-            near = nearest_name(value, valid)
-            hint = f"; did you mean '{near}'?" if near else ""
-            raise LoomError(f"{option}: must be one of {', '.join(valid)} (got '{value}'){hint}")
+        require_name(option, value, valid)
 
 
 def _earlier(assignments: list[tuple[str, str]]) -> int:

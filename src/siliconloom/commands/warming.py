@@ -17,7 +17,6 @@ import numpy as np
 from siliconloom.arch import PimTile, load_chip
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.dram import load_dram
-from siliconloom.arch.errors import LoomError, nearest_name
 from siliconloom.arch.floats import float_product, float_sum, flushed, narrowed, rounded, widened
 from siliconloom.arch.network import load_network, wire
 from siliconloom.arch.pim import Macro, MacroKind
@@ -136,15 +135,6 @@ RUNS: dict[str, tuple[Runs, Runs]] = {
     "networks": ((_communication, _pipelines, _experts), (_collectives,)),
 }
 """For what is asked most of each: runs here, and runs in the process beside whose kernels take about as long."""
-
-
-def check_part(name: str) -> str:
-    """The name of a part of `RUNS`; raises `LoomError` for another one."""
-    if name not in RUNS:
-        near = nearest_name(name, RUNS)
-        hint = f"; did you mean '{near}'?" if near else ""
-        raise LoomError(f"PART: must be one of {', '.join(RUNS)} (got '{name}'){hint}")
-    return name
 
 
 def warm_up(parts: Sequence[str] | None = None) -> None:

@@ -20,9 +20,10 @@ def command(
     ] = False,
 ) -> None:
     """Compile the simulator's kernels now, once and for all runs."""
-    from siliconloom.commands.warming import check_part, warm_up, warm_up_behind
+    from siliconloom.arch.errors import require_name
+    from siliconloom.commands.warming import RUNS, warm_up, warm_up_behind
 
-    parts = None if part is None else (check_part(part),)
+    parts = None if part is None else (require_name("PART", part, RUNS),)
     if background:
         warm_up_behind(parts)
     else:

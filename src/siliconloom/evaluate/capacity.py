@@ -8,6 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from siliconloom.arch import LoomError, NotSupported
+from siliconloom.arch.errors import require_name
 from siliconloom.arch.progress import NOBODY, Watcher
 from siliconloom.arch.serving import Arrivals, ServiceLevel
 from siliconloom.evaluate.fleets import with_trace
@@ -51,8 +52,7 @@ def find_capacity(
     LoomError
         Where nothing that can be tried keeps to them, with how near the best came.
     """
-    if what not in WHATS:
-        raise LoomError(f"--find: must be one of {', '.join(WHATS)} (got '{what}')")
+    require_name("--find", what, WHATS)
     if objective is None or not objective.asked:
         raise LoomError(f"--find {what}: needs limits to keep to, as in --slo ttft=2s,tpot=50ms")
     if not 0 < attain <= 1:

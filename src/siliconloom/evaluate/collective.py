@@ -13,7 +13,7 @@ from siliconloom.arch import LoomError, NotSupported, load_system
 from siliconloom.arch.budget import require_memory
 from siliconloom.arch.communication import read_matrix
 from siliconloom.arch.document import Document, find_file
-from siliconloom.arch.errors import nearest_name
+from siliconloom.arch.errors import nearest_name, require_name
 from siliconloom.arch.gpu import Gpu, load_gpu
 from siliconloom.arch.gpu_system import NCCL as MEASURED_TOPOLOGIES
 from siliconloom.arch.gpu_system import joined
@@ -108,12 +108,7 @@ def collective_result(
         For an unknown operation, a disconnected topology, or fewer than two chips.
     """
     began = time.perf_counter()
-    if operation not in OPERATIONS:
-        near = nearest_name(operation, OPERATIONS)
-        raise LoomError(
-            f"OP: must be one of {', '.join(OPERATIONS)} (got '{operation}')"
-            + (f"; did you mean '{near}'?" if near else "")
-        )
+    require_name("OP", operation, OPERATIONS)
     if isinstance(size, np.ndarray) and operation != "all_to_all":
         raise LoomError(f"BYTES: only all_to_all takes a square of bytes, not {operation}")
     if isinstance(size, np.ndarray) and len(size) != chips:

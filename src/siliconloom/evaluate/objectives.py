@@ -10,7 +10,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from siliconloom.arch.description import Chip
-from siliconloom.arch.errors import LoomError, NotSupported, nearest_name
+from siliconloom.arch.errors import LoomError, NotSupported, require_name
 from siliconloom.arch.isa import Program
 from siliconloom.arch.technology import MEMORY_BYTE, TECHNOLOGIES
 from siliconloom.evaluate.placement import check_placement, chosen_placement, map_placed
@@ -53,11 +53,7 @@ def budget_of(search: bool, seconds: float | None = None, seed: int | None = Non
 
 def check_objective(name: str) -> str:
     """The name of an objective, or `LoomError`."""
-    if name not in OBJECTIVES:
-        near = nearest_name(name, OBJECTIVES)
-        hint = f"; did you mean {near}?" if near else ""
-        raise LoomError(f"--objective: one of {', '.join(OBJECTIVES)} (got '{name}'){hint}")
-    return name
+    return require_name("--objective", name, OBJECTIVES)
 
 
 def map_for(

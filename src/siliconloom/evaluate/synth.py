@@ -12,7 +12,7 @@ from msgspec import structs
 
 from siliconloom import __version__
 from siliconloom.arch import Chip, LoomError, SystolicArray
-from siliconloom.arch.errors import nearest_name
+from siliconloom.arch.errors import require_name
 from siliconloom.arch.pim import PimTile
 from siliconloom.arch.progress import NOBODY, Watcher
 from siliconloom.arch.tile import NpuTile
@@ -39,10 +39,8 @@ TARGETS: tuple[Target, ...] = get_args(Target)
 
 def check_request(target: str | None, liberty: Path | None, part: str | None = None) -> Target:
     """The target that was asked for; raises `LoomError` for an unknown one or part, or a liberty file not there."""
-    if target is not None and target not in TARGETS:
-        near = nearest_name(target, TARGETS)
-        hint = f"; did you mean '{near}'?" if near else ""
-        raise LoomError(f"--target: must be one of {', '.join(TARGETS)} (got '{target}'){hint}")
+    if target is not None:
+        require_name("--target", target, TARGETS)
     if part is not None:
         device_of(part)
         if target == "generic" or liberty is not None:

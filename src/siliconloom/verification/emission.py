@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import get_args
+from typing import cast, get_args
 
-from siliconloom.arch import Chip, LoomError, System
+from siliconloom.arch import Chip, System
 from siliconloom.arch.chip_ring import ring_parts
-from siliconloom.arch.errors import nearest_name
+from siliconloom.arch.errors import require_name
 from siliconloom.arch.tile import NpuTile
 from siliconloom.rtl.emit import Bundle, build_rtl, modules_of, package
 from siliconloom.rtl.library import Library, ResetStyle
@@ -26,12 +26,7 @@ RESETS: tuple[ResetStyle, ...] = get_args(ResetStyle)
 
 def check_reset(name: str) -> ResetStyle:
     """The reset style of that name; raises `LoomError` for an unknown one."""
-    for style in RESETS:
-        if style == name:
-            return style
-    near = nearest_name(name, RESETS)
-    hint = f"; did you mean '{near}'?" if near else ""
-    raise LoomError(f"--reset: must be one of {', '.join(RESETS)} (got '{name}'){hint}")
+    return cast(ResetStyle, require_name("--reset", name, RESETS))
 
 
 def complete_rtl(
