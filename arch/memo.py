@@ -12,7 +12,7 @@ import hashlib
 import io
 import os
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,6 +31,9 @@ HELD_OBJECTS = 64
 """Most objects to hold in memory, which may be large; the one that was asked for longest ago goes first."""
 QUICK = 0.005
 """Seconds: what is found as soon as that is in no file, which takes as long to read."""
+
+SETTLED = 2
+"""Seconds after which a file that changes again has another time than before."""
 
 _CHECK = 32
 """Bytes at the beginning of a file: the hash of its key and of the others, an archive of arrays."""
@@ -209,15 +212,46 @@ def key_of(kind: str, *question: str | bytes) -> str:
 
 @cache
 def code_digest() -> str:
-    """SHA-256 of all sources and templates of this package, which hold the version and every constant."""
+    """SHA-256 of all sources and templates of this package, which hold the version and every constant.
+
+    As long as no file has changed by its size, its place on the disk and its times, what they hold is not read again;
+    times of the last `SETTLED` seconds prove nothing, as two changes may have the same ones.
+    """
     import siliconloom
 
+    folder = str(Path(siliconloom.__file__).parent)
+    paths, stamps, newest = list[str](), list[str](), 0
+    for entry in _sources(folder):
+        found = entry.stat()
+        newest = max(newest, found.st_mtime_ns, found.st_ctime_ns)
+        stamp = found.st_size, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
+        paths.append(entry.path)
+        stamps.append(f"{entry.path} {stamp}")
+    seen = hashlib.sha256("\n".join(stamps).encode(errors="surrogateescape")).hexdigest()
+    kept = default_folder() / "code" / seen
+    with contextlib.suppress(OSError, ValueError):
+        known = kept.read_text()
+        if len(known) == len(seen) and known.isalnum():
+            return known
     digest = hashlib.sha256()
-    for room in sorted(Path(siliconloom.__file__).parent.iterdir()):
-        found = room.resolve().rglob("*") if room.is_dir() else [room]
-        for path in sorted(each for each in found if each.suffix in (".py", ".j2")):
-            digest.update(path.read_bytes())
+    for path in paths:
+        content = Path(path).read_bytes()
+        digest.update(f"{path.removeprefix(folder)} {len(content)}\n".encode(errors="surrogateescape") + content)
+    if time.time_ns() - newest > SETTLED * 10**9:
+        with contextlib.suppress(OSError, LoomError):
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            write_file(kept, digest.hexdigest().encode())
     return digest.hexdigest()
+
+
+def _sources(folder: str) -> Iterator[os.DirEntry[str]]:
+    """Sources and templates of a folder and those in it, in an order of their names."""
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda each: each.name):
+            if entry.name.endswith((".py", ".j2")):
+                yield entry
+            elif entry.name != "__pycache__" and entry.is_dir():
+                yield from _sources(entry.path)
 
 
 __all__ = [

@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from typing import Any
 
-from benchmarks.measure import CACHE, HERE, LOOM, cold_compilation_s, machine, measured, peak_mib
+from benchmarks.measure import CACHE, HERE, LOOM, best_of, cold_compilation_s, machine, measured, peak_mib
 from benchmarks.peers import ScaleSim
 from siliconloom.arch import LoomError, load_chip
 from siliconloom.evaluate.chip import simulate
@@ -48,16 +48,6 @@ BLOCK, RESNET = "gpt2-block-gemms", "resnet50-conv"
 def pairs(sets: Sets) -> list[tuple[str, str]]:
     """Overrides as the library takes them."""
     return [(path, value) for path, _, value in (each.partition("=") for each in sets)]
-
-
-def best_of(times: int, work: Any) -> tuple[float, Any]:
-    """Least seconds of several calls, and the last one's result."""
-    best, result = float("inf"), None
-    for _ in range(times):
-        began = time.perf_counter()
-        result = work()
-        best = min(best, time.perf_counter() - began)
-    return best, result
 
 
 def models() -> list[dict[str, Any]]:

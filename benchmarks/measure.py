@@ -7,11 +7,20 @@ import platform
 import resource
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
+
+from siliconloom.arch import memo
+from siliconloom.evaluate import timed
+from siliconloom.mapper.chip import drafts
 
 HERE = Path(__file__).parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "siliconloom" / "benchmarks"
+Result = TypeVar("Result")
 LOOM = [sys.executable, "-m", "siliconloom"]
 
 
@@ -20,11 +29,37 @@ def machine() -> dict[str, object]:
     return {"processor": platform.machine(), "cpus": os.cpu_count(), "python": platform.python_version()}
 
 
-def measured(command: list[str]) -> tuple[float, bytes]:
-    """Wall seconds and standard output of a whole process."""
-    began = time.perf_counter()
-    done = subprocess.run(command, capture_output=True)
-    wall = time.perf_counter() - began
+@contextmanager
+def nothing_kept() -> Iterator[dict[str, str]]:
+    """Surroundings of a process that no earlier one has left an answer to."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield os.environ | {"XDG_CACHE_HOME": folder}
+
+
+def forget() -> None:
+    """Keep nothing in this process of what was mapped and run."""
+    memo.Shared.memo = memo.Memo(None)
+    timed.forget()
+    drafts.forget()
+
+
+def best_of(times: int, work: Callable[[], Result]) -> tuple[float, Result]:
+    """Least wall seconds of several calls, none of which knows what another one found, and the last one's result."""
+    best, results = float("inf"), list[Result]()
+    for _ in range(times):
+        forget()
+        began = time.perf_counter()
+        results = [work()]
+        best = min(best, time.perf_counter() - began)
+    return best, results[0]
+
+
+def measured(command: list[str], *, again: bool = False) -> tuple[float, bytes]:
+    """Wall seconds and standard output of a whole process, which remembers other ones' answers if it is run ``again``."""
+    with nothing_kept() as surroundings:
+        began = time.perf_counter()
+        done = subprocess.run(command, capture_output=True, env=None if again else surroundings)
+        wall = time.perf_counter() - began
     if done.returncode:
         raise RuntimeError(done.stderr.decode(errors="replace")[-2000:])
     return wall, done.stdout
@@ -33,7 +68,8 @@ def measured(command: list[str]) -> tuple[float, bytes]:
 def cpu_seconds(command: list[str], folder: str | Path | None = None) -> tuple[float, bytes]:
     """Processors' seconds, user and system, of a whole process in a folder, and its standard output."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(command, capture_output=True, cwd=folder)
+    with nothing_kept() as surroundings:
+        done = subprocess.run(command, capture_output=True, cwd=folder, env=surroundings)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode:
         raise RuntimeError(done.stderr.decode(errors="replace")[-2000:])

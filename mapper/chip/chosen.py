@@ -80,12 +80,14 @@ class LocalEffort(Struct):
 class SearchEffort(Struct):
     """How a search went: the effort by task, and whether it was interrupted before it was through.
 
-    ``local`` says what a local search made of what was found.
+    ``local`` says what a local search made of what was found; ``remembered`` that it was done earlier, and what was
+    found is known since.
     """
 
     tasks: dict[str, Effort] = field(default_factory=dict)
     interrupted: bool = False
     local: LocalEffort | None = None
+    remembered: bool = False
 
 
 class Part(Struct, frozen=True):

@@ -125,4 +125,10 @@ def drafts_of(chip: Chip, graph: Graph, parts: Sequence[Part]) -> DraftsOf | Non
     return DraftsOf(chip, known, banked=is_banked(graph))
 
 
-__all__ = ["DraftsOf", "KnownDrafts", "drafts_of", "lowering_key"]
+def forget() -> None:
+    """Keep none of them."""
+    with _LOCK:
+        _KEPT.clear()
+
+
+__all__ = ["DraftsOf", "KnownDrafts", "drafts_of", "forget", "lowering_key"]

@@ -8,7 +8,8 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from siliconloom.workloads import Attention, Graph
+from siliconloom.arch.description import Chip
+from siliconloom.workloads import Attention, Graph, Vector
 from siliconloom.workloads.recurrence import Recurrence
 from siliconloom.workloads.roles import Role
 
@@ -47,6 +48,13 @@ def asked(
         "mapping": mapping,
         "overrides": dict(overrides),
     }
+
+
+def digests(chip: Chip, graph: Graph) -> tuple[str, ...]:
+    """All of a chip and a workload that a program of the workload, and what it takes, depends on."""
+    functions = sorted({o.function for o in graph.operators() if isinstance(o, Vector)})  # registered by whomever
+    costs = repr([(each.value, each.spec.cost, each.spec.float_parameters) for each in functions])
+    return chip.digest, workload_digest(graph), costs
 
 
 def workload_digest(graph: Graph) -> str:

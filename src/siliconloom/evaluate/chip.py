@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
@@ -22,6 +21,7 @@ from siliconloom.arch.quantity import format_si
 from siliconloom.arch.schemas import RESULT_SCHEMA as SCHEMA
 from siliconloom.arch.tile import NpuTile
 from siliconloom.evaluate.asked import asked
+from siliconloom.evaluate.decisions import remembered
 from siliconloom.evaluate.hardware import PROVEN, SPECIFIED, hardware_of, hardware_summary
 from siliconloom.evaluate.placement import placed_summary
 from siliconloom.evaluate.timed import recall
@@ -145,7 +145,7 @@ def simulate(
 
             plan = map_for(objective, machine, workload, search=length, placement=placement)
         else:
-            plan = mapped_to(machine, workload, Stopwatch(machine), mapping)
+            plan = mapped_to(machine, workload, mapping)
         mapped = time.perf_counter() - began
         check_length(machine, plan.program)
         if (costs or search) and not exact and not trace_limit:
@@ -167,7 +167,7 @@ def _timed(machine: Chip, workload: Graph, progress: Progress | None) -> Simulat
 
     def find(chip: Chip) -> tuple[MappedWorkload, Run]:
         nonlocal mapped
-        plan = map_workload(chip, workload, Stopwatch(chip), search=False)
+        plan = mapped_to(chip, workload, None)
         mapped = time.perf_counter() - began
         check_length(chip, plan.program)
         return plan, run(plan.program, chip, progress=progress)
@@ -189,10 +189,10 @@ def _figure(done: Simulation, objective: str) -> float:
     return joules if objective == "energy" else joules * done.seconds
 
 
-def mapped_to(chip: Chip, graph: Graph, cycles: Callable[[Program], int], mapping: Document | None) -> MappedWorkload:
-    """The workload as a description maps it to a chip, or as the mapper does where there is none."""
+def mapped_to(chip: Chip, graph: Graph, mapping: Document | None) -> MappedWorkload:
+    """The workload as a description maps it to a chip, or as the mapper does for time where there is none."""
     if mapping is None:
-        return map_workload(chip, graph, cycles, search=False)
+        return remembered(chip, graph, lambda: map_workload(chip, graph, Stopwatch(chip), search=False), "time", "")
     from siliconloom.mapper.chip.described import mapping_of
 
     graph, notes = fit_precision(chip, graph)

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from siliconloom.arch import Chip, DataType, LoomError, NotSupported
 from siliconloom.arch.memo import key_of, shared_memo
-from siliconloom.evaluate.asked import workload_digest
+from siliconloom.evaluate.asked import digests
 from siliconloom.evaluate.chip import Simulation, path_notes, simulate
 from siliconloom.mapper.chip.mapping import fit_precision, map_workload
 from siliconloom.mapper.system.contracts import LayerRow, Parts
 from siliconloom.sim.dram.memory import effective
-from siliconloom.workloads import Gemm, Graph, Operator, Phase, Vector
+from siliconloom.workloads import Gemm, Graph, Operator, Phase
 from siliconloom.workloads.subgraph import executed_once, subgraph, without_messages
 
 ROOMY = 2**44
@@ -77,9 +77,7 @@ class ChipMachine:
 
     def question(self, graph: Graph) -> tuple[str, ...]:
         """All that the operators' times depend on."""
-        functions = sorted({o.function for o in graph.operators() if isinstance(o, Vector)})  # registered by whomever
-        costs = repr([(each.value, each.spec.cost, each.spec.float_parameters) for each in functions])
-        return self.chip.digest, str(self.exact), workload_digest(without_messages(graph)), costs
+        return str(self.exact), *digests(self.chip, without_messages(graph))
 
     def _taken(self, graph: Graph) -> dict[str, Any]:
         done = self.simulation(graph)

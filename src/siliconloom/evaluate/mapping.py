@@ -89,7 +89,7 @@ def _load_plan(
     machine = effective(machine)
     if mapping is not None:
         refuse_joined(mapping, machine)
-        return mapped_to(machine, graph, Stopwatch(machine), mapping), False
+        return mapped_to(machine, graph, mapping), False
     told = array_alone(machine, fit_precision(machine, graph)[0], alone) if alone and not search else ()
     plan = map_for(objective, machine, graph, search=search, placement=placement, channel=not told)
     return replace(plan, notes=(*plan.notes, *told)), False
@@ -107,6 +107,7 @@ def plan_summary(plan: MappedWorkload) -> dict[str, Any]:
         "phase": plan.graph.phase.value,
         "precision": plan.graph.formats,
         "objective": plan.objective,
+        "remembered": plan.searched is not None and plan.searched.remembered,
         "interrupted": plan.searched is not None and plan.searched.interrupted,
         "local_search": None if plan.searched is None or plan.searched.local is None else asdict(plan.searched.local),
         "cycles": outcome.cycles,

@@ -13,6 +13,7 @@ from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError, NotSupported, require_name
 from siliconloom.arch.isa import Program
 from siliconloom.arch.technology import MEMORY_BYTE, TECHNOLOGIES
+from siliconloom.evaluate.decisions import remembered
 from siliconloom.evaluate.placement import check_placement, chosen_placement, map_placed
 from siliconloom.mapper.chip.banked import array_alone
 from siliconloom.mapper.chip.budget import Budget
@@ -90,11 +91,16 @@ def map_for(
         levels = f"{len(chip.memory)} memory levels" if chip.memory else "no memory"
         raise NotSupported(f"--objective {objective} on {chip.name}, which has {levels}")
     who = chosen_placement(placement, chip, search=bool(search))
-    found, weighed, others = _searched(objective, chip, graph, who, search=bool(search), channel=channel)
-    if not search:
-        return found
     budget = search if isinstance(search, Budget) else Budget()
-    return _changed(objective, found, improved(found, weighed, budget, others))
+
+    def find() -> MappedWorkload:
+        found, weighed, others = _searched(objective, chip, graph, who, search=bool(search), channel=channel)
+        return _changed(objective, found, improved(found, weighed, budget, others)) if search else found
+
+    if search and budget.seconds is not None:  # what is found in a time is another thing each time
+        return find()
+    asked = f"trials {budget.trials} seed {budget.seed}" if search else ""
+    return remembered(chip, graph, find, objective, asked) if channel else find()
 
 
 class _Searched(NamedTuple):

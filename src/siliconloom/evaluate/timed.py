@@ -73,4 +73,10 @@ def recall(chip: Chip, graph: Graph, find: Callable[[Chip], tuple[MappedWorkload
     return found
 
 
-__all__ = ["Timed", "paced", "recall"]
+def forget() -> None:
+    """Keep none of them."""
+    with _LOCK:
+        _KEPT.clear()
+
+
+__all__ = ["Timed", "forget", "paced", "recall"]

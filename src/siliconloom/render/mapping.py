@@ -39,6 +39,8 @@ def mapping_tables(result: dict[str, Any], out: Console, *, program: str | None 
         out.print(f"  objective    the least {MEANING[result['objective']]}")
     if text := placed_text(result["placed"]):
         out.print(f"  placement    {text}", soft_wrap=True)
+    if result["remembered"]:
+        out.print("  search       of an earlier command, remembered")
     if result["layout"] is not None:
         slots = ", ".join(f"{name} {format_bytes(size)}" for name, size in result["layout"].items() if size)
         out.print(f"  buffers      two slots each: {slots}", soft_wrap=True)

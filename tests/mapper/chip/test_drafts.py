@@ -77,8 +77,8 @@ def plain(program):
 
 
 def forget():
-    drafts._KEPT.clear()
-    timed._KEPT.clear()
+    drafts.forget()
+    timed.forget()
 
 
 def _asked(r, key):
