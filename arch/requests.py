@@ -33,6 +33,8 @@ class ServedRequests(Struct, frozen=True):
         Number of the LoRA adapter that each request uses, or -1; empty: none.
     client
         Number of who asks, or -1; empty: all the same.
+    model
+        Number of the model that each request asks, of several of one architecture; empty: all the same one.
     """
 
     arrival_s: Float
@@ -44,6 +46,7 @@ class ServedRequests(Struct, frozen=True):
     priority: Int = np.zeros(0, np.int64)
     adapter: Int = np.zeros(0, np.int64)
     client: Int = np.zeros(0, np.int64)
+    model: Int = np.zeros(0, np.int64)
 
 
 __all__ = ["Segment", "ServedRequests"]

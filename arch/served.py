@@ -63,7 +63,8 @@ class ServingMemory(ResultSection):
 
     capacity_bytes: float
     usable_bytes: float = Field(description="the share that serve.memory_share leaves")
-    weight_bytes: float
+    weight_bytes: float = Field(description="of all models that lie there at once")
+    models: int = Field(default=1, description="that lie there at once (serve.model_slots)")
     activation_bytes: float = Field(description="operands and results of the largest operator of the largest step")
     kv_bytes_per_token: float
     adapter_bytes: float = Field(description="of one LoRA adapter; nothing where there are none")
@@ -116,6 +117,7 @@ class ReplicaResult(ResultSection):
     busy: float = Field(description="share of the time in which it worked")
     batch: float = Field(description="requests that get a next token, mean over its steps")
     adapter_loads: int = Field(description="times that an adapter was brought from the host")
+    model_loads: int = Field(default=0, description="times that another model was brought (serve.model_slots)")
     cache_used: float = Field(description="most of its blocks in use, as a share")
 
 

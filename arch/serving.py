@@ -60,11 +60,15 @@ class Preemption(StrEnum):
 
 
 class Router(StrEnum):
-    """Which replica a request goes to: one after the other, where fewest tokens are due, or where its prefix lies."""
+    """Which replica a request goes to.
+
+    One after the other, where fewest tokens are due, where its prefix lies, or where its adapter or its model does.
+    """
 
     ROUND_ROBIN = "round_robin"
     LEAST_LOADED = "least_loaded"
     PREFIX = "prefix"
+    RESIDENT = "resident"
 
 
 class Arrivals(StrEnum):
@@ -116,6 +120,9 @@ class ServeSettings(Description):
     adapter_rank, adapter_slots
         Rank of the LoRA adapters that the trace names, and how many of them a replica has room for; others are loaded
         from the host as their requests are taken up.
+    model_slots, model_bandwidth
+        Models of one architecture that the trace names and a replica serves: how many of them lie in its memory at
+        once, and bytes a second at which another one is brought (composition of experts, Samba-CoE on SN40L).
     speculate, acceptance, draft
         Tokens that are guessed for every request in each step, the chance that one is right where those before it are
         (one for all, or one for each position), and the model that guesses; without one, heads or tables that take no
@@ -165,6 +172,8 @@ class ServeSettings(Description):
     host_bandwidth: Bandwidth | None = None
     adapter_rank: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
     adapter_slots: Annotated[int, Field(ge=1, le=65536, strict=True)] = 8
+    model_slots: Annotated[int, Field(ge=1, le=65536, strict=True)] | None = None
+    model_bandwidth: Bandwidth | None = None
     speculate: Whole | tuple[Whole, ...] | None = None
     acceptance: Annotated[float, Field(ge=0, le=1)] | Acceptances | None = None
     draft: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
@@ -211,6 +220,7 @@ class ServeSettings(Description):
             ("draft_price", self.draft_on is not None, "changes nothing without serve.draft_on"),
             ("draft_ahead", self.draft_on is not None, "needs a machine that has nothing else to do, serve.draft_on"),
             ("adapter_slots", self.adapter_rank is not None, "changes nothing without serve.adapter_rank"),
+            ("model_bandwidth", self.model_slots is not None, "changes nothing without serve.model_slots"),
             ("chunked", self.batching is Batching.CONTINUOUS, "is of serve.batching continuous"),
             ("token_budget", self.batching is not Batching.STATIC, "is not of serve.batching static"),
         ):
@@ -265,8 +275,25 @@ class ServeSettings(Description):
         self._check_draft()
         if self.adapter_rank is not None and self.host_bandwidth is None:
             raise rule_at("adapter_rank", "needs serve.host_bandwidth: adapters come from there", self.adapter_rank)
+        self._check_models()
         self._check_elastic()
         return self
+
+    def _check_models(self) -> None:
+        """Refuse models that come and go where what goes from step to step would be of one."""
+        if self.model_slots is None:
+            return
+        if self.model_bandwidth is None:
+            rule = "needs serve.model_bandwidth, bytes a second at which another model is brought"
+            raise rule_at("model_slots", rule, self.model_slots)
+        for key, beside in (
+            ("batching static", self.batching is Batching.STATIC),
+            ("speculate", self.speculate is not None),
+            ("shared_attention", self.shared_attention),
+            ("adapter_rank", self.adapter_rank is not None),
+        ):
+            if beside:
+                raise rule_at("model_slots", f"is not of serve.{key}", self.model_slots)
 
     def _check_draft(self) -> None:
         """Refuse a draft model on a machine of its own where its keys and values would have to follow requests."""

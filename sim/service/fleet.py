@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.requests import ServedRequests
 from siliconloom.arch.serving import Order, Router, ServeSettings
-from siliconloom.sim.service.adapters import AdapterSlots
 from siliconloom.sim.service.costs import StagedCosts, StepCosts
 from siliconloom.sim.service.elastic import AnyReplica, ElasticService
 from siliconloom.sim.service.live import LiveRequest
@@ -20,6 +19,7 @@ from siliconloom.sim.service.log import RequestLog
 from siliconloom.sim.service.pipeline import PipelinedReplica
 from siliconloom.sim.service.power import PowerLimit
 from siliconloom.sim.service.replica import Replica
+from siliconloom.sim.service.resident import ResidentSlots
 from siliconloom.sim.service.spill import SpillTiers
 from siliconloom.sim.service.stages import Stages
 
@@ -42,6 +42,8 @@ class ReplicaGroup(Struct, frozen=True):
         Seconds to move a token's keys and values to the host, or back.
     adapters
         Slots for LoRA adapters of one, and seconds to load one and to read one in a step; no slots: there are none.
+    models
+        Models that lie on one at once where it has several, and seconds to bring another one; no slots: it has one.
     speed
         Of one, relative to the fastest: how soon it has done what is due.
     stages
@@ -59,6 +61,7 @@ class ReplicaGroup(Struct, frozen=True):
     count: int
     swap_s: float = 0.0
     adapters: tuple[int, float, float] = (0, 0.0, 0.0)
+    models: tuple[int, float] = (0, 0.0)
     speed: float = 1.0
     stages: int = 1
     lowered: tuple[StepCosts, ...] = ()
@@ -124,7 +127,8 @@ class Fleet:
                         self.log,
                         index + len(found),
                         swap_s=group.swap_s,
-                        adapters=AdapterSlots(*group.adapters),
+                        adapters=ResidentSlots(*group.adapters),
+                        models=ResidentSlots(*group.models),
                         spill=SpillTiers(
                             [(blocks // group.stages, each_s) for blocks, each_s in group.spill], self.settings.block
                         ),
@@ -332,6 +336,7 @@ class Fleet:
             int(requests.answer[number]) if len(requests.answer) else -1,
             int(requests.adapter[number]) if len(requests.adapter) else -1,
             int(requests.client[number]) if len(requests.client) else -1,
+            int(requests.model[number]) if len(requests.model) else -1,
             float(requests.priority[number])
             if len(requests.priority) and self.settings.order is Order.PRIORITY
             else 0.0,
@@ -350,9 +355,23 @@ class Fleet:
             self._turn += 1
             return (self._turn - 1) % len(replicas)
         prefers = router is Router.PREFIX and bool(self.requests.segments)
+        if router is Router.RESIDENT:
+            return self._resident(replicas, number)
         path = self.requests.segments[number] if prefers else ()
         load = [(replica.load - replica.matched(path)) / replica.speed for replica in replicas]
         return min(range(len(replicas)), key=lambda i: (load[i], i))
+
+    def _resident(self, replicas: Sequence[AnyReplica], number: int) -> int:
+        """The replica that has a request's model and adapter, or the least loaded, with the fewest of them, first."""
+        live = self.live(number)
+        there = [at for at, each in enumerate(replicas) if all(engine.has_weights(live) for engine in each.engines)]
+
+        def order(at: int) -> tuple[float, int, float, int]:
+            replica = replicas[at]
+            held = sum(engine.adapters.held + engine.models.held for engine in replica.engines)
+            return replica.load / replica.speed, held, replica.clock, at
+
+        return min(there or range(len(replicas)), key=order)
 
 
 __all__ = ["AnyReplica", "Fleet", "ReplicaGroup"]

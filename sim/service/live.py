@@ -39,6 +39,7 @@ class LiveRequest(Struct, eq=False):
     answer: int = -1
     adapter: int = -1
     client: int = -1
+    model: int = -1
     rank: float = 0.0
     generated: int = 0
     target: int = 0

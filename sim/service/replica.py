@@ -9,6 +9,7 @@ time goes with what happens, not with tokens.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -16,13 +17,13 @@ import numpy as np
 from siliconloom.arch.requests import Segment
 from siliconloom.arch.serving import Batching, Order, Preemption, ServeSettings
 from siliconloom.sim.service.account import ReplicaAccount
-from siliconloom.sim.service.adapters import AdapterSlots
 from siliconloom.sim.service.blocks import BlockPool, idle_blocks, path_blocks
-from siliconloom.sim.service.costs import EQUAL, Chunk, RequestLengths, StepCosts
+from siliconloom.sim.service.costs import EQUAL, Chunk, Float, RequestLengths, StepCosts
 from siliconloom.sim.service.decoding import DecodingRequests
 from siliconloom.sim.service.guesses import Guesses
 from siliconloom.sim.service.live import LiveRequest
 from siliconloom.sim.service.log import RequestLog
+from siliconloom.sim.service.resident import ResidentSlots
 from siliconloom.sim.service.sharing import SharedPrefixes
 from siliconloom.sim.service.spill import SpillTiers
 from siliconloom.sim.service.stages import Stages
@@ -43,6 +44,8 @@ class Replica:
         Seconds to move a token's keys and values to the host, or back.
     adapters
         LoRA adapters that lie beside its weights.
+    models
+        Models that lie beside each other where it serves several of one architecture.
     spill
         Slower memories for prefixes.
     speed
@@ -60,7 +63,8 @@ class Replica:
         index: int,
         *,
         swap_s: float = 0.0,
-        adapters: AdapterSlots | None = None,
+        adapters: ResidentSlots | None = None,
+        models: ResidentSlots | None = None,
         spill: SpillTiers | None = None,
         speed: float = 1.0,
         hands_over: bool = False,
@@ -78,7 +82,8 @@ class Replica:
         self.left = self._left_before = 0
         """Requests that have left, and those that had before the last step."""
         self._swap_s = swap_s
-        self.adapters = AdapterSlots(0, 0.0, 0.0) if adapters is None else adapters
+        self.adapters = ResidentSlots(0, 0.0) if adapters is None else adapters
+        self.models = ResidentSlots(0, 0.0) if models is None else models
         self.spill = SpillTiers((), settings.block) if spill is None else spill
         self.guesses = Guesses(settings, index)
         self.stages: Stages | None = None
@@ -271,7 +276,7 @@ class Replica:
         self._preempted = self._preempted and bool(self._running)
         while self.waiting and not self._preempted and len(self._running) < settings.max_sequences:
             each = self._coming[0] if self._coming else self._waiting.first()
-            if not self.adapters.fits(each.adapter):
+            if not (self.adapters.fits(each.adapter) and self.models.fits(each.model)):
                 break
             if each.swapped or each.handed:
                 if not self._return(each, reserved + spare):
@@ -279,7 +284,7 @@ class Replica:
                         continue
                     break
                 extra_s += each.target * self._swap_s if each.swapped else 0.0
-                extra_s += self.adapters.enter(each.adapter)
+                extra_s += self._use_weights(each)
                 each.swapped = each.handed = False
                 reserved = self._needed()
                 budget -= 1  # it has a next token at once
@@ -303,7 +308,7 @@ class Replica:
                     continue
                 break
             self._waiting.pop()
-            extra_s += self.adapters.enter(each.adapter) + bringing_s
+            extra_s += self._use_weights(each) + bringing_s
             pool.enter(node)
             pool.take(blocks)
             if cached > known:
@@ -316,6 +321,14 @@ class Replica:
             chunks.append((each, size))
             budget -= size
         return chunks, extra_s
+
+    def has_weights(self, each: LiveRequest) -> bool:
+        """Whether the model and the adapter of a request lie here."""
+        return self.adapters.holds(each.adapter) and self.models.holds(each.model)
+
+    def _use_weights(self, each: LiveRequest) -> float:
+        """A request begins to run; returns the seconds until its model and its adapter are there."""
+        return self.adapters.enter(each.adapter) + self.models.enter(each.model)
 
     def _start(self, each: LiveRequest) -> None:
         self._running[each.number] = each
@@ -355,7 +368,7 @@ class Replica:
             if blocks > self.pool.available or not self.adapters.fits(each.adapter):
                 break
             self._waiting.pop()
-            loading_s += self.adapters.enter(each.adapter)
+            loading_s += self._use_weights(each)
             self.pool.take(blocks)
             each.held = blocks
             self._start(each)
@@ -377,14 +390,16 @@ class Replica:
         contexts = first + np.arange(number, dtype=np.float64) if number > 1 else np.array([first])
         parts = self._sharing.parts if self._sharing is not None and count else ()
         if not parts and self.account.samples_next():
-            seen = [self._decoding.length(r) + 1 for r in self._running.values() if r.deciding] if count else []
-            self.account.samples.append((asked, len(ended), seen))
+            self.account.samples.append(self._sample(chunks, count))
         draws = self.guesses.drawn(guessing)
         ahead = self.guesses.ahead(guessing, draws, self._decoding.made)
         lengths = RequestLengths(self._decoding.offsets, self._decoding.step, parts, ahead) if count else EQUAL
-        seconds, joules = (self.lowered or self.costs).steps(
-            asked, len(ended), count + self._padding, contexts, lengths
-        )
+        if self.models.slots:
+            seconds, joules = self._passes(chunks, count, number)
+        else:
+            seconds, joules = (self.lowered or self.costs).steps(
+                asked, len(ended), count + self._padding, contexts, lengths
+            )
         if self.adapters.used:
             seconds = seconds + self.adapters.step_s
         ends = np.cumsum(seconds) if number > 1 else seconds
@@ -424,6 +439,31 @@ class Replica:
             self._answered(each)
         for last in self._decoding.ended(self._running):
             self._finish(last)
+
+    def _passes(self, chunks: list[tuple[LiveRequest, int]], count: int, number: int) -> tuple[Float, Float]:
+        """What steps in a row take in which every model has a pass of its own, over its own requests."""
+        running = [each for each in self._running.values() if each.deciding] if count else []
+        seconds, joules = np.zeros(number), np.zeros(number)
+        for model in dict.fromkeys([*(each.model for each, _ in chunks), *(each.model for each in running)]):
+            mine = [(each, size) for each, size in chunks if each.model == model]
+            at = [self._decoding.length(each) for each in running if each.model == model]
+            ended = sum(each.done + size == each.target for each, size in mine)
+            contexts = (sum(at) / len(at) + 1 if at else 0.0) + np.arange(number, dtype=np.float64)
+            lengths = RequestLengths(Counter(at)) if at else EQUAL
+            taken, drawn = (self.lowered or self.costs).steps(
+                [(size, each.done) for each, size in mine], ended, len(at), contexts, lengths
+            )
+            seconds, joules = seconds + taken, joules + drawn
+        return seconds, joules
+
+    def _sample(self, chunks: list[tuple[LiveRequest, int]], count: int) -> tuple[list[Chunk], int, list[int]]:
+        """A step to be asked in full: chunks, prompts that end, and what next tokens attend to; of one model."""
+        running = [each for each in self._running.values() if each.deciding] if count else []
+        model = next(each.model for each in (*(each for each, _ in chunks), *running))
+        mine = [(each, size) for each, size in chunks if each.model == model]
+        ended = sum(each.done + size == each.target for each, size in mine)
+        seen = [self._decoding.length(each) + 1 for each in running if each.model == model]
+        return [(size, each.done) for each, size in mine], ended, seen
 
     def _guess(self, requests: list[LiveRequest], rights: list[int]) -> int:
         """Give requests the guessed tokens that are right, behind the one that every step has; returns how many."""
@@ -535,6 +575,7 @@ class Replica:
         self.pool.give(held)
         self.pool.leave(each.node)
         self.adapters.leave(each.adapter)
+        self.models.leave(each.model)
         del self._running[each.number]
         self.log.finished[each.number] = now
         self.log.replica[each.number] = self.index
@@ -571,6 +612,7 @@ class Replica:
         self._reserved = 0
         self.pool = BlockPool(self.pool.blocks, self.pool.block)
         self.adapters.clear()
+        self.models.clear()
         self.spill.clear()
         self._load = 0
         return sorted(found, key=lambda each: each.order)
@@ -599,6 +641,7 @@ class Replica:
         self.pool.leave(each.node)
         each.node, each.shared, each.held, each.done = None, 0, 0, 0
         self.adapters.leave(each.adapter)
+        self.models.leave(each.model)
         return seconds
 
     def _count_present(self, at: float) -> None:

@@ -165,6 +165,32 @@ def test_memory_is_what_the_chips_have_and_the_model_leaves():
     assert memory.usable - memory.per_token * memory.block * 4 <= used <= memory.usable
 
 
+def test_models_that_come_take_their_bytes_and_lie_beside_each_other(tmp_path):
+    """A model is brought in its bytes over the bandwidth, to the digit, and those that lie there leave less room."""
+    path = tmp_path / "models.csv"
+    path.write_text(
+        "arrival_s,prompt_tokens,output_tokens,model\n"
+        + "".join(f"{at},100,20,{name}\n" for at, name in enumerate("aabba"))
+    )
+    sets = [("serve.model_bandwidth", "50GB/s")]
+    logs, memories = [], []
+    for slots in ("1", "2"):
+        served = prepare_named("h100", "llama3-8b", str(path), [*sets, ("serve.model_slots", slots)])
+        kept = []
+        result = serve(served, kept=kept)
+        logs.append(kept[0].log.first - kept[0].log.arrival)
+        memories.append(memory_of(served))
+        assert result["replicas"][0]["model_loads"] == (3 if slots == "1" else 2)
+        assert result["memory"]["models"] == int(slots)
+    each = memories[0].weights
+    assert memories[1].weights == 2 * each
+    room = memories[0].blocks * memories[0].block * memories[0].per_token
+    assert memories[1].blocks * memories[1].block * memories[1].per_token == pytest.approx(room - each, rel=1e-3)
+    brought = each / 50e9
+    assert logs[0] - logs[0][1] == pytest.approx([brought, 0, brought, 0, brought], rel=1e-9)
+    assert logs[1] - logs[1][1] == pytest.approx([brought, 0, brought, 0, 0], rel=1e-9)
+
+
 @pytest.mark.parametrize(
     ("sets", "error", "told"),
     [

@@ -46,6 +46,8 @@ link: {bandwidth: 25 GB/s, latency: 5 us}
     + "".join(f"{n * 0.001:.3f},4128,20,p,4096\n" for n in range(32)),
     "adapted.csv": "arrival_s,prompt_tokens,output_tokens,adapter\n"
     + "".join(f"{n * 0.05:.2f},100,20,{'' if n % 4 == 0 else n % 4}\n" for n in range(24)),
+    "models.csv": "arrival_s,prompt_tokens,output_tokens,model\n"
+    + "".join(f"{n * 0.3:.1f},100,20,{'abc'[n * 7 % 3]}\n" for n in range(12)),
     "tiers.yaml": """
 kind: chip
 name: tiers
@@ -290,6 +292,10 @@ BASES: dict[str, Callable[[Sets], Any]] = {
     "served": command("serve h100 llama3-8b busy.csv --set serve.cache_tokens=1600"),
     "served adapters": command(
         "serve h100 llama3-8b adapted.csv --set serve.adapter_rank=16 --set serve.host_bandwidth=20GB/s"
+    ),
+    "served models": command(
+        "serve dgx-h100 llama3-8b models.csv --set plan.tensor=1 --set plan.data=2 --set serve.model_slots=2 "
+        "--set serve.model_bandwidth=20GB/s --set serve.router=least_loaded"
     ),
     "served alike": command("serve h100 llama3-8b alike.csv"),
     "served guessing": command(

@@ -449,7 +449,14 @@ ROWS = (
         "serve.",
         "adapter_rank=64 adapter_slots=1 adapter_rank!null host_bandwidth=1GB/s",
     ),
-    ("ServeSettings", "served", "serve.", "adapter_rank!8 adapter_slots!3"),
+    ("ServeSettings", "served", "serve.", "adapter_rank!8 adapter_slots!3 model_slots!2 model_bandwidth!1GB/s"),
+    (
+        "ServeSettings",
+        "served models",
+        "serve.",
+        "model_slots=1 model_slots!4 model_slots!null model_bandwidth=10GB/s model_bandwidth!null router=resident "
+        "adapter_rank!8 speculate!2 shared_attention!true batching!static",
+    ),
     (
         "ServeSettings",
         "served alike",

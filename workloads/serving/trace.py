@@ -68,6 +68,7 @@ class RequestTrace(ServedRequests, frozen=True):
             priority=self.priority[first:end],
             adapter=self.adapter[first:end],
             client=self.client[first:end],
+            model=self.model[first:end],
         )
 
     def repeated(self, count: int) -> RequestTrace:
@@ -154,7 +155,7 @@ ARRIVALS = (
 STAMPS = ("timestamp", "TIMESTAMP", "Timestamp")
 PROMPTS = ("prompt_tokens", "ContextTokens", "input_length", "input_toks", "input_tokens", "Request tokens")
 OUTPUTS = ("output_tokens", "GeneratedTokens", "output_length", "output_toks", "Response tokens")
-OTHERS = ("prefix", "prefix_tokens", "session", "priority", "adapter", "client", "hash_ids")
+OTHERS = ("prefix", "prefix_tokens", "session", "priority", "adapter", "client", "model", "hash_ids")
 KNOWN = (*(n for c in ARRIVALS for n in c.names), *STAMPS, *PROMPTS, *OUTPUTS, *OTHERS)
 
 
@@ -227,19 +228,43 @@ def _read(name: str, rows: _Rows) -> RequestTrace:
         segments = _hashed(rows, prompt)
     else:
         segments = ()
+    adapter, model = _numbered(rows, "adapter"), _numbered(rows, "model")
+    for at in np.flatnonzero(model < 0):
+        raise rows.error(int(at), "model", "every request names one (got nothing)")
+    segments = _conversations(session, prompt, output, segments)
+    answer = np.where(session < 0, -1, 2 * (CONVERSATION + np.arange(len(session))) + 1)
+    segments, answer = _by_weights(segments, answer, adapter, model)
     return RequestTrace(
         np.zeros(len(prompt)) if arrival is None else arrival - arrival[0],
         prompt,
         output,
-        _conversations(session, prompt, output, segments),
-        np.where(session < 0, -1, 2 * (CONVERSATION + np.arange(len(session))) + 1),
+        segments,
+        answer,
         session,
         _whole(rows, "priority", -(2**31), 2**31) if "priority" in rows.columns else np.zeros(0, np.int64),
-        _numbered(rows, "adapter"),
+        adapter,
         _numbered(rows, "client"),
+        model,
         name=name,
         timed=arrival is not None,
     )
+
+
+def _by_weights(
+    segments: tuple[tuple[Segment, ...], ...], answer: Int, adapter: Int, model: Int
+) -> tuple[tuple[tuple[Segment, ...], ...], Int]:
+    """Numbers of segments that are others under another adapter or model, whose keys and values are others, too."""
+    weights = [each.tolist() for each in (adapter, model) if len(each) and (each != each[0]).any()]
+    if not segments or not weights:
+        return segments, answer
+    numbers: dict[tuple[int, ...], int] = {}
+
+    def number(segment: int, at: int) -> int:
+        return numbers.setdefault((segment, *(each[at] for each in weights)), len(numbers))
+
+    found = tuple(tuple((number(s, at), length) for s, length in each) for at, each in enumerate(segments))
+    said = [number(each, at) if each >= 0 else -1 for at, each in enumerate(answer.tolist())]
+    return found, np.array(said, np.int64)
 
 
 def _only(rows: _Rows, names: Sequence[str]) -> str | None:

@@ -219,6 +219,7 @@ def _replica(replica: AnyReplica, busy: float, *, handing: bool) -> dict[str, An
         "busy": busy,
         "batch": sum(_decoded(engine) for engine in engines) / max(steps, 1),
         "adapter_loads": sum(engine.adapters.loads for engine in engines),
+        "model_loads": sum(engine.models.loads for engine in engines),
         "cache_used": max(each / engine.pool.blocks for each, engine in zip(used, engines, strict=True)),
     }
 

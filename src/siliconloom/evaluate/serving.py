@@ -188,7 +188,7 @@ def prepare(
         stages_too = f", plan.pipeline {stages}" if stages > 1 else ""
         raise LoomError(f"plan.tensor {plan.tensor}{stages_too}: {cluster.name} has {cluster.chips} chips")
     if stages > 1:
-        for key in ("speculate", "adapter_rank", "migrate_below", "power_limit"):
+        for key in ("speculate", "adapter_rank", "model_slots", "migrate_below", "power_limit"):
             asked = getattr(settings, key)
             if asked is not None:
                 raise NotSupported(f"serve.{key} with plan.pipeline {stages}")
@@ -338,11 +338,32 @@ def _check_columns(trace: RequestTrace, settings: ServeSettings) -> None:
         ("order fair", settings.order is Order.FAIR, len(trace.client) > 0, "client"),
         ("router prefix", settings.router is Router.PREFIX, bool(trace.segments), "prefix, session or hash_ids"),
         ("adapter_rank", settings.adapter_rank is not None, bool((trace.adapter >= 0).any()), "adapter"),
+        ("model_slots", settings.model_slots is not None, len(trace.model) > 0, "model"),
+        (
+            "router resident",
+            settings.router is Router.RESIDENT,
+            len(trace.model) > 0 or bool((trace.adapter >= 0).any()),
+            "adapter or model",
+        ),
     ):
         if asked and not has:
             raise LoomError(f"serve.{key}: changes nothing: {trace.name} has no column {column}")
+    _check_models(trace, settings)
     if settings.adapter_rank is None and (trace.adapter >= 0).any():
         raise LoomError(f"{trace.name}: has adapters; serve.adapter_rank and serve.host_bandwidth say what they take")
+
+
+def _check_models(trace: RequestTrace, settings: ServeSettings) -> None:
+    """Refuse requests of several models of which nothing is said, and more room than there are; raises `LoomError`."""
+    count = int(trace.model.max(initial=0)) + 1
+    if settings.model_slots is None and count > 1:
+        raise LoomError(
+            f"{trace.name}: asks {count} models (its column model); serve.model_slots and serve.model_bandwidth say "
+            "how many lie in a replica's memory, and how soon another one does"
+        )
+    if settings.model_slots is not None and settings.model_slots > count:
+        asked = "1 model" if count == 1 else f"{count} models"
+        raise LoomError(f"serve.model_slots {settings.model_slots}: {trace.name} asks {asked}")
 
 
 def check_sharing(cluster: Cluster, model: ServedModel) -> None:
@@ -364,7 +385,7 @@ def _degree(cluster: Cluster, model: ServedModel, settings: ServeSettings, *, mo
     degree = 1
     while degree <= most:
         try:
-            weights = part_of(cluster, model, Plan(tensor=degree)).weight_bytes
+            weights = part_of(cluster, model, Plan(tensor=degree)).weight_bytes * (settings.model_slots or 1)
         except LoomError:
             break
         fits = degree

@@ -47,7 +47,7 @@ def memory_of(served: Served) -> ReplicaMemory:
         Where there is no room for weights and one block, with what there is.
     """
     settings, plan = served.settings, served.plan
-    part = part_of(served.cluster, served.model, plan)
+    part, models = part_of(served.cluster, served.model, plan), settings.model_slots or 1
     chips, capacity = plan.chips, served.cluster.capacity
     longest = int(served.trace.prompt.max())
     most = {
@@ -65,7 +65,7 @@ def memory_of(served: Served) -> ReplicaMemory:
         largest = part_of(served.cluster, served.model, plan, sets)
         here = max(o.input_bytes + o.output_bytes for o in largest.operators())
         working = max(working, here * most / budget if sets is steps[0] else here)
-    stages = stage_memory(served, part)
+    stages = [(w * models, t) for w, t in stage_memory(served, part)]
     draft = served.draft
     if draft is not None and draft.own is None:  # of the chip that has it all, where it does not divide
         small = part_of(served.cluster, draft.model, draft_plan(served))
@@ -109,8 +109,9 @@ def memory_of(served: Served) -> ReplicaMemory:
         least = _least_chips(served, weights)
         raise LoomError(
             f"{served.model.name} leaves no room for keys and values: of the {format_bytes(usable)} that may be used "
-            f"of a chip (serve.memory_share {settings.memory_share:g}) weights take {format_bytes(weights)}, "
-            f"activations {format_bytes(working)}"
+            f"of a chip (serve.memory_share {settings.memory_share:g}) weights take {format_bytes(weights)}"
+            + (f" ({models} models, serve.model_slots)" if models > 1 else "")
+            + f", activations {format_bytes(working)}"
             + (f", adapters {format_bytes(adapters)}" if adapters else "")
             + (f"; plan.tensor={least} leaves room" if least * plan.pipeline <= served.cluster.chips else "")
         )

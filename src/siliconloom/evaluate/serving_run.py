@@ -226,6 +226,9 @@ def _made(
         if settings.adapter_rank is not None and per_s:
             read_s = memory.adapter / member.served.plan.chips / member.served.cluster.machine.bandwidth
             adapters = settings.adapter_slots, memory.adapter / per_s, read_s
+        models = (0, 0.0)
+        if settings.model_slots is not None and settings.model_bandwidth:
+            models = settings.model_slots, memory.weights / settings.model_slots / settings.model_bandwidth
         stages = member.served.plan.pipeline
         group = ReplicaGroup(
             each,
@@ -233,6 +236,7 @@ def _made(
             member.count,
             swap_s,
             adapters,
+            models,
             speed / max(speeds),
             stages,
             slow,
@@ -335,6 +339,7 @@ def _group(member: FleetMember, memory: ReplicaMemory) -> dict[str, Any]:
             "activation_bytes": memory.activations,
             "kv_bytes_per_token": memory.per_token,
             "adapter_bytes": memory.adapter,
+            "models": served.settings.model_slots or 1,
             "block_tokens": memory.block,
             "blocks": memory.blocks,
             "cache_tokens": memory.blocks * memory.block,

@@ -87,6 +87,7 @@ def serving_tables(result: dict[str, Any], out: Console) -> None:
             f"{max(r['cache_used'] for r in result['replicas']):.1%} used; {result['preempted']:,} preempted"
             + (f"; {result['cached_share']:.1%} of prompts were cached" if result["cached_share"] else ""),
         ),
+        *([("models", _models(result))] if result["asked"]["settings"]["model_slots"] else []),
         *([("spill", _brought(result["spill"]))] if result.get("spill") else []),
         ("energy", _energy(result)),
         ("cost", f"{cost['chip_hours']:,.4g} chip hours; {money}"),
@@ -144,6 +145,14 @@ def _moved(migration: dict[str, Any]) -> str:
 def _brought(tiers: list[dict[str, Any]]) -> str:
     """What came from slower memories, in words."""
     return ", ".join(f"{tier['brought_tokens']:,} tokens from {tier['name']}" for tier in tiers)
+
+
+def _models(result: dict[str, Any]) -> str:
+    """How models share the replicas, in words."""
+    settings, memory = result["asked"]["settings"], result["memory"]
+    loads, each = sum(row["model_loads"] for row in result["replicas"]), memory["weight_bytes"] / memory["models"]
+    seconds = format_si(each / settings["model_bandwidth"], "s")
+    return f"{memory['models']} of {format_bytes(each)} at once; another one brought {loads:,} times, in {seconds} each"
 
 
 def _limited(result: dict[str, Any]) -> str:

@@ -8,7 +8,8 @@ import math
 
 
 class Asked:
-    def __init__(self, number, arrival, prompt, output, priority=0):
+    def __init__(self, number, arrival, prompt, output, priority=0, model=0):
+        self.model = model
         self.number, self.arrival, self.prompt, self.output, self.priority = number, arrival, prompt, output, priority
         self.cached = 0
         self.made = 0
@@ -40,7 +41,9 @@ def linear(base, per_prompt_token, per_request, per_context):
 class Engine:
     """One scheduler: what its next step does, and what becomes of it when it ends."""
 
-    def __init__(self, *, blocks, block=16, most=256, budget=2048, mode="continuous", by_priority=False):
+    def __init__(self, *, blocks, block=16, most=256, budget=2048, mode="continuous", by_priority=False, models=None):
+        self.slots, self.load_s = models or (1, 0.0)
+        self.there, self.loads, self.loading_s = [], 0, 0.0
         self.blocks, self.block, self.most, self.budget, self.mode = blocks, block, most, budget, mode
         self.by_priority = by_priority
         self.waiting, self.running = [], []
@@ -73,7 +76,7 @@ class Engine:
         while self.reserved() > self.free():
             self.preempt()
             preempted = True
-        plan = {}
+        plan, self.loading_s = {}, 0.0
         decoding = [r for r in running if r.answering]
         left = self.budget if self.mode == "prefill_first" else self.budget - len(decoding)
         reserved = self.reserved()
@@ -100,7 +103,11 @@ class Engine:
                 break
             if self.needs(r, size) > self.free() - reserved:
                 break
+            used = {other.model for other in running}
+            if r.model not in self.there and len(used) >= self.slots:
+                break
             waiting.pop(0)
+            self.bring(r.model, used)
             running.append(r)
             r.blocks += self.needs(r, size)
             if r.scheduled is None:
@@ -111,6 +118,26 @@ class Engine:
         decoding = [] if alone else [r for r in running if r.answering]
         self.doing = plan, decoding
         return [(size, r.cached) for r, size in plan.items()], [r.cached + 1 for r in decoding]
+
+    def bring(self, model, used):
+        """The model of a request that begins to run is there, and was used last."""
+        if model in self.there:
+            self.there.remove(model)
+        else:
+            self.loads += 1
+            self.loading_s += self.load_s
+            if len(self.there) == self.slots:
+                self.there.remove(next(each for each in self.there if each not in used))
+        self.there.append(model)
+
+    def seconds(self, of):
+        """What the step takes where each model has a pass of its own; ``of`` is one of `linear`."""
+        plan, decoding = self.doing
+        total = self.loading_s
+        for model in {r.model for r in (*plan, *decoding)}:
+            chunks = [(size, r.cached) for r, size in plan.items() if r.model == model]
+            total += of(chunks, [r.cached + 1 for r in decoding if r.model == model])
+        return total
 
     def end(self, now):
         """The step has ended."""
@@ -134,8 +161,12 @@ class Engine:
         assert sum(r.blocks for r in self.running) <= self.blocks
 
 
-def serve(requests, seconds, **rules):
-    """Serve (arrival, prompt, output, priority) rows on one replica; returns them with their times."""
+def serve(requests, seconds, *, loads=None, **rules):
+    """Serve (arrival, prompt, output, priority, model) rows on one replica; returns them with their times.
+
+    ``loads`` is told after every step how many models were brought so far.
+    """
+    loads = [] if loads is None else loads
     asked = [Asked(n, *row) for n, row in enumerate(requests)]
     to_come = list(asked)
     engine = Engine(**rules)
@@ -146,9 +177,11 @@ def serve(requests, seconds, **rules):
         if not engine.waiting and not engine.running:
             now = to_come[0].arrival
             continue
-        now += seconds(*engine.step(now))
+        engine.step(now)
+        now += engine.seconds(seconds)
         steps += 1
         engine.end(now)
+        loads.append(engine.loads)
     return asked, steps
 
 
