@@ -64,6 +64,7 @@ class ServingMemory(ResultSection):
     capacity_bytes: float
     usable_bytes: float = Field(description="the share that serve.memory_share leaves")
     weight_bytes: float = Field(description="of all models that lie there at once")
+    tuning_bytes: float = Field(default=0.0, description="of training: kept results, and the adapter's states")
     models: int = Field(default=1, description="that lie there at once (serve.model_slots)")
     activation_bytes: float = Field(description="operands and results of the largest operator of the largest step")
     kv_bytes_per_token: float
@@ -119,6 +120,14 @@ class ReplicaResult(ResultSection):
     adapter_loads: int = Field(description="times that an adapter was brought from the host")
     model_loads: int = Field(default=0, description="times that another model was brought (serve.model_slots)")
     cache_used: float = Field(description="most of its blocks in use, as a share")
+
+
+class TuningResult(ResultSection):
+    """What was trained beside the requests (serve.tune_sequence), until the last of them had ended."""
+
+    tokens: int = Field(description="that have gone forward and back")
+    sequences: int
+    tokens_per_s: float
 
 
 class ScalingResult(ResultSection):
@@ -217,6 +226,7 @@ class ServingResult(ResultSection):
     migration: MigrationResult | None = None
     power: PowerResult | None = None
     spill: list[SpillResult] | None = None
+    tuning: TuningResult | None = None
     cached_share: float = Field(description="of prompts' tokens, those that lay in the cache already")
     memory: ServingMemory = Field(description="of the first group")
     groups: list[ReplicaGroupResult]

@@ -87,6 +87,17 @@ MOST_PLACES = 64
 """Places behind a request's last token, or branches of one."""
 MOST_GUESSES = 1024
 """Of a tree, in a step of one request."""
+NOT_BESIDE_TRAINING = (
+    "speculate",
+    "shared_attention",
+    "model_slots",
+    "prefill_replicas",
+    "replicas_least",
+    "lost_every",
+    "migrate_below",
+    "power_limit",
+)
+"""Keys under which nothing is trained."""
 Acceptances = Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], Field(min_length=1, max_length=64)]
 
 
@@ -123,6 +134,9 @@ class ServeSettings(Description):
     model_slots, model_bandwidth
         Models of one architecture that the trace names and a replica serves: how many of them lie in its memory at
         once, and bytes a second at which another one is brought (composition of experts, Samba-CoE on SN40L).
+    tune_sequence, tune_rank, tune_step_s
+        Training of a LoRA adapter in what steps leave over: tokens of a sequence, rank, and seconds that a step with a
+        window of training may take (FlexLLM, Oliaro et al., 2024).
     speculate, acceptance, draft
         Tokens that are guessed for every request in each step, the chance that one is right where those before it are
         (one for all, or one for each position), and the model that guesses; without one, heads or tables that take no
@@ -174,6 +188,9 @@ class ServeSettings(Description):
     adapter_slots: Annotated[int, Field(ge=1, le=65536, strict=True)] = 8
     model_slots: Annotated[int, Field(ge=1, le=65536, strict=True)] | None = None
     model_bandwidth: Bandwidth | None = None
+    tune_sequence: Annotated[int, Field(ge=1, le=2**20, strict=True)] | None = None
+    tune_rank: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
+    tune_step_s: Annotated[float, Field(gt=0, le=1e3)] | None = None
     speculate: Whole | tuple[Whole, ...] | None = None
     acceptance: Annotated[float, Field(ge=0, le=1)] | Acceptances | None = None
     draft: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
@@ -276,8 +293,23 @@ class ServeSettings(Description):
         if self.adapter_rank is not None and self.host_bandwidth is None:
             raise rule_at("adapter_rank", "needs serve.host_bandwidth: adapters come from there", self.adapter_rank)
         self._check_models()
+        self._check_tuning()
         self._check_elastic()
         return self
+
+    def _check_tuning(self) -> None:
+        """Refuse training in steps that are of one kind of work, or of replicas that come and go."""
+        for key, what in (("tune_rank", "of the adapter"), ("tune_step_s", "seconds that a step may take")):
+            if self.tune_sequence is None and getattr(self, key) is not None:
+                raise rule_at(key, "changes nothing without serve.tune_sequence", getattr(self, key))
+            if self.tune_sequence is not None and getattr(self, key) is None:
+                raise rule_at("tune_sequence", f"needs serve.{key}, {what}", self.tune_sequence)
+        for key, beside in (
+            ("batching static", self.batching is Batching.STATIC),
+            *((key, bool(getattr(self, key))) for key in NOT_BESIDE_TRAINING),
+        ):
+            if self.tune_sequence is not None and beside:
+                raise rule_at("tune_sequence", f"is not of serve.{key}", self.tune_sequence)
 
     def _check_models(self) -> None:
         """Refuse models that come and go where what goes from step to step would be of one."""

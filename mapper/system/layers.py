@@ -317,6 +317,17 @@ def _cached(part: Graph, append: Vector) -> int:
     return attention.batch * min(attention.positions, attention.window or attention.positions) // ranks
 
 
+def kept_bytes(part: Graph, tensor: int) -> float:
+    """Bytes of results that a chip's part of a training step keeps for its way back, those of the head left out."""
+    blocks = [(name, repeat, operators) for name, repeat, operators in part.blocks()]
+    back = {each[0].forward_block: {o.name for o in each} for _, _, each in blocks if each[0].place.backward}
+    return sum(
+        repeat * _kept(part, {o.name for o in operators}, back.get(name, set()), tensor)[0]
+        for name, repeat, operators in blocks
+        if operators[0].place.step is Pass.FORWARD and operators[0].place.section is not Section.HEAD
+    )
+
+
 def _kept(part: Graph, own: set[str], back: set[str], tensor: int) -> tuple[float, float]:
     """Bytes of results that the backward pass of a block reads, and of what enters the block.
 

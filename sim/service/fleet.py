@@ -22,6 +22,7 @@ from siliconloom.sim.service.replica import Replica
 from siliconloom.sim.service.resident import ResidentSlots
 from siliconloom.sim.service.spill import SpillTiers
 from siliconloom.sim.service.stages import Stages
+from siliconloom.sim.service.tuning import Tuner, Tuning
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -54,6 +55,8 @@ class ReplicaGroup(Struct, frozen=True):
         Watts of one's chips, whatever they do.
     spill
         Slower memories for prefixes of one: blocks of each, and seconds to bring a token's keys and values.
+    tuning
+        Training in what the steps of each leave over.
     """
 
     costs: StepCosts
@@ -67,6 +70,7 @@ class ReplicaGroup(Struct, frozen=True):
     lowered: tuple[StepCosts, ...] = ()
     standing_w: float = 0.0
     spill: tuple[tuple[int, float], ...] = ()
+    tuning: Tuning | None = None
 
 
 class Fleet:
@@ -132,6 +136,7 @@ class Fleet:
                         spill=SpillTiers(
                             [(blocks // group.stages, each_s) for blocks, each_s in group.spill], self.settings.block
                         ),
+                        tuner=None if group.tuning is None else Tuner(group.tuning, self.settings.token_budget),
                         speed=group.speed,
                         hands_over=hands_over,
                     )
@@ -195,6 +200,8 @@ class Fleet:
             handed.sort()
             self._turn = 0
             self._serve(self.second, handed, {}, lambda _: None, handed=True)
+        for engine in self.engines:
+            engine.train(float(self.log.finished.max()))
         for replica in self.replicas:
             replica.check()
         if not self.log.complete:

@@ -27,6 +27,7 @@ from siliconloom.sim.service.resident import ResidentSlots
 from siliconloom.sim.service.sharing import SharedPrefixes
 from siliconloom.sim.service.spill import SpillTiers
 from siliconloom.sim.service.stages import Stages
+from siliconloom.sim.service.tuning import Tuner
 from siliconloom.sim.service.waiting import ANSWER_WEIGHT, PROMPT_WEIGHT, RequestQueue
 
 MOST_STEPS = 4096
@@ -48,6 +49,8 @@ class Replica:
         Models that lie beside each other where it serves several of one architecture.
     spill
         Slower memories for prefixes.
+    tuner
+        Training in what its steps leave over.
     speed
         How soon it does what is due, relative to others.
     hands_over
@@ -66,6 +69,7 @@ class Replica:
         adapters: ResidentSlots | None = None,
         models: ResidentSlots | None = None,
         spill: SpillTiers | None = None,
+        tuner: Tuner | None = None,
         speed: float = 1.0,
         hands_over: bool = False,
     ) -> None:
@@ -85,6 +89,7 @@ class Replica:
         self.adapters = ResidentSlots(0, 0.0) if adapters is None else adapters
         self.models = ResidentSlots(0, 0.0) if models is None else models
         self.spill = SpillTiers((), settings.block) if spill is None else spill
+        self.tuner = tuner
         self.guesses = Guesses(settings, index)
         self.stages: Stages | None = None
         """Those of a pipeline, which other schedulers' steps pass, too."""
@@ -143,6 +148,7 @@ class Replica:
         self._arrived += 1
         self._count_present(at)
         if not self.busy:
+            self.train(at)
             self.clock = max(self.clock, at)
         order = self.settings.order
         if order is not Order.PRIORITY:
@@ -154,6 +160,18 @@ class Replica:
         else:
             self._waiting.push(request)
         self._load += request.output - request.generated + (0 if request.handed else request.target)
+
+    def train(self, until: float) -> None:
+        """Nobody is here until then: windows of training alone, of which the last may end later."""
+        while self.tuner is not None and self.clock < until:
+            done = self.tuner.step()
+            if not done.size:
+                break
+            seconds, drawn = float(done.seconds[0]), float(done.joules[0])
+            self.account.activity.add([self.clock, seconds, 1, seconds, 0, 0, 0, float(self._used()), 0, drawn])
+            self.account.joules += drawn
+            self.busy_s += seconds
+            self.clock += seconds
 
     @property
     def answering(self) -> int:
@@ -384,7 +402,8 @@ class Replica:
         ended = [each for each, size in chunks if each.done + size == each.target]
         asked: list[Chunk] = [(size, each.done) for each, size in chunks]
         guessing = [r for r in self._running.values() if r.deciding] if self.guesses.places and count else []
-        number = 1 if chunks or not count or guessing or not alone else self._run_length(until)
+        single = chunks or not count or guessing or not alone or self.tuner is not None
+        number = 1 if single else self._run_length(until)
         assert chunks or count, "a replica has requests and nothing to do: a bug"
         first = self._decoding.mean + 1 if count else 0.0
         contexts = first + np.arange(number, dtype=np.float64) if number > 1 else np.array([first])
@@ -394,7 +413,10 @@ class Replica:
         draws = self.guesses.drawn(guessing)
         ahead = self.guesses.ahead(guessing, draws, self._decoding.made)
         lengths = RequestLengths(self._decoding.offsets, self._decoding.step, parts, ahead) if count else EQUAL
-        if self.models.slots:
+        if self.tuner is not None:
+            step = self.tuner.step(asked, len(ended), count, contexts, lengths)
+            seconds, joules = step.seconds, step.joules
+        elif self.models.slots:
             seconds, joules = self._passes(chunks, count, number)
         else:
             seconds, joules = (self.lowered or self.costs).steps(

@@ -165,6 +165,48 @@ def test_memory_is_what_the_chips_have_and_the_model_leaves():
     assert memory.usable - memory.per_token * memory.block * 4 <= used <= memory.usable
 
 
+TUNED = [("serve.tune_sequence", "1024"), ("serve.tune_rank", "16"), ("serve.tune_step_s", "0.04")]
+
+
+def test_training_beside_requests_takes_memory_and_what_steps_leave():
+    """Of Llama 3 8B: results that the way back reads, gradients of keys and values, and 16 bytes a parameter."""
+    sets = [("serve.requests", "40"), ("serve.rate", "4")]
+    alone = prepare_named("h100", "llama3-8b", "azure-conv", sets)
+    served = prepare_named("h100", "llama3-8b", "azure-conv", [*sets, *TUNED])
+    memory, without = memory_of(served), memory_of(alone)
+    width, keys, inner = 4096, 1024, 14336
+    # the layer's input, its norm, queries with keys and values, the former two turned, attention, the sum behind it,
+    # its norm, gate with up, and their product
+    kept = width + width + (width + 2 * keys) + (width + keys) + width + width + width + 2 * inner + inner
+    pairs = (width + width + 2 * keys) + 2 * width + (width + 2 * inner) + (inner + width)
+    expected = 1024 * 32 * (2 * kept + 2 * 2 * keys) + 16 * 32 * 16 * pairs
+    assert memory.tuning == pytest.approx(expected, rel=1e-9)
+    assert without.tuning == 0
+    taken = (without.blocks - memory.blocks) * memory.block * memory.per_token
+    assert taken == pytest.approx(expected, abs=memory.block * memory.per_token)
+    plain, tuned = serve(alone), serve(served)
+    assert "tuning" not in plain
+    assert tuned["tpot_s"]["p50"] > plain["tpot_s"]["p50"]
+    assert tuned["energy_j"] > plain["energy_j"]
+    assert tuned["busy"] > 0.99
+    # products of 7.5 G parameters, forward and back, at the tensor units' rate
+    peak = served.cluster.machine.gpu.peak_flops("bf16")
+    assert 0.1 * peak < tuned["tuning"]["tokens_per_s"] * 4 * 7.5e9 < peak
+    with pytest.raises(LoomError, match=r"tune_step_s 0.004: a step of one token"):
+        serve(
+            prepare_named(
+                "h100", "llama3-8b", "64x8", [("serve.requests", "2"), *TUNED, ("serve.tune_step_s", "0.004")]
+            )
+        )
+    for name, model, more in (
+        ("npu-datacenter", "llama3-8b", ()),
+        ("h100", "llama3-8b", (("workload.precision", "w4a16"),)),
+        ("neupims", "gpt3-7b", ()),
+    ):
+        with pytest.raises(NotSupported, match=r"serve.tune_sequence"):
+            serve(prepare_named(name, model, "64x8", [("serve.requests", "2"), *TUNED, *more]))
+
+
 def test_models_that_come_take_their_bytes_and_lie_beside_each_other(tmp_path):
     """A model is brought in its bytes over the bandwidth, to the digit, and those that lie there leave less room."""
     path = tmp_path / "models.csv"

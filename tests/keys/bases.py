@@ -297,6 +297,10 @@ BASES: dict[str, Callable[[Sets], Any]] = {
         "serve dgx-h100 llama3-8b models.csv --set plan.tensor=1 --set plan.data=2 --set serve.model_slots=2 "
         "--set serve.model_bandwidth=20GB/s --set serve.router=least_loaded"
     ),
+    "served tuning": command(
+        "serve h100 llama3-8b busy.csv --set serve.tune_sequence=512 --set serve.tune_rank=16 "
+        "--set serve.tune_step_s=0.05"
+    ),
     "served alike": command("serve h100 llama3-8b alike.csv"),
     "served guessing": command(
         "serve h100 llama3-8b busy.csv --set serve.speculate=2 --set serve.acceptance=0.6 --set serve.draft=llama3-8b "

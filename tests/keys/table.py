@@ -450,6 +450,14 @@ ROWS = (
         "adapter_rank=64 adapter_slots=1 adapter_rank!null host_bandwidth=1GB/s",
     ),
     ("ServeSettings", "served", "serve.", "adapter_rank!8 adapter_slots!3 model_slots!2 model_bandwidth!1GB/s"),
+    ("ServeSettings", "served", "serve.", "tune_sequence!512 tune_rank!8 tune_step_s!0.1"),
+    (
+        "ServeSettings",
+        "served tuning",
+        "serve.",
+        "tune_sequence=300 tune_rank=256 tune_step_s=0.03 tune_step_s!0.001 tune_rank!null tune_step_s!null "
+        "speculate!2 model_slots!1 batching!static lost_every!10 power_limit!500",
+    ),
     (
         "ServeSettings",
         "served models",

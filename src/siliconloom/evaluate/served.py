@@ -111,6 +111,7 @@ def run_result(fleet: Fleet, trace: RequestTrace, settings: ServeSettings, objec
         **_migration(fleet),
         **_power(fleet, last),
         **_spill(fleet),
+        **_tuned(fleet, duration),
         "cached_share": float(log.cached[done].sum()) / max(int(log.cached[done].sum()) + computed, 1),
         "replicas": [
             _replica(replica, share, handing=bool(fleet.second))
@@ -165,6 +166,16 @@ def _power(fleet: Fleet, end: float) -> dict[str, Any]:
     """What was drawn under a limit."""
     power = None if fleet.elastic is None else fleet.elastic.power
     return {} if power is None else {"power": power.result(end)}
+
+
+def _tuned(fleet: Fleet, duration: float) -> dict[str, Any]:
+    """What was trained beside the requests."""
+    tuners = [engine.tuner for engine in fleet.engines if engine.tuner is not None]
+    if not tuners:
+        return {}
+    tokens = sum(tuner.tokens for tuner in tuners)
+    found = {"tokens": tokens, "sequences": sum(tuner.sequences for tuner in tuners)}
+    return {"tuning": {**found, "tokens_per_s": tokens / duration if duration else 0.0}}
 
 
 def _spill(fleet: Fleet) -> dict[str, Any]:

@@ -188,7 +188,7 @@ def prepare(
         stages_too = f", plan.pipeline {stages}" if stages > 1 else ""
         raise LoomError(f"plan.tensor {plan.tensor}{stages_too}: {cluster.name} has {cluster.chips} chips")
     if stages > 1:
-        for key in ("speculate", "adapter_rank", "model_slots", "migrate_below", "power_limit"):
+        for key in ("speculate", "adapter_rank", "model_slots", "tune_sequence", "migrate_below", "power_limit"):
             asked = getattr(settings, key)
             if asked is not None:
                 raise NotSupported(f"serve.{key} with plan.pipeline {stages}")

@@ -7,13 +7,15 @@ from math import ceil
 import numpy as np
 from msgspec import Struct
 
-from siliconloom.arch import LoomError
+from siliconloom.arch import LoomError, NotSupported
 from siliconloom.arch.quantity import format_bytes
 from siliconloom.arch.serving import Batching, ServeSettings
 from siliconloom.evaluate.pim_costs import bytes_in_rows
 from siliconloom.evaluate.pim_machine import PimMachine
 from siliconloom.evaluate.serving import Served, draft_plan, part_of
 from siliconloom.evaluate.step_costs import stage_blocks
+from siliconloom.mapper.system.layers import kept_bytes
+from siliconloom.mapper.system.memory import states
 from siliconloom.mapper.system.parallel import EXPERTS
 from siliconloom.workloads import Gemm, Graph
 from siliconloom.workloads.roles import Section
@@ -31,6 +33,7 @@ class ReplicaMemory(Struct, frozen=True):
     activations: float
     per_token: float
     adapter: float
+    tuning: float
     block: int
     blocks: int
 
@@ -74,7 +77,8 @@ def memory_of(served: Served) -> ReplicaMemory:
     adapters = 0.0
     if settings.adapter_rank is not None:
         adapters = settings.adapter_slots * adapter_bytes(part, settings.adapter_rank)
-    rooms = [(usable - w - working - adapters, w, t) for w, t in stages]
+    tuned = 0.0 if settings.tune_sequence is None else tuning_bytes(served, part)
+    rooms = [(usable - w - working - adapters - tuned, w, t) for w, t in stages]
     in_rows = _in_rows(served, part, min(left for left, _, _ in rooms))
     if in_rows is not None:
         rooms = [(left, w, max(t, in_rows)) for left, w, t in rooms]
@@ -113,6 +117,7 @@ def memory_of(served: Served) -> ReplicaMemory:
             + (f" ({models} models, serve.model_slots)" if models > 1 else "")
             + f", activations {format_bytes(working)}"
             + (f", adapters {format_bytes(adapters)}" if adapters else "")
+            + (f", training {format_bytes(tuned)} (serve.tune_sequence)" if tuned else "")
             + (f"; plan.tensor={least} leaves room" if least * plan.pipeline <= served.cluster.chips else "")
         )
     together = chips // plan.pipeline
@@ -123,6 +128,7 @@ def memory_of(served: Served) -> ReplicaMemory:
         working * chips,
         sum(t for _, _, t in rooms) * together,
         adapters / settings.adapter_slots * chips,
+        tuned * chips,
         settings.block,
         blocks // plan.pipeline * plan.pipeline,
     )
@@ -186,6 +192,27 @@ def adapter_bytes(part: Graph, rank: int) -> float:
         o for o in part.operators() if isinstance(o, Gemm) and o.place.section is Section.LAYER and o.weight_bytes
     )
     return float(sum(ADAPTER_ELEMENT * rank * (o.n + o.k) * o.repeat for o in layers if o.role not in EXPERTS))
+
+
+def tuning_bytes(served: Served, part: Graph) -> float:
+    """Bytes of a chip that training an adapter takes: results that one sequence's way back reads, and its states.
+
+    The head's results are there for a window at a time. Gradients of keys and values are kept from the end of the
+    sequence on; of the adapter's parameters, the gradient and Adam's states (`mapper.system.memory.states`).
+    """
+    sequence, rank = served.settings.tune_sequence, served.settings.tune_rank
+    assert sequence is not None
+    assert rank is not None
+    try:
+        sets = [("phase", "training"), ("batch", "1"), ("sequence", str(sequence))]
+        trained = part_of(served.cluster, served.model, served.plan, sets)
+    except NotSupported as error:
+        raise NotSupported(f"serve.tune_sequence {sequence}: {str(error).removeprefix('not supported: ')}") from None
+    except LoomError as error:
+        raise LoomError(f"serve.tune_sequence {sequence}: {error}") from None
+    kept = kept_bytes(trained, served.plan.tensor)
+    parameters = adapter_bytes(part, rank) / ADAPTER_ELEMENT
+    return kept + float(part.kv_bytes_per_token) * sequence + sum(states(parameters, ADAPTER_ELEMENT, 1, 0))
 
 
 def _least_chips(served: Served, weights: float) -> int:

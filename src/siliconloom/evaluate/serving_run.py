@@ -12,7 +12,7 @@ import numpy as np
 from msgspec.structs import asdict, replace
 
 from siliconloom import __version__
-from siliconloom.arch.errors import LoomError
+from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.fleet import ReplicaRole
 from siliconloom.arch.gpu import LEAST_CLOCK
 from siliconloom.arch.progress import NOBODY, Watcher
@@ -27,14 +27,22 @@ from siliconloom.evaluate.fleets import fleet_of
 from siliconloom.evaluate.pim_costs import PimCosts
 from siliconloom.evaluate.pim_machine import PimMachine
 from siliconloom.evaluate.served import run_result
-from siliconloom.evaluate.serving import FleetMember, Served, ServedFleet, draft_plan
-from siliconloom.evaluate.serving_memory import ReplicaMemory, check_lengths, memory_of, spill_tiers
+from siliconloom.evaluate.serving import FleetMember, Served, ServedFleet, draft_plan, part_of
+from siliconloom.evaluate.serving_memory import (
+    ADAPTER_ELEMENT,
+    ReplicaMemory,
+    adapter_bytes,
+    check_lengths,
+    memory_of,
+    spill_tiers,
+)
 from siliconloom.evaluate.speculation import ApartCosts, SpeculatedCosts
 from siliconloom.evaluate.step_costs import ReplicaCosts
 from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.sim.chip.energy import standing_power
 from siliconloom.sim.service.costs import RequestLengths, StepCosts
 from siliconloom.sim.service.fleet import Fleet, ReplicaGroup
+from siliconloom.sim.service.tuning import Tuner, Tuning
 from siliconloom.workloads.serving.trace import RequestTrace
 
 Sets = Sequence[tuple[str, str]]
@@ -242,6 +250,7 @@ def _made(
             slow,
             _standing(member.served),
             _tiers(member.served, memory, each),
+            _tuning(member.served, each),
         )
         (prompts if member.role is ReplicaRole.PROMPTS else others).append(group)
     per_token = memories[0].per_token
@@ -265,6 +274,8 @@ def _at_clock(member: FleetMember, share: float) -> FleetMember:
     return replace(member, served=replace(served, cluster=cluster))
 
 
+UPDATED = 2 + 2 * 12
+"""Bytes of each parameter that an optimizer reads and writes: a gradient, and Adam's states there and back."""
 BUSY = 32
 """Requests in a step whose tokens a second are a replica's speed, for who chooses among replicas."""
 
@@ -296,6 +307,25 @@ def _tiers(served: Served, memory: ReplicaMemory, costs: StepCosts) -> tuple[tup
                 "compute behind the longest prompt"
             )
     return tiers
+
+
+def _tuning(served: Served, costs: StepCosts) -> Tuning | None:
+    """Training in what steps leave over; raises `LoomError` where no step has time for a token of it."""
+    settings, machine = served.settings, served.cluster.machine
+    sequence, rank, limit = settings.tune_sequence, settings.tune_rank, settings.tune_step_s
+    if sequence is None:
+        return None
+    assert rank is not None
+    assert limit is not None
+    if not isinstance(costs, ReplicaCosts) or isinstance(costs, PimCosts):
+        where = f"steps that were measured ({served.profile})" if served.profile else f"on {served.machine}"
+        raise NotSupported(f"serve.tune_sequence {where}: nobody says what a window takes back")
+    adapter = adapter_bytes(part_of(served.cluster, served.model, served.plan), rank)
+    parameters = adapter / ADAPTER_ELEMENT
+    made = Tuning(costs, sequence, limit, adapter / machine.bandwidth, UPDATED * parameters / machine.bandwidth)
+    if not Tuner(made, settings.token_budget).fits:
+        raise LoomError(f"serve.tune_step_s {limit:g}: a step of one token of training takes longer")
+    return made
 
 
 def _standing(served: Served) -> float:
@@ -339,6 +369,7 @@ def _group(member: FleetMember, memory: ReplicaMemory) -> dict[str, Any]:
             "activation_bytes": memory.activations,
             "kv_bytes_per_token": memory.per_token,
             "adapter_bytes": memory.adapter,
+            "tuning_bytes": memory.tuning,
             "models": served.settings.model_slots or 1,
             "block_tokens": memory.block,
             "blocks": memory.blocks,

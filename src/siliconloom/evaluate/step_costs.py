@@ -50,6 +50,8 @@ COUNTS = tuple(sorted({1, *(each for k in range(1, 20) for each in (2**k, 2**k *
 """Numbers of tokens or requests that simulated machines are asked for: two to every doubling."""
 LENGTHS = tuple(sorted({1, *(round(2 ** (k / 2)) for k in range(8, 51))}))
 """Lengths of contexts that predicted machines are asked for, two to every doubling: kernels split them in steps."""
+ATTENTION_BACK = 2.5
+"""Of an attention's time forward what it takes back."""
 STRAIGHT = (1, *(4**k for k in range(3, 13)))
 """Those of simulated ones, whose attention takes a longer context in straight measure."""
 CACHES = (Role.CACHE, Role.LATENT_CACHE)
@@ -212,6 +214,15 @@ class ReplicaCosts:
         """Seconds and joules of the steps' kernels, and how many of them one launches."""
         parts = self._step_parts(chunks, ended, count, contexts, lengths)
         return parts.seconds, parts.joules, parts.launched
+
+    def backward(self, new: int, known: int) -> tuple[float, float]:
+        """See `siliconloom.sim.service.tuning.TrainedCosts`.
+
+        Frozen products take as long back as forward. Attention has five products in place of two (FlashAttention-2,
+        Dao, 2023, section 3.1).
+        """
+        seconds, joules = self._chunk_attention(new, known)
+        return seconds * (ATTENTION_BACK - 1), joules * (ATTENTION_BACK - 1)
 
     def _tokens(self, chunks: Sequence[Chunk], count: int) -> int:
         return count * (self._guesses + 1) + sum(new for new, _ in chunks)

@@ -88,6 +88,7 @@ def serving_tables(result: dict[str, Any], out: Console) -> None:
             + (f"; {result['cached_share']:.1%} of prompts were cached" if result["cached_share"] else ""),
         ),
         *([("models", _models(result))] if result["asked"]["settings"]["model_slots"] else []),
+        *([("trained", _trained(result["tuning"]))] if result.get("tuning") else []),
         *([("spill", _brought(result["spill"]))] if result.get("spill") else []),
         ("energy", _energy(result)),
         ("cost", f"{cost['chip_hours']:,.4g} chip hours; {money}"),
@@ -145,6 +146,11 @@ def _moved(migration: dict[str, Any]) -> str:
 def _brought(tiers: list[dict[str, Any]]) -> str:
     """What came from slower memories, in words."""
     return ", ".join(f"{tier['brought_tokens']:,} tokens from {tier['name']}" for tier in tiers)
+
+
+def _trained(tuning: dict[str, Any]) -> str:
+    """What was trained beside the requests, in words."""
+    return f"{tuning['tokens']:,} tokens, {tuning['tokens_per_s']:,.4g} a second; {tuning['sequences']:,} sequences"
 
 
 def _models(result: dict[str, Any]) -> str:
