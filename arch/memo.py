@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import io
 import os
+import secrets
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import cache
@@ -32,8 +33,10 @@ HELD_OBJECTS = 64
 QUICK = 0.005
 """Seconds: what is found as soon as that is in no file, which takes as long to read."""
 
+BEGAN = time.time_ns()
+"""About when this process began to read the package's code."""
 SETTLED = 2
-"""Seconds after which a file that changes again has another time than before."""
+"""Seconds within which a file that changes again may have the time that it had before, and code may be read."""
 
 _CHECK = 32
 """Bytes at the beginning of a file: the hash of its key and of the others, an archive of arrays."""
@@ -125,6 +128,8 @@ class Memo:
         if self.folder is None:
             return None
         path = self._path(key)
+        if not path.is_file():  # a pipe would be waited for
+            return None
         try:
             content = path.read_bytes()
             if _check(key, content[_CHECK:]) != content[:_CHECK]:
@@ -141,7 +146,7 @@ class Memo:
 
     def _write(self, key: str, answer: Answer) -> None:
         """Write beside the final name and rename; a disk that is full or read-only only costs the next process time."""
-        if self.folder is None:
+        if self.folder is None or not is_settled():
             return
         path, packed = self._path(key), io.BytesIO()
         np.savez_compressed(packed, **answer)
@@ -177,8 +182,9 @@ def _check(key: str, content: bytes) -> bytes:
 
 
 def default_folder() -> Path:
-    """``$XDG_CACHE_HOME/siliconloom/costs``, by default under ``~/.cache``."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "siliconloom" / "costs"
+    """``$XDG_CACHE_HOME/siliconloom/costs``, by default, and where that is no whole path, under ``~/.cache``."""
+    home = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (home if home.is_absolute() else Path.home() / ".cache") / "siliconloom" / "costs"
 
 
 class Shared:
@@ -214,34 +220,59 @@ def key_of(kind: str, *question: str | bytes) -> str:
 def code_digest() -> str:
     """SHA-256 of all sources and templates of this package, which hold the version and every constant.
 
-    As long as no file has changed by its size, its place on the disk and its times, what they hold is not read again;
-    times of the last `SETTLED` seconds prove nothing, as two changes may have the same ones.
+    As long as no file has changed by its size, its place on the disk and its times, what they hold is not read again.
+    Where one has changed since this process began, or just before, nobody knows which of its texts is run: the digest
+    is then nobody else's.
     """
-    import siliconloom
-
-    folder = str(Path(siliconloom.__file__).parent)
-    paths, stamps, newest = list[str](), list[str](), 0
-    for entry in _sources(folder):
-        found = entry.stat()
-        newest = max(newest, found.st_mtime_ns, found.st_ctime_ns)
-        stamp = found.st_size, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
-        paths.append(entry.path)
-        stamps.append(f"{entry.path} {stamp}")
-    seen = hashlib.sha256("\n".join(stamps).encode(errors="surrogateescape")).hexdigest()
-    kept = default_folder() / "code" / seen
+    paths, stamps, newest = _stamps()
+    if newest > BEGAN - SETTLED * 10**9:
+        return secrets.token_hex(hashlib.sha256().digest_size)
+    kept = default_folder() / "code" / hashlib.sha256(stamps.encode(errors="surrogateescape")).hexdigest()
     with contextlib.suppress(OSError, ValueError):
         known = kept.read_text()
-        if len(known) == len(seen) and known.isalnum():
+        if len(known) == len(kept.name) and known.isalnum():
             return known
-    digest = hashlib.sha256()
+    digest, folder = hashlib.sha256(), str(_package())
     for path in paths:
         content = Path(path).read_bytes()
         digest.update(f"{path.removeprefix(folder)} {len(content)}\n".encode(errors="surrogateescape") + content)
-    if time.time_ns() - newest > SETTLED * 10**9:
-        with contextlib.suppress(OSError, LoomError):
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            write_file(kept, digest.hexdigest().encode())
+    with contextlib.suppress(OSError, LoomError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_file(kept, digest.hexdigest().encode())
     return digest.hexdigest()
+
+
+def is_settled() -> bool:
+    """Whether the code is what it was when this process began; it is looked at once a second at most."""
+    now = time.monotonic()
+    if now - _Looked.at >= 1:
+        _Looked.at, _Looked.settled = now, _Looked.settled and _stamps()[2] <= BEGAN - SETTLED * 10**9
+    return _Looked.settled
+
+
+class _Looked:
+    """When the code was looked at, and what was seen."""
+
+    at = -1.0
+    settled = True
+
+
+def _package() -> Path:
+    import siliconloom
+
+    return Path(siliconloom.__file__).parent
+
+
+def _stamps() -> tuple[list[str], str, int]:
+    """Files of the package; sizes, places and times of all of them as a text; and when the newest one came to be so."""
+    paths, stamps, newest = list[str](), list[str](), 0
+    for entry in _sources(str(_package())):
+        found = entry.stat()
+        newest = max(newest, found.st_ctime_ns)
+        stamp = found.st_size, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
+        paths.append(entry.path)
+        stamps.append(f"{entry.path} {stamp}")
+    return paths, "\n".join(stamps), newest
 
 
 def _sources(folder: str) -> Iterator[os.DirEntry[str]]:

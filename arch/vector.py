@@ -33,6 +33,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.errors import LoomError
@@ -312,6 +313,11 @@ class FunctionSpec(Struct, frozen=True, kw_only=True, dict=True):
     def _float_costs(self) -> dict[int, VectorCost]:
         """What it takes in floating point, by the bits of a format."""
         return {dtype.bits: self._cost(dtype) for dtype in DataType if not dtype.is_integer and dtype.bits >= 8}
+
+    @cached_property
+    def text(self) -> str:
+        """All that programs and their times depend on, for keys of what is kept; the real function is none of it."""
+        return repr(replace(self, activation=None))
 
     def parameters_in(self, dtype: DataType) -> tuple[Parameters, ...]:
         """Groups of parameters in a format, in the order in which they lie at ``d``."""

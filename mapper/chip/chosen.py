@@ -71,8 +71,8 @@ class LocalEffort(Struct):
     tried: int = 0
     refused: int = 0
     kept: int = 0
-    first: float = 0
-    last: float = 0
+    first: int | float = 0
+    last: int | float = 0
     seconds: float = 0.0
     seed: int = 0
 

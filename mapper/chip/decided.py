@@ -47,16 +47,20 @@ class Decision(Struct, frozen=True):
     parts: tuple[tuple[DecidedTask, ...], ...]
     objective: str
     notes: tuple[str, ...]
+    """Without those of the format that was taken, which name the workload."""
     efforts: dict[str, Effort] = field(default_factory=dict)
     local: LocalEffort | None = None
 
 
-def decision_of(mapped: MappedWorkload) -> str | None:
-    """What was decided; nothing of what is not kept so: several memory levels, channels that compute, half a search."""
+def decision_of(mapped: MappedWorkload, fitted: tuple[str, ...] = ()) -> str | None:
+    """What was decided; nothing of what is not kept so: several memory levels, channels that compute, half a search.
+
+    ``fitted`` are the notes with which `mapping.fit_precision` took a format.
+    """
     mapping, searched = mapped.mapping, mapped.searched
     if mapping is None or mapping.placement is not None or is_banked(mapped.graph):
         return None
-    if searched is None or searched.interrupted:
+    if searched is None or searched.interrupted or mapped.notes[: len(fitted)] != fitted:
         return None
     layout, chosen = mapping.choice
     decision = Decision(
@@ -66,7 +70,7 @@ def decision_of(mapped: MappedWorkload) -> str | None:
             for part, made in zip(mapping.parts, chosen, strict=True)
         ),
         mapped.objective,
-        mapped.notes,
+        mapped.notes[len(fitted) :],
         searched.tasks,
         searched.local,
     )
@@ -81,8 +85,8 @@ def _decided(task: Task, made: Chosen) -> DecidedTask:
     )
 
 
-def mapped_as(decided: str, chip: Chip, graph: Graph) -> MappedWorkload | None:
-    """The workload as it was mapped before; nothing where a text is no decision about this graph.
+def mapped_as(decided: str, chip: Chip, graph: Graph, fitted: tuple[str, ...] = ()) -> MappedWorkload | None:
+    """The workload, in the format that was taken, as it was mapped before; nothing where a text is no such decision.
 
     Raises
     ------
@@ -95,7 +99,7 @@ def mapped_as(decided: str, chip: Chip, graph: Graph) -> MappedWorkload | None:
     except (msgspec.DecodeError, KeyError, ValueError, TypeError):
         return None
     searched = SearchEffort(decision.efforts, local=decision.local, remembered=True)
-    made = lower(chip, graph, mapping, decision.notes)
+    made = lower(chip, graph, mapping, (*fitted, *decision.notes))
     return replace(made, searched=searched, objective=decision.objective)
 
 

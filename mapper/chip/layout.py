@@ -122,6 +122,21 @@ def grain_of(tile: NpuTile) -> int:
     return max(GRAIN, next_power(bank_line(tile)))
 
 
+def _rest_of(tile: NpuTile) -> int:
+    """Bytes that rings may lose where they begin at a line: banks of odd sizes begin within one."""
+    return grain_of(tile) - 1 if bank_bytes(tile) % grain_of(tile) else 0
+
+
+def bank_bytes(tile: NpuTile) -> int:
+    """Bytes of a bank of the scratchpad."""
+    return tile.scratchpad.capacity // tile.scratchpad.banks
+
+
+def _banks_for(tile: NpuTile, size: int) -> int:
+    """Banks that rings of so many bytes take, one at least."""
+    return max(-(-(size + _rest_of(tile)) // bank_bytes(tile)), 1)
+
+
 def layouts(
     tile: NpuTile,
     constant_bytes: Iterable[int],
@@ -175,28 +190,28 @@ def _wanted(shares: tuple[int, ...], needed: Collection[str]) -> dict[str, int]:
 
 def _banked(tile: NpuTile, wanted: Mapping[str, int], least: Mapping[str, int], grain: int) -> dict[str, int]:
     """Slots of rings that have banks of their own; nothing where there are too few banks."""
-    bank = tile.scratchpad.capacity // tile.scratchpad.banks
     fixed = [ring for ring in FIXED if ring in least]
     kinds = [[ring for ring in rings if ring in wanted or ring in fixed] for rings in BANKED]
     kinds = [rings for rings in kinds if rings]
     taken = [_bytes(tile, rings, least) for rings in kinds]
     shares = [sum(wanted.get(ring, 0) for ring in rings) for rings in kinds]
-    banks = _apportioned(tile.scratchpad.banks, shares, [max(-(-size // bank), 1) for size in taken])
+    banks = _apportioned(tile.scratchpad.banks, shares, [_banks_for(tile, size) for size in taken])
     if not banks:
         return {}
     slots = {ring: least[ring] for ring in fixed}
     for rings, count in zip(kinds, banks, strict=True):
-        free = count * bank - _bytes(tile, [ring for ring in rings if ring in fixed], least)
+        own = [ring for ring in rings if ring in fixed]
+        free = count * bank_bytes(tile) - _rest_of(tile) - _bytes(tile, own, least)
         slots |= {ring: _floor(free // slots_of(tile, ring, 0), grain) for ring in rings if ring not in fixed}
     return slots
 
 
 def room_for_rows(tile: NpuTile, least: Mapping[str, int]) -> int:
     """Bytes of the banks that the first operand of products may have where every other kind of ring has its least."""
-    bank, needed = tile.scratchpad.capacity // tile.scratchpad.banks, set(least) | set(_wanted(SHARES[0], least))
+    needed = set(least) | set(_wanted(SHARES[0], least))
     others = [[ring for ring in rings if ring in needed] for rings in BANKED if "moving" not in rings]
-    taken = sum(max(-(-_bytes(tile, rings, least) // bank), 1) for rings in others if rings)
-    return max(tile.scratchpad.banks - taken, 0) * bank
+    taken = sum(_banks_for(tile, _bytes(tile, rings, least)) for rings in others if rings)
+    return max((tile.scratchpad.banks - taken) * bank_bytes(tile) - _rest_of(tile), 0)
 
 
 def _bytes(tile: NpuTile, rings: Iterable[str], sizes: Mapping[str, int]) -> int:
@@ -236,23 +251,23 @@ def _floor(value: int, unit: int) -> int:
 
 def bases(tile: NpuTile, layout: Layout) -> dict[str, int]:
     """Where each ring begins in its memory: at a bank of its kind, or back to back where there are too few banks."""
-    bank = tile.scratchpad.capacity // tile.scratchpad.banks
-    return _placed(tile, layout, bank if banks_of(tile, layout) <= tile.scratchpad.banks else 1)
+    return _placed(tile, layout, bank_bytes(tile) if banks_of(tile, layout) <= tile.scratchpad.banks else 1)
 
 
 def banks_of(tile: NpuTile, layout: Layout) -> int:
     """Banks that the rings take when each kind of them has its own."""
-    bank = tile.scratchpad.capacity // tile.scratchpad.banks
-    return sum(-(-_bytes(tile, rings, asdict(layout)) // bank) for rings in BANKED)
+    sizes = asdict(layout)
+    return sum(_banks_for(tile, size) for rings in BANKED if (size := _bytes(tile, rings, sizes)))
 
 
 def _placed(tile: NpuTile, layout: Layout, bank: int) -> dict[str, int]:
-    places, base = {}, 0
+    places, end = {}, 0
     for rings in BANKED:
+        base = padded(-(-end // bank) * bank, grain_of(tile)) if bank > 1 else end
         for ring in rings:
             places[ring] = base
-            base += slots_of(tile, ring, getattr(layout, ring)) * getattr(layout, ring)
-        base = -(-base // bank) * bank
+            base += slots_of(tile, ring, size := getattr(layout, ring)) * size
+            end = base if size else end
     base = 0
     for ring in ACCUMULATED:
         places[ring] = base
@@ -336,7 +351,7 @@ def declare_rings(builder: ProgramBuilder, tile: NpuTile, layout: Layout, *, ban
 
 
 def _declare_channel(builder: ProgramBuilder, tile: NpuTile) -> ChannelRings:
-    bank = tile.scratchpad.capacity // tile.scratchpad.banks
+    bank = bank_bytes(tile)
     places = [tile.scratchpad.capacity + number * bank for number in range(4)]
     rings = [
         builder.ring(name, place, bank // SLOTS)

@@ -29,7 +29,7 @@ class CostService(Memo):
 def cost_key(program: Program, chip: Chip) -> str:
     """Key of everything that a run's outcome depends on: the chip's description, the program, the code."""
     used = {i.function for i in program.instructions if i.opcode == Opcode.VECTOR}  # registered by whomever
-    costs = repr([(f.value, f.spec.cost, f.spec.float_parameters) for f in sorted(used)])
+    costs = "\n".join(f.spec.text for f in sorted(used))
     parts: list[bytes | str] = [chip.digest, costs, program.encode()]
     if any(_is_foreign(i.opcode) for i in program.instructions):
         tables = build_tables(program, chip)

@@ -7,21 +7,27 @@ import shutil
 import time
 
 import pytest
+from msgspec.structs import replace
 
 import siliconloom
-from siliconloom.arch import LoomError, load_chip, memo
+from siliconloom.arch import DataType, LoomError, load_chip, memo
+from siliconloom.arch.vector import FunctionSpec
 from siliconloom.cli import main
 from siliconloom.evaluate import decisions, objectives, timed
 from siliconloom.evaluate.chip import mapped_to, simulate
 from siliconloom.evaluate.mapping import plan_summary
 from siliconloom.evaluate.objectives import map_for
 from siliconloom.mapper.chip.budget import Budget
+from siliconloom.mapper.chip.chosen import SearchEffort
 from siliconloom.mapper.chip.decided import decision_of, mapped_as
 from siliconloom.mapper.chip.mapping import fit_precision, map_workload
 from siliconloom.sim.chip.engine import Stopwatch
-from siliconloom.workloads import load_workload
+from siliconloom.workloads import Graph, Phase, Vector, load_workload
+from siliconloom.workloads.dataflow import Dataflow
+from tests.arch.test_functions import registered
 from tests.in_turn import in_turn
 from tests.mapper.chip.improvements import made_chip, random_chip, random_workload, workload
+from tests.mapper.chip.test_block_rows import TIGHT, small_llama
 
 NAMED = [
     ("npu-edge", "gpt2", ("layers=1", "sequence=64")),
@@ -88,6 +94,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def small(*sets):
+    """A layer of GPT-2, 32 tokens."""
     return load_workload("gpt2", [("layers", "1"), ("sequence", "32"), *sets])
 
 
@@ -143,12 +150,14 @@ def test_what_was_asked_is_part_of_the_question(folder, monkeypatch):
         lambda: map_for("time", machine, graph, search=Budget(trials=5, seed=1)),
     ]
     first = [plan_summary(ask()) for ask in questions]
+    assert type(first[3]["local_search"]["first"]) is int
     folder()
     second = [plan_summary(ask()) for ask in questions]
     assert len(asked) == len(questions)
     assert not any(each.pop("remembered") for each in first)
     assert all(each.pop("remembered") for each in second)
     assert first == second
+    assert repr(first) == repr(second)
     asked.clear()
     for _ in range(2):  # what is found in a time is no answer to be kept
         map_for("time", machine, graph, search=Budget(seconds=0.1))
@@ -162,7 +171,7 @@ def test_a_decision_that_is_none_is_looked_for_again(folder, monkeypatch, text):
     if text is None:  # of another workload
         other = load_workload("bert-base", [("layers", "1"), ("sequence", "32")])
         text = decision_of(map_workload(machine, other, Stopwatch(machine), search=False))
-    monkeypatch.setattr(decisions, "decision_of", lambda mapped: text)
+    monkeypatch.setattr(decisions, "decision_of", lambda mapped, fitted: text)
     mapped_to(machine, graph, None)
     folder()
     assert mapped_to(machine, graph, None).program == found.program
@@ -202,7 +211,7 @@ def sources(tmp_path, monkeypatch):
         (package / name).write_text(text)
     monkeypatch.setattr(siliconloom, "__file__", str(package / "__init__.py"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(memo, "SETTLED", -1)
+    monkeypatch.setattr(memo, "BEGAN", time.time_ns() + 10**18)
     return package, memo.code_digest.__wrapped__
 
 
@@ -245,8 +254,128 @@ def _counted(seen):
     return lambda *content: seen.append(content) or make(*content)
 
 
-def test_code_that_changed_just_now_proves_nothing(sources, monkeypatch, tmp_path):
-    _, digest = sources
-    monkeypatch.setattr(memo, "SETTLED", time.time())
-    digest()
+def test_code_that_changed_since_a_process_began_is_nobody_elses(sources, monkeypatch, tmp_path):
+    """What it runs may be the old text or the new one."""
+    package, digest = sources
+    monkeypatch.setattr(memo, "BEGAN", time.time_ns())
+    assert digest() != digest()
     assert not (tmp_path / "cache").exists()
+    monkeypatch.setattr(memo, "BEGAN", time.time_ns() + 10**18)
+    assert digest() == digest()
+    del package
+
+
+def test_what_old_code_finds_is_not_filed_once_there_is_new_code(sources, monkeypatch, tmp_path):
+    package, _ = sources
+    monkeypatch.setattr(memo, "BEGAN", time.time_ns() + 3 * 10**9)
+    monkeypatch.setattr(memo._Looked, "at", -1.0)
+    monkeypatch.setattr(memo._Looked, "settled", True)
+    kept = memo.Memo(tmp_path / "kept")
+    kept.keep("a" * 64, {"answer": 1})
+    later = time.time() + 100
+    monkeypatch.setattr(memo._Looked, "at", -1.0)
+    monkeypatch.setattr(memo, "BEGAN", (package / "__init__.py").stat().st_ctime_ns)
+    kept.keep("b" * 64, {"answer": 2})
+    monkeypatch.setattr(memo, "BEGAN", int(later * 10**9))
+    kept.keep("c" * 64, {"answer": 3})  # what changed once is no longer what began
+    again = memo.Memo(tmp_path / "kept")
+    assert [again.known(each * 64) for each in "abc"] == [{"answer": 1}, None, None]
+
+
+def test_a_pipe_under_a_memos_name_is_no_answer(tmp_path):
+    kept = memo.Memo(tmp_path)
+    (tmp_path / "aa").mkdir()
+    os.mkfifo(tmp_path / "aa" / f"{'a' * 64}.memo")
+    assert kept.known("a" * 64) is None
+
+
+@pytest.mark.parametrize("home", ["relative", ""])
+def test_a_cache_is_no_folder_of_where_one_happens_to_be(home, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", home)
+    assert memo.default_folder().is_absolute()
+
+
+def test_a_format_that_is_stated_is_another_question(folder):
+    """A chip may choose other elements where none is stated; both are of the same operators."""
+    sets = [("tile.array.operands", "[bf16,fp16]")]
+    chip = load_chip("npu-edge", sets)
+    model = [("layers", "1"), ("sequence", "40")]
+    plain = load_workload("llama2-7b", model)
+    stated = load_workload("llama2-7b", [*model, ("precision", plain.precision.value)])
+    expected = [map_workload(chip, each, Stopwatch(chip), search=False) for each in (plain, stated)]
+    assert expected[0].program != expected[1].program
+    for order in ((0, 1), (1, 0)):
+        shutil.rmtree(folder.path, ignore_errors=True)
+        folder()
+        for at in order:
+            assert mapped_to(chip, (plain, stated)[at], None).program == expected[at].program
+
+
+def test_notes_name_the_workload_that_was_asked_for(folder):
+    chip, graph = load_chip("npu-edge-int8"), small()
+    first = mapped_to(chip, graph, None)
+    folder()
+    again = mapped_to(chip, replace(graph, name="zeta"), None)
+    assert again.searched.remembered
+    assert again.program == first.program
+    assert [note.replace("zeta", "gpt2") for note in again.notes] == list(first.notes)
+    assert any(note.startswith("zeta is stored as") for note in again.notes)
+
+
+FUNCTIONS = [
+    {"second": 1},
+    {"masks": True},
+    {"second": 0},
+    {"second": 2},
+    {"reduces": True, "passes": 2, "reductions": 1},
+]
+
+
+@pytest.mark.parametrize("shape", [(3000, 768), (3000, 100), (512, 100)])
+def test_a_function_is_what_was_registered(folder, tmp_path, shape):
+    """One name, registered as several functions one after the other, some of which cost the same."""
+    rows, cols = shape
+    chip = load_chip("npu-edge-int8")
+    found = {}
+    for times in range(2):
+        for number, each in enumerate(FUNCTIONS):
+            folder()
+            common = {"name": "odd", "code": 50, "result": "?", "circuit": False}
+            with registered(FunctionSpec(**common, **each)) as function:
+                vector = Vector(
+                    name="v", block="b", precision=DataType.INT8, function=function, rows=rows, cols=cols, inputs=2
+                )
+                flow = Dataflow()
+                flow.add(vector)
+                common = {"phase": Phase.PREFILL, "precision": DataType.INT8, "explicit_precision": True}
+                graph = Graph(name="list", batch=1, tokens=1, dataflow=flow, **common)
+                program = mapped_to(chip, graph, None).program
+                if not times:
+                    found[number] = map_workload(chip, graph, Stopwatch(chip), search=False).program
+                assert program == found[number], each
+
+
+def test_an_interrupted_search_is_not_what_is_remembered(folder, monkeypatch):
+    from siliconloom.evaluate import chip as module
+
+    find = module.map_workload
+    interrupted = SearchEffort(interrupted=True)
+    machine, graph = load_chip("npu-edge-int8"), small()
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "map_workload", lambda *a, **k: replace(find(*a, **k), searched=interrupted))
+        assert not mapped_to(machine, graph, None).searched.remembered
+    folder()
+    assert not mapped_to(machine, graph, None).searched.remembered
+    folder()
+    assert mapped_to(machine, graph, None).searched.remembered
+
+
+@pytest.mark.slow(seconds=2)
+def test_blocks_of_rows_are_remembered(folder):
+    """Of an array that keeps its sums, products in blocks of fewer rows than it has (`block_sizes`)."""
+    chip, graph = made_chip(TIGHT), small_llama(batch=4, sequence=100)
+    found = mapped_to(chip, graph, None)
+    assert any(task.block for part in found.mapping.parts for task in part.tasks)
+    folder()
+    again = mapped_to(chip, graph, None)
+    same(again, found)

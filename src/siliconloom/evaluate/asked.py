@@ -53,16 +53,22 @@ def asked(
 def digests(chip: Chip, graph: Graph) -> tuple[str, ...]:
     """All of a chip and a workload that a program of the workload, and what it takes, depends on."""
     functions = sorted({o.function for o in graph.operators() if isinstance(o, Vector)})  # registered by whomever
-    costs = repr([(each.value, each.spec.cost, each.spec.float_parameters) for each in functions])
-    return chip.digest, workload_digest(graph), costs
+    return chip.digest, workload_digest(graph), "\n".join(each.spec.text for each in functions)
 
 
 def workload_digest(graph: Graph) -> str:
-    """SHA-256 of a workload: every operator with its sizes, and what passes from one to the next."""
-    digest = hashlib.sha256(f"{graph.phase.value} {graph.precision.value} {graph.batch} {graph.tokens}\n".encode())
-    for operator in graph.operators():
-        sizes = [(name, str(value)) for name, value in asdict(operator).items()]
-        digest.update(f"{operator.kind} {sizes}\n".encode())
+    """SHA-256 of a workload: every operator with its sizes, and what passes from one to the next.
+
+    A format that is stated is another question than the same one where a chip may choose; so are operators that rest.
+    """
+    stated = " stated" if graph.explicit_precision else ""
+    digest = hashlib.sha256(
+        f"{graph.phase.value} {graph.precision.value} {graph.batch} {graph.tokens}{stated}\n".encode()
+    )
+    for what, operators in (("", graph.operators()), ("resting ", graph.resting)):
+        for operator in operators:
+            sizes = [(name, str(value)) for name, value in asdict(operator).items()]
+            digest.update(f"{what}{operator.kind} {sizes}\n".encode())
     for edge in graph.dataflow.edges():
         digest.update(f"{edge}\n".encode())
     return digest.hexdigest()

@@ -6,6 +6,7 @@ code of this package; the program is lowered from it anew, and timed like any ot
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from siliconloom.arch.description import Chip
@@ -22,17 +23,20 @@ QUICK = 0.05
 
 def remembered(chip: Chip, graph: Graph, find: Callable[[], MappedWorkload], *asked: str) -> MappedWorkload:
     """What ``find`` returned before to a question about a workload on a chip, or returns now."""
-    key, found = key_of("mapping", *digests(chip, graph), *asked), list[MappedWorkload]()
-
-    def decide() -> dict[str, str]:
-        found.append(find())
-        return {"decision": decision_of(found[0]) or ""}
-
-    known = shared_memo().recall(key, decide, quick=QUICK)["decision"]
-    if found:
-        return found[0]
-    made = mapped_as(known, chip, fit_precision(chip, graph)[0]) if known else None
-    return find() if made is None else made
+    memo, key = shared_memo(), key_of("mapping", *digests(chip, graph), *asked)
+    known = memo.known(key)
+    if known is not None:
+        fitted, notes = fit_precision(chip, graph)
+        made = mapped_as(known["decision"], chip, fitted, notes)
+        if made is not None:
+            return made
+    began = time.perf_counter()
+    found = find()
+    if time.perf_counter() - began >= QUICK:
+        decision = decision_of(found, fit_precision(chip, graph)[1])
+        if decision is not None:
+            memo.keep(key, {"decision": decision})
+    return found
 
 
 __all__ = ["remembered"]
