@@ -9,7 +9,6 @@ time goes with what happens, not with tokens.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -18,11 +17,12 @@ from siliconloom.arch.requests import Segment
 from siliconloom.arch.serving import Batching, Order, Preemption, ServeSettings
 from siliconloom.sim.service.account import ReplicaAccount
 from siliconloom.sim.service.blocks import BlockPool, idle_blocks, path_blocks
-from siliconloom.sim.service.costs import EQUAL, Chunk, Float, RequestLengths, StepCosts
+from siliconloom.sim.service.costs import EQUAL, Chunk, RequestLengths, StepCosts
 from siliconloom.sim.service.decoding import DecodingRequests
 from siliconloom.sim.service.guesses import Guesses
 from siliconloom.sim.service.live import LiveRequest
 from siliconloom.sim.service.log import RequestLog
+from siliconloom.sim.service.passes import Answering, model_passes, sampled
 from siliconloom.sim.service.resident import ResidentSlots
 from siliconloom.sim.service.sharing import SharedPrefixes
 from siliconloom.sim.service.spill import SpillTiers
@@ -409,7 +409,7 @@ class Replica:
         contexts = first + np.arange(number, dtype=np.float64) if number > 1 else np.array([first])
         parts = self._sharing.parts if self._sharing is not None and count else ()
         if not parts and self.account.samples_next():
-            self.account.samples.append(self._sample(chunks, count))
+            self.account.samples.append(sampled(chunks, self._answering(count)))
         draws = self.guesses.drawn(guessing)
         ahead = self.guesses.ahead(guessing, draws, self._decoding.made)
         lengths = RequestLengths(self._decoding.offsets, self._decoding.step, parts, ahead) if count else EQUAL
@@ -417,7 +417,7 @@ class Replica:
             step = self.tuner.step(asked, len(ended), count, contexts, lengths)
             seconds, joules = step.seconds, step.joules
         elif self.models.slots:
-            seconds, joules = self._passes(chunks, count, number)
+            seconds, joules = model_passes(self.lowered or self.costs, chunks, self._answering(count), number)
         else:
             seconds, joules = (self.lowered or self.costs).steps(
                 asked, len(ended), count + self._padding, contexts, lengths
@@ -462,30 +462,11 @@ class Replica:
         for last in self._decoding.ended(self._running):
             self._finish(last)
 
-    def _passes(self, chunks: list[tuple[LiveRequest, int]], count: int, number: int) -> tuple[Float, Float]:
-        """What steps in a row take in which every model has a pass of its own, over its own requests."""
-        running = [each for each in self._running.values() if each.deciding] if count else []
-        seconds, joules = np.zeros(number), np.zeros(number)
-        for model in dict.fromkeys([*(each.model for each, _ in chunks), *(each.model for each in running)]):
-            mine = [(each, size) for each, size in chunks if each.model == model]
-            at = [self._decoding.length(each) for each in running if each.model == model]
-            ended = sum(each.done + size == each.target for each, size in mine)
-            contexts = (sum(at) / len(at) + 1 if at else 0.0) + np.arange(number, dtype=np.float64)
-            lengths = RequestLengths(Counter(at)) if at else EQUAL
-            taken, drawn = (self.lowered or self.costs).steps(
-                [(size, each.done) for each, size in mine], ended, len(at), contexts, lengths
-            )
-            seconds, joules = seconds + taken, joules + drawn
-        return seconds, joules
-
-    def _sample(self, chunks: list[tuple[LiveRequest, int]], count: int) -> tuple[list[Chunk], int, list[int]]:
-        """A step to be asked in full: chunks, prompts that end, and what next tokens attend to; of one model."""
-        running = [each for each in self._running.values() if each.deciding] if count else []
-        model = next(each.model for each in (*(each for each, _ in chunks), *running))
-        mine = [(each, size) for each, size in chunks if each.model == model]
-        ended = sum(each.done + size == each.target for each, size in mine)
-        seen = [self._decoding.length(each) + 1 for each in running if each.model == model]
-        return [(size, each.done) for each, size in mine], ended, seen
+    def _answering(self, count: int) -> list[Answering]:
+        """Requests that get their next token, with the tokens of each in the cache; nobody where ``count`` is zero."""
+        if not count:
+            return []
+        return [(each, self._decoding.length(each)) for each in self._running.values() if each.deciding]
 
     def _guess(self, requests: list[LiveRequest], rights: list[int]) -> int:
         """Give requests the guessed tokens that are right, behind the one that every step has; returns how many."""

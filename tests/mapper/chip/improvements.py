@@ -40,6 +40,20 @@ def random_chip(r):
     }
 
 
+def odd_chip(r):
+    """The same, of arrays, units, memories and banks of any sizes."""
+    sides = [5, 12, 24, 48, 96, 100, 128]
+    return random_chip(r) | {
+        "tile.array.rows": r.choice(sides),
+        "tile.array.cols": r.choice(sides),
+        "tile.array.load_rows": 1,
+        "tile.scratchpad.capacity": r.choice([96, 100, 160, 333, 1000, 3000, 7777]) * KIB + r.choice([0, 0, 100, 512]),
+        "tile.scratchpad.banks": r.choice([4, 5, 6, 7, 12, 16]),
+        "tile.accumulator.capacity": r.choice([24, 50, 100, 333, 1000]) * KIB + r.choice([0, 0, 100]),
+        "tile.vector.lanes": r.choice([6, 12, 16, 48, 100, 128]),
+    }
+
+
 def tiny_chip(r):
     """The same, of arrays of any few rows and columns whose buffers hold little of a product."""
     return {
@@ -183,7 +197,7 @@ def _text(path, value):
     return f"{value} B/s" if path.endswith("bandwidth") else str(value)
 
 
-def comparisons(seed, count, *, tiny=False):
+def comparisons(seed, count, *, tiny=False, odd=False):
     """(ratio of times, change, chip, workload) of so many comparisons; above 1 the better chip is slower.
 
     Some of what is doubled takes longer for a short instruction, whatever is mapped to it: an array from its first
@@ -195,7 +209,8 @@ def comparisons(seed, count, *, tiny=False):
     r = random.Random(seed)
     made = 0
     while made < count:
-        chip, spec = (tiny_chip(r), tiny_workload(r)) if tiny else (random_chip(r), random_workload(r))
+        some = odd_chip if odd else random_chip
+        chip, spec = (tiny_chip(r), tiny_workload(r)) if tiny else (some(r), random_workload(r))
         graph = workload(spec)
         try:
             before = mapped(chip, graph)
@@ -205,7 +220,7 @@ def comparisons(seed, count, *, tiny=False):
             try:
                 after = mapped(IMPROVEMENTS[name](chip), graph)
             except LoomError:
-                if name not in WITH_A_PRICE and not (tiny and name == "dma doubled"):
+                if name not in WITH_A_PRICE and not ((tiny or odd) and name == "dma doubled"):
                     raise
                 continue  # a larger array or unit, or longer beats, can need more than the same memories hold
             yield ratio(name, before, after), name, chip, spec
@@ -317,7 +332,7 @@ def array_comparisons(names=tuple(ARRAYS), models=PROMPTS_AND_TOKENS, sides=(8, 
 
 def main(seed, count=0, kind=""):
     some = {"library": library_comparisons, "arrays": array_comparisons}.get(seed)
-    found = list(comparisons(int(seed), int(count), tiny=kind == "tiny") if some is None else some())
+    found = list(comparisons(int(seed), int(count), tiny=kind == "tiny", odd=kind == "odd") if some is None else some())
     slower, times, worst = Counter(), Counter(), defaultdict(float)
     for ratio, name, _, _ in found:
         times[name] += 1
