@@ -64,9 +64,9 @@ class Simulation(Struct, frozen=True):
     def seconds(self) -> float:
         return self.run.cycles / self.chip.clock
 
-    def result(self) -> dict[str, Any]:
-        """The result under its versioned schema, as ``--json`` prints it."""
-        return _result(self)
+    def result(self, *, figures: bool = False) -> dict[str, Any]:
+        """The result under its versioned schema, as ``--json`` prints it; ``figures``: without what is hardware."""
+        return _result(self, figures=figures)
 
 
 def simulate(
@@ -185,7 +185,7 @@ def _figure(done: Simulation, objective: str) -> float:
         return done.run.cycles
     if objective == "traffic":
         return int(done.run.traffic[:, :, [READ, WRITE]].sum())
-    joules = float(done.result()["energy_j"])
+    joules = float(done.result(figures=True)["energy_j"])
     return joules if objective == "energy" else joules * done.seconds
 
 
@@ -294,9 +294,10 @@ def _read_once(graph: Graph) -> list[str]:
     return []
 
 
-def _result(simulation: Simulation) -> dict[str, Any]:
+def _result(simulation: Simulation, *, figures: bool) -> dict[str, Any]:
     chip, graph, plan, outcome = simulation.chip, simulation.graph, simulation.plan, simulation.run
-    operators = _operators(simulation)
+    reasons = None if figures else _reasons(simulation)
+    operators = _operators(simulation, reasons)
     joules = {name: sum(o["energy"][name] for o in operators) for name in COMPONENTS}
     joules |= {name: watts * simulation.seconds for name, watts in standing_power(chip).items()}
     total = outcome.counters.sum(axis=0)
@@ -361,7 +362,7 @@ def _result(simulation: Simulation) -> dict[str, Any]:
             "key": binding_key(chip, bound),
             "achieved": bound.lower_bound_cycles / outcome.cycles if outcome.cycles else 0.0,
         },
-        "hardware": hardware_summary([row["hardware_why"] for row in operators]),
+        **({} if reasons is None else {"hardware": hardware_summary(reasons)}),
         "operators": operators,
         "units": _units(simulation),
         "traffic_bytes": traffic,
@@ -439,16 +440,18 @@ def _units(simulation: Simulation) -> dict[str, Any]:
     return units
 
 
+def _built(why: str | None) -> dict[str, str | None]:
+    return {"hardware": PROVEN if why is None else SPECIFIED, "hardware_why": why}
+
+
 def array_macs(operator: Operator) -> int:
     """Multiply-accumulates of one execution that are the array's: those of attention may be a channel's."""
     return 0 if isinstance(operator, Attention) and operator.banked else operator.macs
 
 
-def _operators(simulation: Simulation) -> list[dict[str, Any]]:
-    chip, outcome = simulation.chip, simulation.run
-    rows: list[dict[str, Any]] = []
-    standing = standing_power(chip)
-    plan = simulation.plan
+def _reasons(simulation: Simulation) -> list[str | None]:
+    """Why each operator is not proven; nothing where it is."""
+    chip, plan = simulation.chip, simulation.plan
     laid = [
         (unlaid(mapped.task) if isinstance(chip.tile, NpuTile) else None) or plan.apart.get(mapped.task.operator.name)
         for mapped in plan.tasks
@@ -456,6 +459,14 @@ def _operators(simulation: Simulation) -> list[dict[str, Any]]:
     reasons = simulation.kept.get("hardware")
     if reasons is None:
         reasons = simulation.kept["hardware"] = hardware_of(chip, plan.program, laid)
+    found: list[str | None] = reasons
+    return found
+
+
+def _operators(simulation: Simulation, reasons: list[str | None] | None) -> list[dict[str, Any]]:
+    chip, outcome = simulation.chip, simulation.run
+    rows: list[dict[str, Any]] = []
+    standing = standing_power(chip)
     for index, mapped in enumerate(simulation.plan.tasks):
         operator = mapped.task.operator
         counters = outcome.counters[index]
@@ -477,8 +488,7 @@ def _operators(simulation: Simulation) -> list[dict[str, Any]]:
                 "kind": operator.kind,
                 "repeat": operator.repeat,
                 "tiles": mapped.tiles,
-                "hardware": PROVEN if reasons[index] is None else SPECIFIED,
-                "hardware_why": reasons[index],
+                **({} if reasons is None else _built(reasons[index])),
                 "start_cycle": int(outcome.start[index]),
                 "end_cycle": int(outcome.end[index]),
                 "seconds": cycles / chip.clock,

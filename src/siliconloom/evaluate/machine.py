@@ -197,6 +197,7 @@ def evaluate(
     mapping: Document | None = None,
     objective: str = "time",
     placement: str | None = None,
+    figures: bool = False,
     watcher: Watcher = NOBODY,
 ) -> Evaluation:
     """Time one step of ``graph`` on ``machine``.
@@ -207,6 +208,8 @@ def evaluate(
         All that was changed by hand, for the result to say.
     exact, search, trace_limit, window, mapping, objective, placement
         Of one of our chips, see `evaluate.chip.simulate`; ``exact`` also of a system of them.
+    figures
+        Figures are all that is wanted, and not what of them is hardware.
 
     Raises
     ------
@@ -234,7 +237,7 @@ def evaluate(
                 objective=objective,
                 placement=placement,
             )
-        made = Evaluation(simulation.result(), simulation)
+        made = Evaluation(simulation.result(figures=figures), simulation)
     else:
         made = Evaluation(_of_others(machine, graph, overrides, exact))
     made.result["asked"] |= {"machine": machine.name, "overrides": dict(overrides)}

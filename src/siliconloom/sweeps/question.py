@@ -262,7 +262,9 @@ def _step(setting: PointSetting, machine: DescribedMachine, graph: Graph, sets: 
     if mapped and (machine.chip is None or machine.system is not None or computes_in_memory(machine, graph)):
         raise NotSupported("mapping in a sweep of what is no chip whose tiles alone do the work")
     search = budget_of(setting.search, None, setting.seed)
-    return evaluate(machine, graph, sets, search=search, objective=setting.objective, placement=setting.placement)
+    return evaluate(
+        machine, graph, sets, search=search, objective=setting.objective, placement=setting.placement, figures=True
+    )
 
 
 @lru_cache(maxsize=KEPT_GRAPHS)
