@@ -14,28 +14,33 @@ from siliconloom.mapper.chip.objective import Objective
 from siliconloom.mapper.chip.operands import Turned
 from siliconloom.mapper.chip.program import MappedWorkload
 
-WORSE = 2
+WORSE = 3
 """So many sizes of blocks in a row that are no better than larger ones before no smaller ones are looked at."""
 Blocks = Mapping[str, int]
 """Rows of a block of products, by their names: `Task.block`."""
 
 
 def in_best_blocks(
-    sizes: Sequence[int], products: Sequence[str], mapped: Callable[[Blocks], MappedWorkload], by: Objective
+    sizes: Sequence[int], products: Sequence[str], mapped: Callable[[Blocks], MappedWorkload], by: Objective, words: int
 ) -> MappedWorkload:
     """The best with blocks as large as the array, half as large and so on, until some in a row are no better.
 
-    And with those of each product that it costs the least in, with what brings its rows there.
+    And with those of each product that it costs the least in, with what brings its rows there. A program of more than
+    so many ``words`` loses against one that is not.
     """
+
+    def cost(made: MappedWorkload) -> tuple[bool, int]:
+        return len(made.program.instructions) > words, by.measure(made.program)
+
     made = [mapped({})]
     tried: list[dict[str, int]] = [{}]
 
     def add(blocks: dict[str, int]) -> bool:
         """Whether these blocks are better than all before."""
-        before = min(by.measure(each.program) for each in made)
+        before = min(map(cost, made))
         made.append(mapped(blocks))
         tried.append(blocks)
-        return by.measure(made[-1].program) < before
+        return cost(made[-1]) < before
 
     def interrupted() -> bool:
         return any(map(_is_interrupted, made))
@@ -51,7 +56,7 @@ def in_best_blocks(
         mixed = {name: tried[at][name] for name, at in best.items() if tried[at]}
         if mixed not in tried:
             add(mixed)
-    found = min(made, key=lambda each: by.measure(each.program))
+    found = min(made, key=cost)
     if interrupted() and not _is_interrupted(found):  # whatever it was that was not looked at to its end
         last = made[-1]
         found = replace(found, searched=last.searched, notes=last.notes)

@@ -131,7 +131,8 @@ def map_workload(
 
         if objective is None:
             return in_blocks({})
-        return in_best_blocks(smaller_blocks(tile.array), products, in_blocks, objective)
+        sizes, words = smaller_blocks(tile.array), tile.sequencer.program_words
+        return in_best_blocks(sizes, products, in_blocks, objective, words)
 
     if not channel:
         return mapped(graph, notes)

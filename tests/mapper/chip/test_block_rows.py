@@ -102,21 +102,23 @@ TIGHT = CHIP | {
 """A block of 128 rows and 16 columns fills a slot, and of each access of 256 bytes 16 are used."""
 
 
+SMALL = {
+    "model_type": "llama",
+    "hidden_size": 256,
+    "intermediate_size": 768,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 1024,
+    "hidden_act": "silu",
+    "max_position_embeddings": 4096,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
+
+
 def small_llama(**stated):
-    model = {
-        "model_type": "llama",
-        "hidden_size": 256,
-        "intermediate_size": 768,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "vocab_size": 1024,
-        "hidden_act": "silu",
-        "max_position_embeddings": 4096,
-        "tie_word_embeddings": False,
-        "torch_dtype": "bfloat16",
-    }
-    common = {"kind": "transformer", "name": "small", "phase": "prefill", "precision": "int8", "model": model}
+    common = {"kind": "transformer", "name": "small", "phase": "prefill", "precision": "int8", "model": SMALL}
     return workload(json.dumps(common | stated))
 
 
@@ -192,3 +194,26 @@ def test_a_wider_bus_is_not_slower_where_blocks_are_no_whole_beats():
     cycles = [mapped(chip, graph).run.cycles for chip in chips]
     assert cycles == sorted(cycles, reverse=True)
     assert cycles[0] <= 212_644
+
+
+@pytest.mark.slow(seconds=5)
+@pytest.mark.parametrize("access", [256, 128])
+def test_blocks_whose_program_has_no_room_are_not_taken(access):
+    """The fastest sizes took 1,082 instructions with the finer access, of 1,024 that there are, and all was refused."""
+    chip = CHIP | {"tile.array.rows": 100, "tile.array.cols": 100, "tile.scratchpad.capacity": 98404}
+    chip |= {"tile.accumulator.capacity": 1024000, "tile.vector.lanes": 12, "tile.scratchpad.banks": 5}
+    chip |= {"clock": 2 * 10**9, "memory.dram.bandwidth": 25 * 10**9, "memory.dram.access_bytes": access}
+    model = {"hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 8}
+    done = mapped(chip, small_llama(batch=1, sequence=100, model=SMALL | model))
+    assert len(done.plan.program.instructions) <= 1024
+
+
+@pytest.mark.slow(seconds=5)
+def test_sizes_of_blocks_are_tried_beyond_two_that_are_no_better():
+    """192 rows of 16 took 4.3 M cycles, of 64 and 32 more than of 128: 5.27 M, where 96 rows took 3.08 M."""
+    chip = TIGHT | {"tile_count": 8, "tile.array.rows": 192, "tile.array.cols": 192, "tile.vector.lanes": 12}
+    chip |= {"tile.scratchpad.capacity": 102912, "tile.scratchpad.banks": 16, "tile.accumulator.capacity": 51300}
+    chip |= {"memory.dram.bandwidth": 25 * 10**9, "memory.dram.latency": 20}
+    model = {"hidden_size": 512, "num_attention_heads": 8}
+    done = mapped(chip, small_llama(batch=1, sequence=256, model=SMALL | model))
+    assert done.run.cycles <= 3_500_000
