@@ -7,9 +7,12 @@ memory is longer than a part of their lines most of what is read is dropped. So 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 
 from msgspec.structs import replace
 
+from siliconloom.arch.interrupts import CompilationInterrupted
+from siliconloom.mapper.chip.chosen import INTERRUPTED, SearchEffort
 from siliconloom.mapper.chip.objective import Objective
 from siliconloom.mapper.chip.operands import Turned
 from siliconloom.mapper.chip.program import MappedWorkload
@@ -28,39 +31,54 @@ def in_best_blocks(
     And with those of each product that it costs the least in, with what brings its rows there. A program of more than
     so many ``words`` loses against one that is not.
     """
-
-    def cost(made: MappedWorkload) -> tuple[bool, int]:
-        return len(made.program.instructions) > words, by.measure(made.program)
-
-    made = [mapped({})]
-    tried: list[dict[str, int]] = [{}]
+    if not sizes:
+        return mapped({})
+    made: list[MappedWorkload] = []
+    tried: list[dict[str, int]] = []
+    costs: list[tuple[bool, float]] = []
 
     def add(blocks: dict[str, int]) -> bool:
         """Whether these blocks are better than all before."""
-        before = min(map(cost, made))
-        made.append(mapped(blocks))
+        found, cost = mapped(blocks), (True, inf)
+        try:
+            cost = len(found.program.instructions) > words, by.measure(found.program)
+        except CompilationInterrupted:
+            raise
+        except KeyboardInterrupt:
+            found = _interrupted(found)
+        better = cost < min(costs, default=(True, inf))
+        made.append(found)
         tried.append(blocks)
-        return cost(made[-1]) < before
+        costs.append(cost)
+        return better
 
     def interrupted() -> bool:
         return any(map(_is_interrupted, made))
 
+    add({})
     worse = 0
     for size in sizes:
         if interrupted() or worse == WORSE:
             break
         worse = 0 if add(dict.fromkeys(products, size)) else worse + 1
     if len(made) > 1 and not interrupted():
-        costs = [_product_costs(each) for each in made]
-        best = {name: min(range(len(made)), key=lambda at: costs[at][name]) for name in products}
+        each = [_product_costs(some) for some in made]
+        best = {name: min(range(len(made)), key=lambda at: each[at][name]) for name in products}
         mixed = {name: tried[at][name] for name, at in best.items() if tried[at]}
         if mixed not in tried:
             add(mixed)
-    found = min(made, key=cost)
+    found = made[min(range(len(made)), key=costs.__getitem__)]
     if interrupted() and not _is_interrupted(found):  # whatever it was that was not looked at to its end
         last = made[-1]
         found = replace(found, searched=last.searched, notes=last.notes)
     return found
+
+
+def _interrupted(made: MappedWorkload) -> MappedWorkload:
+    if _is_interrupted(made):
+        return made
+    searched = replace(made.searched or SearchEffort(), interrupted=True)
+    return replace(made, searched=searched, notes=(*made.notes, INTERRUPTED))
 
 
 def _is_interrupted(made: MappedWorkload) -> bool:

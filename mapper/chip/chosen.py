@@ -15,6 +15,9 @@ from siliconloom.mapper.chip.tasks import Task
 from siliconloom.mapper.chip.tiling import GemmTiling
 from siliconloom.mapper.chip.vector_cost import VectorTiling
 
+INTERRUPTED = "the search was interrupted: this is the best mapping that it had found"
+"""Said of what a search had found until then."""
+
 Tiling = GemmTiling | AttentionTiling | VectorTiling | ChannelTiling
 
 
@@ -111,4 +114,15 @@ Measure = Callable[[Task, tuple[str, ...], Layout, Chosen], int]
 """Cycles of one execution of a task by itself, its objects in the levels that `Part.levels` lists."""
 
 
-__all__ = ["Choice", "Chosen", "Effort", "LocalEffort", "Measure", "Part", "Rivals", "SearchEffort", "Tiling"]
+__all__ = [
+    "INTERRUPTED",
+    "Choice",
+    "Chosen",
+    "Effort",
+    "LocalEffort",
+    "Measure",
+    "Part",
+    "Rivals",
+    "SearchEffort",
+    "Tiling",
+]

@@ -30,7 +30,7 @@ from siliconloom.mapper.chip.choice import (
     moved_bytes,
     ways_of,
 )
-from siliconloom.mapper.chip.chosen import Choice, Chosen, Part, Rivals, SearchEffort
+from siliconloom.mapper.chip.chosen import INTERRUPTED, Choice, Chosen, Part, Rivals, SearchEffort
 from siliconloom.mapper.chip.drafts import DraftsOf, drafts_of
 from siliconloom.mapper.chip.gemm_layout import smaller_blocks
 from siliconloom.mapper.chip.known import KnownTasks
@@ -63,7 +63,6 @@ OVERLAP = 0.007
 """Among more than few tasks rivals are tried where operators that overlap save at least this part of the time."""
 TRIED, FEW_TRIED = 10000, 20000
 """Most instructions of whole workloads that are simulated with rivals of single tasks; among few tasks."""
-INTERRUPTED = "the search was interrupted: this is the best mapping that it had found"
 SEARCHED = "searches of mappings and other objectives than time"
 """What is not built for attention in a channel."""
 PAIRED = 16

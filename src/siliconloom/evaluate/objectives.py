@@ -17,8 +17,9 @@ from siliconloom.evaluate.decisions import remembered
 from siliconloom.evaluate.placement import check_placement, chosen_placement, map_placed
 from siliconloom.mapper.chip.banked import array_alone
 from siliconloom.mapper.chip.budget import Budget
+from siliconloom.mapper.chip.chosen import INTERRUPTED
 from siliconloom.mapper.chip.local_search import improved
-from siliconloom.mapper.chip.mapping import INTERRUPTED, SEARCHED, fit_precision, map_workload
+from siliconloom.mapper.chip.mapping import SEARCHED, fit_precision, map_workload
 from siliconloom.mapper.chip.objective import OBJECTIVES, Objective, in_time
 from siliconloom.mapper.chip.program import MappedWorkload
 from siliconloom.sim.chip.energy import energy, standing_power
