@@ -164,11 +164,10 @@ class Replica:
     def train(self, until: float) -> None:
         """Nobody is here until then: windows of training alone, of which the last may end later."""
         while self.tuner is not None and self.clock < until:
-            done = self.tuner.step()
-            if not done.size:
+            number, seconds, drawn = self.tuner.alone(until - self.clock)
+            if not number:
                 break
-            seconds, drawn = float(done.seconds[0]), float(done.joules[0])
-            self.account.activity.add([self.clock, seconds, 1, seconds, 0, 0, 0, float(self._used()), 0, drawn])
+            self.account.activity.add([self.clock, seconds, number, seconds, 0, 0, 0, float(self._used()), 0, drawn])
             self.account.joules += drawn
             self.busy_s += seconds
             self.clock += seconds
@@ -414,7 +413,8 @@ class Replica:
         ahead = self.guesses.ahead(guessing, draws, self._decoding.made)
         lengths = RequestLengths(self._decoding.offsets, self._decoding.step, parts, ahead) if count else EQUAL
         if self.tuner is not None:
-            step = self.tuner.step(asked, len(ended), count, contexts, lengths)
+            beside_s = self.adapters.step_s
+            step = self.tuner.step(asked, len(ended), count, contexts, lengths, beside_s=beside_s)
             seconds, joules = step.seconds, step.joules
         elif self.models.slots:
             seconds, joules = model_passes(self.lowered or self.costs, chunks, self._answering(count), number)

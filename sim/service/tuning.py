@@ -78,6 +78,10 @@ class Tuner:
         self._at = 0
         """Tokens before the next window where it goes forward; those that are left where it goes back."""
         self._alone: dict[tuple[bool, int], TunedStep] = {}
+        self._since: list[float] | None = None
+        """Steps, seconds and joules of windows alone since a sequence began; none where others came between."""
+        self._sequence: tuple[int, float, float] | None = None
+        """Of a whole sequence of windows alone."""
 
     @property
     def fits(self) -> bool:
@@ -93,19 +97,49 @@ class Tuner:
         count: int = 0,
         contexts: Float = NOBODY,
         lengths: RequestLengths = EQUAL,
+        *,
+        beside_s: float = 0.0,
     ) -> TunedStep:
-        """What a step takes with the largest window that it has time for; takes it."""
+        """What a step takes with the largest window that it has time for; takes it.
+
+        So many seconds of the step are for what its costs leave out, ``beside_s``.
+        """
         alone, key = not chunks and not count, (self._forward, self._at)
+        if not alone:
+            self._since = None
         found = self._alone.get(key) if alone else None
         if found is None:
-            found = self._largest(chunks, ended, count, contexts, lengths)
+            found = self._largest(chunks, ended, count, contexts, lengths, self.tuning.limit_s - beside_s)
             if alone:
                 self._alone[key] = found
         self._take(found.size)
         return found
 
+    def alone(self, room_s: float) -> tuple[int, float, float]:
+        """How many steps of windows alone are taken at once, their seconds and joules: one, or all of some sequences.
+
+        Sequences are alike, so those that end within ``room_s`` are counted and not gone through; none of no time.
+        """
+        if self._forward and self._at == 0 and self._sequence is not None:
+            steps, seconds, joules = self._sequence
+            many = int(room_s / seconds) if seconds > 0 else 0
+            if many > 1:
+                self.sequences += many - 1
+                self.tokens += (many - 1) * self.tuning.sequence
+                return steps * (many - 1), seconds * (many - 1), joules * (many - 1)
+        begins = self._forward and self._at == 0
+        done = self.step()
+        if begins:
+            self._since = [0, 0.0, 0.0]
+        if self._since is not None:
+            taken = 1, float(done.seconds[0]), float(done.joules[0])
+            self._since = [a + b for a, b in zip(self._since, taken, strict=True)]
+            if self._forward and self._at == 0 and done.size:
+                self._sequence = int(self._since[0]), self._since[1], self._since[2]
+        return (1 if done.size else 0), float(done.seconds[0]), float(done.joules[0])
+
     def _largest(
-        self, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float, lengths: RequestLengths
+        self, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float, lengths: RequestLengths, limit_s: float
     ) -> TunedStep:
         room = self.budget - count - sum(size for size, _ in chunks)
         left = min(self.tuning.sequence - self._at if self._forward else self._at, room)
@@ -120,7 +154,7 @@ class Tuner:
                 found = self._ahead(sizes[middle], self._at, chunks, ended, count, contexts, lengths)
             else:
                 found = self._back(sizes[middle], self._at, plain)
-            if float(found.seconds[0]) <= self.tuning.limit_s:
+            if float(found.seconds[0]) <= limit_s:
                 best, low = found, middle + 1
             else:
                 high = middle

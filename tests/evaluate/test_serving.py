@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from siliconloom.arch import memo
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.served import ServingResult
 from siliconloom.arch.serving import parse_level
@@ -205,6 +206,33 @@ def test_training_beside_requests_takes_memory_and_what_steps_leave():
     ):
         with pytest.raises(NotSupported, match=r"serve.tune_sequence"):
             serve(prepare_named(name, model, "64x8", [("serve.requests", "2"), *TUNED, *more]))
+
+
+def test_a_column_of_one_model_says_nothing(tmp_path):
+    path = tmp_path / "one.csv"
+    path.write_text("arrival_s,prompt_tokens,output_tokens,model\n0,100,20,a\n1,50,20,a\n2,50,20,b\n")
+    sets = [("serve.requests", "2")]
+    assert serve(prepare_named("h100", "llama3-8b", str(path), sets))["requests"]["finished"] == 2
+    with pytest.raises(LoomError, match="asks 2 models"):
+        prepare_named("h100", "llama3-8b", str(path), [])
+    with pytest.raises(LoomError, match="model_slots 2: one asks 1 model"):
+        prepare_named(
+            "h100", "llama3-8b", str(path), [*sets, ("serve.model_slots", "2"), ("serve.model_bandwidth", "1GB/s")]
+        )
+
+
+def test_step_costs_that_are_kept_are_of_one_popularity(tmp_path, monkeypatch):
+    """Experts that are preferred are the same ones in a step of one token, whatever they are preferred by."""
+    sets = [("serve.requests", "8"), ("workload.layers", "1"), ("plan.tensor", "2")]
+    found = {}
+    for kept in (None, tmp_path):
+        for popularity in ("2", "5"):
+            monkeypatch.setattr(memo.Shared, "memo", memo.Memo(kept))
+            chosen = [*sets, ("workload.expert_popularity", popularity)]
+            result = serve(prepare_named("dgx-h100", "mixtral-8x7b", "64x8", chosen))
+            found[kept, popularity] = result["energy_j"], result["duration_s"]
+    assert found[None, "2"] != found[None, "5"]
+    assert [found[tmp_path, each] for each in ("2", "5")] == [found[None, each] for each in ("2", "5")]
 
 
 def test_models_that_come_take_their_bytes_and_lie_beside_each_other(tmp_path):

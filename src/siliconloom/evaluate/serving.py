@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from siliconloom.arch import LoomError, NotSupported
 from siliconloom.arch.document import Document
@@ -223,7 +225,7 @@ def prepare(
         cluster.name,
         cluster,
         model,
-        timed(trace, settings),
+        _of_models(timed(trace, settings), settings),
         settings,
         plan,
         replicas,
@@ -348,14 +350,19 @@ def _check_columns(trace: RequestTrace, settings: ServeSettings) -> None:
     ):
         if asked and not has:
             raise LoomError(f"serve.{key}: changes nothing: {trace.name} has no column {column}")
-    _check_models(trace, settings)
     if settings.adapter_rank is None and (trace.adapter >= 0).any():
         raise LoomError(f"{trace.name}: has adapters; serve.adapter_rank and serve.host_bandwidth say what they take")
 
 
-def _check_models(trace: RequestTrace, settings: ServeSettings) -> None:
-    """Refuse requests of several models of which nothing is said, and more room than there are; raises `LoomError`."""
-    count = int(trace.model.max(initial=0)) + 1
+def _of_models(trace: RequestTrace, settings: ServeSettings) -> RequestTrace:
+    """Requests of one model, or of several that take turns.
+
+    Raises
+    ------
+    LoomError
+        For several of which nothing is said, and for more room than there are models.
+    """
+    count = max(len(np.unique(trace.model)), 1)
     if settings.model_slots is None and count > 1:
         raise LoomError(
             f"{trace.name}: asks {count} models (its column model); serve.model_slots and serve.model_bandwidth say "
@@ -364,6 +371,7 @@ def _check_models(trace: RequestTrace, settings: ServeSettings) -> None:
     if settings.model_slots is not None and settings.model_slots > count:
         asked = "1 model" if count == 1 else f"{count} models"
         raise LoomError(f"serve.model_slots {settings.model_slots}: {trace.name} asks {asked}")
+    return trace if settings.model_slots is not None else replace(trace, model=np.zeros(0, np.int64))
 
 
 def check_sharing(cluster: Cluster, model: ServedModel) -> None:

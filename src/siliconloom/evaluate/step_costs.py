@@ -50,6 +50,8 @@ COUNTS = tuple(sorted({1, *(each for k in range(1, 20) for each in (2**k, 2**k *
 """Numbers of tokens or requests that simulated machines are asked for: two to every doubling."""
 LENGTHS = tuple(sorted({1, *(round(2 ** (k / 2)) for k in range(8, 51))}))
 """Lengths of contexts that predicted machines are asked for, two to every doubling: kernels split them in steps."""
+KNOWN_BY = (1, 7, 32, 1000)
+"""Next tokens of steps that a model is known by: experts that are preferred are the same in a step of one token."""
 ATTENTION_BACK = 2.5
 """Of an attention's time forward what it takes back."""
 STRAIGHT = (1, *(4**k for k in range(3, 13)))
@@ -147,8 +149,8 @@ class ReplicaCosts:
             self._predicted = PredictedAttention(
                 machine, lambda sets: self._part(ask(sets)), self._lengths, guesses, self._sharing
             )
-        graph = ask([("phase", "decode"), ("batch", "1"), ("context", "1")])
-        digest = workload_digest(graph), cluster.digest, repr(plan), str(machine), str(self._lengths[-1]), str(guesses)
+        steps = [workload_digest(ask([("phase", "decode"), ("batch", str(n)), ("context", "1")])) for n in KNOWN_BY]
+        digest = *steps, cluster.digest, repr(plan), str(machine), str(self._lengths[-1]), str(guesses)
         self._key = key_of("serving costs", *digest)
         stored = shared_memo().known(self._key)
         if stored is not None:

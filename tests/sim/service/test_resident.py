@@ -169,7 +169,7 @@ def test_a_pass_is_asked_with_its_own_prompts_that_end():
 
 def test_a_request_goes_where_its_model_lies():
     rows = [(float(n), 8, 4, 0) for n in range(24)]
-    models = [n * 7 % 3 for n in range(24)]
+    models = [0, 0, 1, 0, 2, 2, 1, 1, 0, 2, 0, 0, 1, 2, 1, 0, 0, 2, 1, 1, 2, 0, 2, 1]
     costs = Linear(0.01, 0, 0, 0)
     there = asked_of_models(rows, models, 1, 0.5, costs, count=3, router="resident")
     assert [replica.models.loads for replica in there.replicas] == [1, 1, 1]
@@ -179,6 +179,41 @@ def test_a_request_goes_where_its_model_lies():
         [(0.0, 8, 400, 0)] * 2 + [(0.1, 8, 4, 0)], [0, 1, 2], 1, 0.5, costs, count=2, router="resident"
     )
     assert busy.log.finished[2] > 4.0  # every replica has another one, which answers
+
+
+def test_of_replicas_that_lack_a_model_the_one_with_the_fewest_takes_it():
+    """The fourth model goes beside the first, though the other replica was used longer ago."""
+    times, models = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [0, 1, 0, 2, 0, 3, 1]
+    fleet = asked_of_models(
+        [(at, 8, 4, 0) for at in times], models, 2, 0.1, Linear(0.01, 0, 0, 0), count=2, router="resident"
+    )
+    assert [replica.models.loads for replica in fleet.replicas] == [2, 2]
+
+
+def test_answers_on_replicas_of_their_own_bring_the_model_there_too():
+    rows = [(0.0, 8, 3, 0), (1.0, 8, 3, 0), (2.0, 8, 3, 0)]
+    arrival, prompt, output, _ = (np.array(column) for column in zip(*rows, strict=True))
+    requests = ServedRequests(arrival, prompt, output, model=np.array([0, 1, 1]))
+    group = ReplicaGroup(Linear(0.01, 0, 0, 0), 1000, 1, models=(1, 0.5))
+    fleet = Fleet(ServeSettings(), requests, [group], [group])
+    fleet.run()
+    assert [replica.models.loads for replica in fleet.replicas] == [2, 2]
+    assert fleet.log.first - arrival == pytest.approx([0.51, 0.51, 0.01])
+    # the third comes in the middle of the step for which the model of the second is brought
+    assert fleet.log.finished - fleet.log.first == pytest.approx([0.52, 0.52, 0.03])
+
+
+def test_a_replica_that_is_lost_has_no_model():
+    fleet = asked_of_models([(0.0, 8, 4, 0)] * 2, [0, 1], 2, 0.1, Linear(0.01, 0, 0, 0))
+    (replica,) = fleet.replicas
+    assert replica.models.held == 2
+    assert replica.lose(10.0) == []
+    assert replica.models.held == replica.models.used == 0
+
+
+def test_a_part_of_a_trace_has_its_models():
+    columns = {"prompt_tokens": [8] * 4, "output_tokens": [4] * 4, "model": list("abca")}
+    assert trace_of(columns).part(1, 4).model.tolist() == [1, 2, 0]
 
 
 @pytest.mark.parametrize("column", ["adapter", "model"])

@@ -119,7 +119,24 @@ def test_nobody_waits_longer_than_a_step_may_take():
         ways = [float(alone.step().seconds[0]) for _ in range(2)]
         assert replica.tuner.tokens >= 256 * (4.5 / sum(ways) - 2)
         assert replica.clock >= fleet.log.finished.max()
+        assert replica.account.joules >= 2.0 * replica.tuner.tokens
+        table = replica.account.activity.table()
+        assert table["joules"].sum() == pytest.approx(replica.account.joules)
+        assert table["seconds"].sum() == pytest.approx(replica.busy_s)
         assert replica.account.joules > plain.replicas[0].account.joules
+
+
+def test_a_step_with_adapters_takes_no_longer_than_it_may():
+    """What reading adapters takes is a part of it."""
+    costs = Trained(0.01, 1e-4, 1e-3, 0)
+    requests = ServedRequests(np.zeros(4), np.array([16] * 4), np.array([40] * 4), adapter=np.arange(4))
+    group = ReplicaGroup(costs, 100, 1, adapters=(4, 0.0, 3e-3), tuning=Tuning(costs, 4096, 0.05))
+    fleet = Fleet(ServeSettings(), requests, [group])
+    fleet.run()
+    table = fleet.replicas[0].account.activity.table()
+    steps = table["seconds"][table["decoding"] > 0]
+    assert len(steps)
+    assert 0.04 < steps.max() <= 0.05
 
 
 @given(st.integers(1, 5000), st.integers(1, 4096), st.floats(0.0102, 1.0))
