@@ -19,6 +19,14 @@ from siliconloom.sim.chip.engine import Stopwatch
 from siliconloom.workloads import load_workload
 
 
+@pytest.fixture(autouse=True)
+def heard():
+    """A shell that starts the tests in the background has them ignore interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def interrupt():
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(0)
