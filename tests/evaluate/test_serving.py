@@ -208,6 +208,21 @@ def test_training_beside_requests_takes_memory_and_what_steps_leave():
             serve(prepare_named(name, model, "64x8", [("serve.requests", "2"), *TUNED, *more]))
 
 
+@pytest.mark.slow(seconds=2)
+def test_a_page_says_what_is_trained_and_which_models_were_brought(tmp_path):
+    page, path = tmp_path / "page.html", tmp_path / "models.csv"
+    words = ["serve", "h100", "llama3-8b", "64x8", "--set", "serve.requests=4", "--report", str(page)]
+    assert main([*words, *(word for key, value in TUNED for word in ("--set", f"{key}={value}"))]) == 0
+    assert "tokens trained a second" in page.read_text()
+    assert '"training"' in page.read_text()
+    path.write_text(
+        "arrival_s,prompt_tokens,output_tokens,model\n" + "".join(f"{n},64,8,{'ab'[n % 2]}\n" for n in range(4))
+    )
+    words[3], words[5] = str(path), "serve.model_slots=1"
+    assert main([*words, "--set", "serve.model_bandwidth=50GB/s"]) == 0
+    assert "times that a model was brought" in page.read_text()
+
+
 def test_a_column_of_one_model_says_nothing(tmp_path):
     path = tmp_path / "one.csv"
     path.write_text("arrival_s,prompt_tokens,output_tokens,model\n0,100,20,a\n1,50,20,a\n2,50,20,b\n")

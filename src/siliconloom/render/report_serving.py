@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -21,7 +22,14 @@ LATENCIES = (
 )
 WITHIN, BEYOND = "#2a6fbb", "#b0413e"
 """Colours of times that keep to a limit, and of those that do not."""
-MEMORY = {"weights": "#2a6fbb", "activations": "#2a9d5c", "keys and values": "#c9a227", "left free": "#9a9a9a"}
+MEMORY = {
+    "weights": "#2a6fbb",
+    "activations": "#2a9d5c",
+    "adapters": "#8d5fb8",
+    "training": "#b5403a",
+    "keys and values": "#c9a227",
+    "left free": "#9a9a9a",
+}
 UNUSED = "#e3d6a6"
 """Colour of the part of a cache that is never in use."""
 MOST_REPLICAS = 1000
@@ -70,7 +78,8 @@ def serving_html(result: dict[str, Any]) -> str:
             tuple((each["value"], each["attained"], each["goodput"]) for each in _tried(found)),
         )
     groups = _groups(result)
-    held = [(group["machine"], *each) for group, used in groups for each in _held(group, used)]
+    slots = asked["settings"]["adapter_slots"]
+    held = [(group["machine"], *each) for group, used in groups for each in _held(group, used, slots)]
     charts["memory"] = ChartData(("machine", "what", "bytes"), tuple(each[:3] for each in held))
     replicas = result["replicas"]
     cut = len(replicas) - MOST_REPLICAS
@@ -94,8 +103,11 @@ def serving_html(result: dict[str, Any]) -> str:
         replicas=_replicas(replicas[:MOST_REPLICAS]),
         replicas_text=f"{cut:,} more are left out here; --json has all." if cut > 0 else "",
         memory_text=" ".join(_memory_text(group, many=len(groups) > 1) for group, _ in groups),
-        memory_bars=[bar for group, used in groups for bar in _memory_bars(group, used, many=len(groups) > 1)],
-        memory_legend=[*MEMORY.items(), ("room that is never in use", UNUSED)],
+        memory_bars=[bar for group, used in groups for bar in _memory_bars(group, used, slots, many=len(groups) > 1)],
+        memory_legend=[
+            *((name, MEMORY[name]) for name in dict.fromkeys(row[1] for row in held)),
+            ("room that is never in use", UNUSED),
+        ],
         cost=_cost(result),
         keys=_rows("keys", "keys of the service", {f"serve.{k}": _value(v) for k, v in asked["settings"].items()}),
         digest=asked["machine_digest"],
@@ -141,6 +153,8 @@ def _asked(result: dict[str, Any]) -> str:
 
 def _tiles(result: dict[str, Any]) -> list[tuple[str, str]]:
     cost, scaling, moves, power = result["cost"], *(result.get(name) for name in ("scaling", "migration", "power"))
+    trained, slots = result.get("tuning"), result["asked"]["settings"]["model_slots"]
+    loads = sum(each["model_loads"] for each in result["replicas"])
     tiles = [
         (format_si(result["ttft_s"]["p50"], "s"), f"to the first token, median; {_p99(result, 'ttft_s')}"),
         (format_si(result["tpot_s"]["p50"], "s"), f"for each further token, median; {_p99(result, 'tpot_s')}"),
@@ -151,6 +165,8 @@ def _tiles(result: dict[str, Any]) -> list[tuple[str, str]]:
         *([(f"{scaling['mean']:.3g}", "replicas in the mean")] if scaling else []),
         *([(f"{moves['moved']:,}", "moves to another replica")] if moves else []),
         *([(f"{power['peak_w'] / power['limit_w']:.1%}", "of the limit drawn at most")] if power else []),
+        *([(rate(trained["tokens_per_s"]), "tokens trained a second")] if trained else []),
+        *([(f"{loads:,}", f"times that a model was brought, of which {slots} lie there at once")] if slots else []),
         (f"{_fullest(result):.1%}", f"of the cache in use at most; {result['preempted']:,} preempted"),
     ]
     if result["energy_j"] is not None:
@@ -286,6 +302,11 @@ def _groups(result: dict[str, Any]) -> list[tuple[dict[str, Any], float]]:
     return found
 
 
+def _colours(held: Sequence[tuple[str, str, float, str]]) -> list[tuple[str, str]]:
+    """Of what memory is for, the colour of each."""
+    return [(name, MEMORY[name]) for name in dict.fromkeys(name for _, name, *_ in held)]
+
+
 def _memory_text(group: dict[str, Any], *, many: bool) -> str:
     memory, plan = group["memory"], group["plan"]
     of = f"{_chips(plan['tensor'] * plan['pipeline'])}{' of ' + group['machine'] if many else ''}"
@@ -296,23 +317,27 @@ def _memory_text(group: dict[str, Any], *, many: bool) -> str:
     )
 
 
-def _held(group: dict[str, Any], used: float) -> list[tuple[str, float, str]]:
-    """What a replica's memory is for, in bytes, with a word on each."""
+def _held(group: dict[str, Any], used: float, slots: int) -> list[tuple[str, float, str]]:
+    """What a replica's memory is for, in bytes, with a word on each; ``slots`` are those for adapters."""
     memory = group["memory"]
     cache = memory["cache_tokens"] * memory["kv_bytes_per_token"]
-    taken = memory["weight_bytes"] + memory["activation_bytes"] + cache
+    adapters, training = memory["adapter_bytes"] * slots, memory["tuning_bytes"]
+    taken = memory["weight_bytes"] + memory["activation_bytes"] + adapters + training + cache
+    models = f", of {memory['models']} models" if memory["models"] > 1 else ""
     return [
-        ("weights", memory["weight_bytes"], ""),
+        ("weights", memory["weight_bytes"], models),
         ("activations", memory["activation_bytes"], ""),
+        *([("adapters", adapters, f", room for {slots}")] if adapters else []),
+        *([("training", training, "")] if training else []),
         ("keys and values", cache, f", {used:.1%} in use at most"),
         ("left free", max(memory["capacity_bytes"] - taken, 0.0), ""),
     ]
 
 
-def _memory_bars(group: dict[str, Any], used: float, *, many: bool) -> list[PageBar]:
+def _memory_bars(group: dict[str, Any], used: float, slots: int, *, many: bool) -> list[PageBar]:
     capacity = group["memory"]["capacity_bytes"] or 1.0
     rows = []
-    for name, size, more in _held(group, used):
+    for name, size, more in _held(group, used, slots):
         told, share = f"{format_bytes(size)}, {size / capacity:.1%}", size / capacity
         parts: tuple[BarPart, ...] = (BarPart(share, MEMORY[name], f"{name}: {told}{more}"),)
         if name == "keys and values":
