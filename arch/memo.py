@@ -218,35 +218,55 @@ def key_of(kind: str, *question: str | bytes) -> str:
 
 @cache
 def code_digest() -> str:
-    """SHA-256 of all sources and templates of this package, which hold the version and every constant.
+    """What answers are filed under: `source_digest`, or what nobody else has.
 
-    As long as no file has changed by its size, its place on the disk and its times, what they hold is not read again.
-    Where one has changed since this process began, or just before, nobody knows which of its texts is run: the digest
-    is then nobody else's.
+    Where a file has changed since this process began, or just before, nobody knows which of its texts is run.
+    """
+    digest, settled = read_sources()
+    return digest if settled else secrets.token_hex(hashlib.sha256().digest_size)
+
+
+def source_digest() -> str:
+    """SHA-256 of all sources and templates of this package, which hold the version and every constant."""
+    return read_sources()[0]
+
+
+@cache
+def read_sources() -> tuple[str, bool]:
+    """`source_digest`, and whether these files are what this process runs.
+
+    As long as no file has changed by its size, its place on the disk and its times, what they hold is not read again;
+    times of the last `SETTLED` seconds before this process began prove nothing, as two changes may have the same ones.
     """
     paths, stamps, newest = _stamps()
-    if newest > BEGAN - SETTLED * 10**9:
-        return secrets.token_hex(hashlib.sha256().digest_size)
+    settled = _settled_before(newest)
     kept = default_folder() / "code" / hashlib.sha256(stamps.encode(errors="surrogateescape")).hexdigest()
-    with contextlib.suppress(OSError, ValueError):
-        known = kept.read_text()
-        if len(known) == len(kept.name) and known.isalnum():
-            return known
+    if settled:
+        with contextlib.suppress(OSError, ValueError):
+            known = kept.read_text()
+            if len(known) == len(kept.name) and known.isalnum():
+                return known, settled
     digest, folder = hashlib.sha256(), str(_package())
     for path in paths:
         content = Path(path).read_bytes()
         digest.update(f"{path.removeprefix(folder)} {len(content)}\n".encode(errors="surrogateescape") + content)
-    with contextlib.suppress(OSError, LoomError):
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        write_file(kept, digest.hexdigest().encode())
-    return digest.hexdigest()
+    if settled:
+        with contextlib.suppress(OSError, LoomError):
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            write_file(kept, digest.hexdigest().encode())
+    return digest.hexdigest(), settled
+
+
+def _settled_before(newest: int) -> bool:
+    """Whether code whose newest file came to be so at a time is what this process runs."""
+    return newest <= BEGAN - SETTLED * 10**9
 
 
 def is_settled() -> bool:
     """Whether the code is what it was when this process began; it is looked at once a second at most."""
     now = time.monotonic()
     if now - _Looked.at >= 1:
-        _Looked.at, _Looked.settled = now, _Looked.settled and _stamps()[2] <= BEGAN - SETTLED * 10**9
+        _Looked.at, _Looked.settled = now, _Looked.settled and _settled_before(_stamps()[2])
     return _Looked.settled
 
 
@@ -294,5 +314,7 @@ __all__ = [
     "compiled_memo",
     "default_folder",
     "key_of",
+    "read_sources",
     "shared_memo",
+    "source_digest",
 ]

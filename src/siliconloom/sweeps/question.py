@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from siliconloom.arch.errors import LoomError, NotSupported, one_line, shortened
 from siliconloom.arch.inputs import read_bytes
-from siliconloom.arch.memo import code_digest, key_of, shared_memo
+from siliconloom.arch.memo import key_of, shared_memo, source_digest
 from siliconloom.arch.names import LIBRARY
 from siliconloom.arch.overrides import split_overrides
 from siliconloom.arch.sweep import SweepMapping
@@ -119,7 +119,7 @@ def setting_of(
 @cache
 def version_digest() -> str:
     """SHA-256 of the code of this package and of all machines and workloads of its library."""
-    digest = hashlib.sha256(code_digest().encode())
+    digest = hashlib.sha256(source_digest().encode())
     for folder in LIBRARIES:
         for path in sorted(each for each in folder.rglob("*") if each.is_file() and each.suffix != ".py"):
             digest.update(path.read_bytes())
