@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 from msgspec import Struct
 
+import siliconloom
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.files import sweep_parts, write_file
 
@@ -33,8 +34,8 @@ HELD_OBJECTS = 64
 QUICK = 0.005
 """Seconds: what is found as soon as that is in no file, which takes as long to read."""
 
-BEGAN = time.time_ns()
-"""About when this process began to read the package's code."""
+BEGAN = siliconloom.BEGAN
+"""When this process began to read the package's code; this module may come much later."""
 SETTLED = 2
 """Seconds within which a file that changes again may have the time that it had before, and code may be read."""
 
@@ -278,8 +279,6 @@ class _Looked:
 
 
 def _package() -> Path:
-    import siliconloom
-
     return Path(siliconloom.__file__).parent
 
 

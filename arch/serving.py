@@ -91,7 +91,6 @@ NOT_BESIDE_TRAINING = (
     "speculate",
     "shared_attention",
     "model_slots",
-    "prefill_replicas",
     "replicas_least",
     "lost_every",
     "migrate_below",

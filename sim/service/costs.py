@@ -14,6 +14,10 @@ Chunk = tuple[int, int]
 """New tokens of a prompt, and those of it that lie in the cache."""
 
 
+COUNTS = tuple(sorted({1, *(each for k in range(1, 20) for each in (2**k, 2**k * 3 // 2))}))
+"""Numbers of tokens or requests where not all of them are looked at: two to every doubling."""
+
+
 class SharedPart(Struct, frozen=True):
     """Tokens that lie in the cache once for several requests, one after the other in each."""
 

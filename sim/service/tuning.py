@@ -1,7 +1,8 @@
 """Adapters that are trained in what a replica's steps leave over (FlexLLM, Oliaro et al., 2024).
 
 A sequence goes forward in windows, as a prompt does in chunks, and then back from its end, window by window. Every step
-has one, as large as lets the step end in time; where no request is there, steps are of windows alone.
+has one, as large as lets the step end in time (one of `costs.COUNTS`, or all that is left); where no request is there,
+steps are of windows alone.
 """
 
 from __future__ import annotations
@@ -12,10 +13,7 @@ from typing import Protocol
 import numpy as np
 from msgspec import Struct
 
-from siliconloom.sim.service.costs import EQUAL, Chunk, Float, RequestLengths, StepCosts
-
-SIZES = tuple(sorted({1, *(each for k in range(1, 20) for each in (2**k, 2**k * 3 // 2))}))
-"""Tokens of a window, where it is not all that is left: two to every doubling."""
+from siliconloom.sim.service.costs import COUNTS, EQUAL, Chunk, Float, RequestLengths, StepCosts
 
 NOBODY = np.zeros(1)
 """Contexts of a step in which nobody has a next token."""
@@ -143,7 +141,7 @@ class Tuner:
     ) -> TunedStep:
         room = self.budget - count - sum(size for size, _ in chunks)
         left = min(self.tuning.sequence - self._at if self._forward else self._at, room)
-        sizes = [*(size for size in SIZES if size < left), *([left] if left > 0 else [])]
+        sizes = [*(size for size in COUNTS if size < left), *([left] if left > 0 else [])]
         best = IDLE
         if chunks or count:
             best = TunedStep(0, *self.tuning.costs.steps(chunks, ended, count, contexts, lengths))

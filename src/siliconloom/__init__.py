@@ -6,6 +6,7 @@ takes a few milliseconds. They follow semantic versioning; other names of the pa
 
 from __future__ import annotations
 
+import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from siliconloom.arch.errors import NotSupported as NotSupported
 
 __version__ = "0.1.0"
+
+BEGAN = time.time_ns()
+"""When this process began to read the package's code, in nanoseconds, for `arch.memo`."""
 
 _PUBLIC = {
     "simulate": "siliconloom.api.questions",

@@ -4,6 +4,8 @@ import json
 import os
 import random
 import shutil
+import subprocess
+import sys
 import time
 
 import pytest
@@ -283,6 +285,14 @@ def test_what_old_code_finds_is_not_filed_once_there_is_new_code(sources, monkey
     kept.keep("c" * 64, {"answer": 3})  # what changed once is no longer what began
     again = memo.Memo(tmp_path / "kept")
     assert [again.known(each * 64) for each in "abc"] == [{"answer": 1}, None, None]
+
+
+def test_code_that_changed_before_the_memo_was_imported_is_not_settled():
+    """What a process imports first may be older than what it imports last: it began with the package."""
+    code = "import time, siliconloom; time.sleep(0.2); from siliconloom.arch.memo import BEGAN"
+    code += "; print(time.time_ns() - BEGAN)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) >= 0.2e9
 
 
 def test_a_pipe_under_a_memos_name_is_no_answer(tmp_path):

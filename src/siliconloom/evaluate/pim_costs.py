@@ -24,11 +24,11 @@ from siliconloom.arch.system import Policy
 from siliconloom.evaluate.chip_part import ChipPart
 from siliconloom.evaluate.pim_machine import PimMachine
 from siliconloom.evaluate.predicted_attention import next_tokens
-from siliconloom.evaluate.step_costs import COUNTS, Float, ReplicaCosts, StepParts, StepTerms
+from siliconloom.evaluate.step_costs import Float, ReplicaCosts, StepParts, StepTerms
 from siliconloom.evaluate.steps import PlannedStep
 from siliconloom.mapper.pim.offload import Head, balance, load_of, shape_of, shared
 from siliconloom.mapper.system.plan import Plan
-from siliconloom.sim.service.costs import Chunk, RequestLengths
+from siliconloom.sim.service.costs import COUNTS, Chunk, RequestLengths
 from siliconloom.workloads import Attention, Graph
 
 POWERS = tuple(sorted({1, *(2**k + more for k in range(6, 26) for more in (0, 1))}))

@@ -6,8 +6,9 @@ cache, on the lengths of each request. Of each the evaluator is asked by itself,
 what it said is kept. Requests that get their next token are one attention of their number and their mean length.
 
 Predicted machines (GPUs) are asked for every number of tokens and requests that comes up. Simulated ones take a tenth
-of a second for an answer, and are asked on a grid (`COUNTS`), with straight lines between; so are lengths on every
-machine (`LENGTHS`). `ReplicaCosts.whole` asks for a true step in full, and a service says how far steps were off.
+of a second for an answer, and are asked on a grid (`sim.service.costs.COUNTS`), with straight lines between; so are
+lengths on every machine (`LENGTHS`). `ReplicaCosts.whole` asks for a true step in full, and a service says how far
+steps were off.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from siliconloom.mapper.system.inference import Server
 from siliconloom.mapper.system.layers import Block, extent, message_seconds
 from siliconloom.mapper.system.plan import Plan
 from siliconloom.sim.chip.energy import standing_power
-from siliconloom.sim.service.costs import EQUAL, Chunk, RequestLengths, StepPassage
+from siliconloom.sim.service.costs import COUNTS, EQUAL, Chunk, RequestLengths, StepPassage
 from siliconloom.workloads import Attention, Collective, Graph, Operator, Vector
 from siliconloom.workloads.roles import Role, Section
 from siliconloom.workloads.subgraph import subgraph
@@ -46,8 +47,6 @@ Float = NDArray[np.float64]
 Ask = Callable[[Sequence[tuple[str, str]]], Graph]
 """Makes the model's graph for keys of a workload (``phase``, ``batch``, ``context``, ``sequence``, ``requests``)."""
 
-COUNTS = tuple(sorted({1, *(each for k in range(1, 20) for each in (2**k, 2**k * 3 // 2))}))
-"""Numbers of tokens or requests that simulated machines are asked for: two to every doubling."""
 LENGTHS = tuple(sorted({1, *(round(2 ** (k / 2)) for k in range(8, 51))}))
 """Lengths of contexts that predicted machines are asked for, two to every doubling: kernels split them in steps."""
 KNOWN_BY = (1, 7, 32, 1000)

@@ -64,6 +64,16 @@ def served(rows, costs, blocks, *, count=1, prompts=0, handover=0.0, stages=1, *
     return fleet
 
 
+def rules_of(mode, *, by_priority, **keys):
+    """The settings of a replica whose scheduler is `naive.Engine` with this mode."""
+    return {
+        "batching": "continuous" if mode == "unchunked" else mode,
+        "chunked": mode != "unchunked",
+        "order": "priority" if by_priority else "fcfs",
+        **keys,
+    }
+
+
 def apart(rows):
     """Rows in order; steps take multiples of 10 us, and none ends just when a request comes, which rounding decides."""
     times = sorted({row[0] for row in rows})
@@ -98,12 +108,7 @@ def test_every_request_is_as_one_that_goes_through_every_token_has_it(rows, memo
         rows,
         costs,
         blocks,
-        block=block,
-        max_sequences=most,
-        token_budget=budget,
-        batching="continuous" if mode == "unchunked" else mode,
-        chunked=mode != "unchunked",
-        order="priority" if by_priority else "fcfs",
+        **rules_of(mode, by_priority=by_priority, block=block, max_sequences=most, token_budget=budget),
     )
     asked, steps = naive.serve(
         rows, costs.seconds, blocks=blocks, block=block, most=most, budget=budget, mode=mode, by_priority=by_priority

@@ -15,7 +15,7 @@ from siliconloom.sim.service.resident import ResidentSlots
 from siliconloom.sim.service.waiting import RequestQueue
 from siliconloom.workloads.serving.trace import trace_of
 from tests.sim.service import naive
-from tests.sim.service.test_replica import ROWS, Linear
+from tests.sim.service.test_replica import ROWS, Linear, rules_of
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(-1, 4)), max_size=60), st.integers(1, 3))
@@ -107,12 +107,7 @@ def test_models_take_turns_as_where_every_token_is_gone_through(
         load_s,
         costs,
         blocks=blocks,
-        block=block,
-        max_sequences=most,
-        token_budget=budget,
-        batching="continuous" if mode == "unchunked" else mode,
-        chunked=mode != "unchunked",
-        order="priority" if by_priority else "fcfs",
+        **rules_of(mode, by_priority=by_priority, block=block, max_sequences=most, token_budget=budget),
     )
     loads = []
     asked, steps = naive.serve(

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from siliconloom.arch.requests import ServedRequests
 from siliconloom.arch.serving import ServeSettings
+from siliconloom.sim.service.costs import COUNTS
 from siliconloom.sim.service.fleet import Fleet, ReplicaGroup
-from siliconloom.sim.service.tuning import SIZES, Tuner, Tuning
+from siliconloom.sim.service.tuning import Tuner, Tuning
 from tests.sim.service import naive
 from tests.sim.service.test_replica import ROWS, Linear
 
@@ -39,7 +40,7 @@ class NaiveTuner:
 
     def step(self, chunks, contexts, budget):
         room = min(self.sequence - self.done, budget - len(contexts) - sum(size for size, _ in chunks))
-        fitting = [n for n in {*SIZES, room} if 0 < n <= room and self.taken(n, chunks, contexts) <= self.limit]
+        fitting = [n for n in {*COUNTS, room} if 0 < n <= room and self.taken(n, chunks, contexts) <= self.limit]
         if not fitting:
             return self.costs.seconds(chunks, contexts) if chunks or contexts else math.inf
         size = max(fitting)
@@ -124,6 +125,27 @@ def test_nobody_waits_longer_than_a_step_may_take():
         assert table["joules"].sum() == pytest.approx(replica.account.joules)
         assert table["seconds"].sum() == pytest.approx(replica.busy_s)
         assert replica.account.joules > plain.replicas[0].account.joules
+
+
+@pytest.mark.slow(seconds=1)
+@settings(max_examples=60)
+@given(ROWS, st.integers(1, 300), st.floats(0.021, 0.08))
+def test_replicas_of_prompts_and_of_answers_train_both(rows, sequence, limit):
+    """Those of prompts are as one that is asked for a token each; those of answers wait for no longer than a step."""
+    costs = Trained(0.01, 1e-4, 2e-3, 1e-5)
+    arrival, prompt, output, _ = (np.array(column) for column in zip(*rows, strict=True))
+    group = ReplicaGroup(costs, 1000, 1, tuning=Tuning(costs, sequence, limit))
+    if not Tuner(group.tuning, 2048).fits:
+        return
+    fleet = Fleet(ServeSettings(), ServedRequests(arrival, prompt, output), [group], [group])
+    fleet.run()
+    tuner = NaiveTuner(costs, sequence, limit, 0.0, 0.0)
+    found = naive_serve([(at, tokens, 1, 0) for at, tokens, _, _ in rows], tuner, budget=2048, blocks=1000)
+    assert fleet.log.first == pytest.approx([r.first for r in found], rel=1e-9)
+    for replica in fleet.replicas:
+        assert replica.clock >= fleet.log.finished.max()
+        assert replica.tuner.tokens <= sequence * (replica.tuner.sequences + 1)
+        assert replica.account.joules >= 2.0 * replica.tuner.tokens
 
 
 def test_a_step_with_adapters_takes_no_longer_than_it_may():
