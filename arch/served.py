@@ -65,6 +65,9 @@ class ServingMemory(ResultSection):
     usable_bytes: float = Field(description="the share that serve.memory_share leaves")
     weight_bytes: float = Field(description="of all models that lie there at once")
     tuning_bytes: float = Field(default=0.0, description="of training: kept results, and the adapter's states")
+    hosted_bytes: float = Field(
+        default=0.0, description="of experts that lie in the host's memory (serve.expert_slots)"
+    )
     models: int = Field(default=1, description="that lie there at once (serve.model_slots)")
     activation_bytes: float = Field(description="operands and results of the largest operator of the largest step")
     kv_bytes_per_token: float
@@ -128,6 +131,15 @@ class TuningResult(ResultSection):
     tokens: int = Field(description="that have gone forward and back")
     sequences: int
     tokens_per_s: float
+
+
+class HostedExpertsResult(ResultSection):
+    """Experts that came from the host (serve.expert_slots), of all replicas."""
+
+    used: int = Field(description="experts that steps used, of each layer by itself")
+    loads: int = Field(description="those of them that were brought")
+    load_s: float = Field(description="seconds to bring one")
+    waited_s: float = Field(description="seconds that steps took longer for it, of all replicas together")
 
 
 class ScalingResult(ResultSection):
@@ -227,6 +239,7 @@ class ServingResult(ResultSection):
     power: PowerResult | None = None
     spill: list[SpillResult] | None = None
     tuning: TuningResult | None = None
+    experts: HostedExpertsResult | None = None
     cached_share: float = Field(description="of prompts' tokens, those that lay in the cache already")
     memory: ServingMemory = Field(description="of the first group")
     groups: list[ReplicaGroupResult]

@@ -12,18 +12,18 @@ from itertools import accumulate, pairwise
 from operator import mul
 from typing import Annotated
 
-from msgspec import Struct
 from pydantic import Field, model_validator
 
 from siliconloom.arch.document import Description, Document, Name, rule_at
-from siliconloom.arch.errors import LoomError, nearest_name
 from siliconloom.arch.gpu import LEAST_CLOCK
-from siliconloom.arch.quantity import DURATION, Bandwidth, Bytes, parse
+from siliconloom.arch.quantity import Bandwidth, Bytes
 
 PICOSECONDS = 1e12
 """Of a second."""
 MOST_SEQUENCES = 65536
 MOST_REQUESTS = 10_000_000
+MOST_BLOCK = 65536
+"""Tokens of a block of the cache."""
 
 
 class Batching(StrEnum):
@@ -87,6 +87,10 @@ MOST_PLACES = 64
 """Places behind a request's last token, or branches of one."""
 MOST_GUESSES = 1024
 """Of a tree, in a step of one request."""
+NOTHING_DRAWN = (
+    "changes nothing: nothing is drawn (serve.arrivals poisson or gamma, serve.lost_every, serve.speculate, "
+    "serve.expert_slots)"
+)
 NOT_BESIDE_TRAINING = (
     "speculate",
     "shared_attention",
@@ -101,11 +105,12 @@ Acceptances = Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], Field(m
 
 
 class SpillTier(Description):
-    """A slower memory of each replica, in which prefixes stay longer than in that of its chips."""
+    """A slower memory, in which prefixes stay longer than in that of a replica's chips: of each, or shared by all."""
 
     name: Name = Field(description="as in host, cxl, ssd")
-    capacity: Bytes = Field(description="of one replica")
-    bandwidth: Bandwidth = Field(description="to all chips of the replica together")
+    capacity: Bytes = Field(description="of one replica, or of all where it is shared")
+    bandwidth: Bandwidth = Field(description="to all chips of a replica together")
+    shared: bool = Field(default=False, description="a store of all replicas, which find there what others computed")
 
 
 class ServeSettings(Description):
@@ -120,19 +125,23 @@ class ServeSettings(Description):
         of variation of gamma-distributed gaps (1 is Poisson).
     batching, max_sequences, token_budget, chunked, order, preemption
         The scheduler of one replica.
-    block, memory_share, watermark, prefix_cache, shared_attention, cache_tokens, host_bandwidth
-        Memory of keys and values: tokens of a block, share of the chips' memory that may be used at all, share of the
-        blocks that stays free when a request is admitted, whether next tokens attend together to cached blocks that
-        their requests share (Hydragen, Juravsky et al., 2024), room in tokens in place of what memory leaves, and
-        bandwidth to the host where requests are swapped.
+    block, page, memory_share, watermark, prefix_cache, shared_attention, cache_tokens, host_bandwidth
+        Memory of keys and values: tokens of a block, or bytes of a page of the chip's memory where each request's keys,
+        and values, of a layer lie at addresses in a row (vAttention, Prabhu et al., ASPLOS 2025), share of the chips'
+        memory that may be used at all, share of the blocks that stays free when a request is admitted, whether next
+        tokens attend together to cached blocks that their requests share (Hydragen, Juravsky et al., 2024), room in
+        tokens in place of what memory leaves, and bandwidth to the host where requests are swapped.
     spill
-        Slower memories of a replica for prefixes, the fastest first: host, CXL, SSD.
+        Slower memories for prefixes, the fastest first: host, CXL, SSD, a store of all replicas.
     adapter_rank, adapter_slots
         Rank of the LoRA adapters that the trace names, and how many of them a replica has room for; others are loaded
         from the host as their requests are taken up.
     model_slots, model_bandwidth
         Models of one architecture that the trace names and a replica serves: how many of them lie in its memory at
         once, and bytes a second at which another one is brought (composition of experts, Samba-CoE on SN40L).
+    expert_slots, expert_bandwidth, expert_ahead
+        Experts of each layer that lie on a replica's chips, bytes a second at which others come from the host, and
+        whether the layer before says which are used (Pre-gated MoE, Hwang et al., ISCA 2024).
     tune_sequence, tune_rank, tune_step_s
         Training of a LoRA adapter in what steps leave over: tokens of a sequence, rank, and seconds that a step with a
         window of training may take (FlexLLM, Oliaro et al., 2024).
@@ -175,7 +184,8 @@ class ServeSettings(Description):
     chunked: bool = True
     order: Order = Order.FCFS
     preemption: Preemption = Preemption.RECOMPUTE
-    block: Annotated[int, Field(ge=1, le=65536, strict=True)] = 16
+    block: Annotated[int, Field(ge=1, le=MOST_BLOCK, strict=True)] = 16
+    page: Bytes | None = None
     memory_share: Share = 0.9
     watermark: Annotated[float, Field(ge=0, lt=1)] = 0.0
     prefix_cache: bool = True
@@ -187,6 +197,9 @@ class ServeSettings(Description):
     adapter_slots: Annotated[int, Field(ge=1, le=65536, strict=True)] = 8
     model_slots: Annotated[int, Field(ge=1, le=65536, strict=True)] | None = None
     model_bandwidth: Bandwidth | None = None
+    expert_slots: Annotated[int, Field(ge=1, le=65536, strict=True)] | None = None
+    expert_bandwidth: Bandwidth | None = None
+    expert_ahead: bool = False
     tune_sequence: Annotated[int, Field(ge=1, le=2**20, strict=True)] | None = None
     tune_rank: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
     tune_step_s: Annotated[float, Field(gt=0, le=1e3)] | None = None
@@ -219,10 +232,10 @@ class ServeSettings(Description):
     def _keys_that_do_nothing(self) -> ServeSettings:
         given = self.model_fields_set
         drawn = self.arrivals in (Arrivals.POISSON, Arrivals.GAMMA) or self.speculate is not None
-        drawn = drawn or self.lost_every is not None
+        drawn = drawn or self.lost_every is not None or self.expert_slots is not None
         for key, does, why in (
             ("burstiness", self.arrivals is Arrivals.GAMMA, "is of serve.arrivals gamma"),
-            ("seed", drawn, "changes nothing: nothing is drawn (serve.arrivals poisson or gamma, serve.lost_every)"),
+            ("seed", drawn, NOTHING_DRAWN),
             (
                 "host_bandwidth",
                 self.preemption is Preemption.SWAP or self.adapter_rank is not None,
@@ -237,6 +250,8 @@ class ServeSettings(Description):
             ("draft_ahead", self.draft_on is not None, "needs a machine that has nothing else to do, serve.draft_on"),
             ("adapter_slots", self.adapter_rank is not None, "changes nothing without serve.adapter_rank"),
             ("model_bandwidth", self.model_slots is not None, "changes nothing without serve.model_slots"),
+            ("expert_bandwidth", self.expert_slots is not None, "changes nothing without serve.expert_slots"),
+            ("expert_ahead", self.expert_slots is not None, "changes nothing without serve.expert_slots"),
             ("chunked", self.batching is Batching.CONTINUOUS, "is of serve.batching continuous"),
             ("token_budget", self.batching is not Batching.STATIC, "is not of serve.batching static"),
         ):
@@ -291,7 +306,15 @@ class ServeSettings(Description):
         self._check_draft()
         if self.adapter_rank is not None and self.host_bandwidth is None:
             raise rule_at("adapter_rank", "needs serve.host_bandwidth: adapters come from there", self.adapter_rank)
+        if self.page is not None:
+            for key, why in (
+                ("block", "has as many tokens as a page of serve.page"),
+                ("draft", "has keys and values of its own, whose pages hold other tokens than those of serve.page"),
+            ):
+                if getattr(self, key) != type(self).model_fields[key].default:
+                    raise rule_at(key, why, getattr(self, key))
         self._check_models()
+        self._check_experts()
         self._check_tuning()
         self._check_elastic()
         return self
@@ -325,6 +348,17 @@ class ServeSettings(Description):
         ):
             if beside:
                 raise rule_at("model_slots", f"is not of serve.{key}", self.model_slots)
+
+    def _check_experts(self) -> None:
+        """Refuse experts on the host where steps are of several models, or of passes that are not the model's."""
+        if self.expert_slots is None:
+            return
+        if self.expert_bandwidth is None:
+            rule = "needs serve.expert_bandwidth, bytes a second at which others come from the host"
+            raise rule_at("expert_slots", rule, self.expert_slots)
+        for key in ("model_slots", "tune_sequence"):
+            if getattr(self, key) is not None:
+                raise rule_at("expert_slots", f"is not of serve.{key}", self.expert_slots)
 
     def _check_draft(self) -> None:
         """Refuse a draft model on a machine of its own where its keys and values would have to follow requests."""
@@ -453,44 +487,8 @@ class ServeSettings(Description):
         return self.acceptance if isinstance(self.acceptance, tuple) else (self.acceptance,) * self.speculate
 
 
-class ServiceLevel(Struct, frozen=True):
-    """What a request should keep to: seconds to its first token, for each further one, in all; ``None``: whatever."""
-
-    ttft_s: float | None = None
-    tpot_s: float | None = None
-    e2e_s: float | None = None
-
-    @property
-    def asked(self) -> dict[str, float]:
-        """Those that are given."""
-        return {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
-
-
 def read_settings(given: Sequence[tuple[str, str]]) -> ServeSettings:
     """Settings from ``serve.`` keys and their values as ``--set`` has them; raises `LoomError`."""
     document = Document.of({}, "--set")
     document.override([(path.removeprefix("serve."), value) for path, value in given], "serve.")
     return document.validate(ServeSettings)
-
-
-def parse_level(text: str) -> ServiceLevel:
-    """``ttft=2s,tpot=50ms``; raises `LoomError` for anything else."""
-    names, found = ("ttft", "tpot", "e2e"), dict[str, float]()
-    for part in text.split(","):
-        name, _, value = (each.strip() for each in part.partition("="))
-        if name not in names:
-            near = nearest_name(name, names)
-            hint = f"; did you mean '{near}'?" if near else ""
-            raise LoomError(
-                f"--slo: must be limits of {', '.join(names)}, as in ttft=2s,tpot=50ms (got '{part}'){hint}"
-            )
-        if f"{name}_s" in found:
-            raise LoomError(f"--slo: {name} stands twice")
-        try:
-            seconds = float(parse(value, DURATION, "50 ms")) / PICOSECONDS
-        except Exception as error:
-            raise LoomError(f"--slo: {name}: {error} (got '{value}')") from None
-        if not 0 < seconds < 1e9:
-            raise LoomError(f"--slo: {name}: must be more than no time (got '{value}')")
-        found[f"{name}_s"] = seconds
-    return ServiceLevel(**found)

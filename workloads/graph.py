@@ -190,7 +190,7 @@ class Graph(Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
         Of a decoder behind an encoder those of its own keys and values: a token adds none to cross-attention's.
         """
-        own = (append for append, attention in self._caches() if attention.role is not Role.CROSS_ATTENTION)
+        own = (append for append, attention in self.caches() if attention.role is not Role.CROSS_ATTENTION)
         layers = {(append.block, append.place.layer): append for append in own}  # one of a layer's, if it has several
         return sum(append.row_bytes * append.repeat for append in layers.values())
 
@@ -216,7 +216,7 @@ class Graph(Struct, frozen=True, kw_only=True, eq=False, dict=True):
         With those of cross-attention, where a decoder attends to an encoder's positions.
         """
         total = self.cross_bytes
-        for append, attention in self._caches():
+        for append, attention in self.caches():
             if attention.role is Role.CROSS_ATTENTION:
                 continue
             length = min(attention.positions, attention.window or attention.positions)
@@ -317,7 +317,7 @@ class Graph(Struct, frozen=True, kw_only=True, eq=False, dict=True):
         A cache in the format of attention's operands needs no word of it.
         """
         kept: dict[str, CacheFormat | None] = {}
-        for append, attention in self._caches():
+        for append, attention in self.caches():
             kept[append.name] = kept[attention.name] = _own_format(attention, append.cached)
         for operator in self.operators():
             if isinstance(operator, Attention) and operator.role is Role.CROSS_ATTENTION and operator.name not in kept:
@@ -353,7 +353,7 @@ class Graph(Struct, frozen=True, kw_only=True, eq=False, dict=True):
             "operators": [_row(operator) for operator in self.operators()],
         }
 
-    def _caches(self) -> list[tuple[Vector, Attention]]:
+    def caches(self) -> list[tuple[Vector, Attention]]:
         """Each append to the key-value cache with the attention, next in its block, that the cache serves."""
         waiting: deque[Vector] = deque()
         pairs = []

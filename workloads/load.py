@@ -190,11 +190,7 @@ def _transformer(document: Document, title: str, described: set[Any], changed: s
         if "batch" not in changed:
             entry = entry.model_copy(update={"batch": entry.training_batch})
     whole = read_architecture(document, ("model",))
-    model = _kept_layers(document, entry, whole)
-    if entry.experts is not None:
-        model = _with_all_experts(document, model)
-    if entry.expert_popularity is not None:
-        model = _with_popular_experts(document, entry, model)
+    model = _asked_of(document, entry, whole)
     if entry.requests is None:
         run = token_step(document, entry, model, described | changed, caches=whole.attends)
     else:
@@ -238,6 +234,26 @@ def _transformer(document: Document, title: str, described: set[Any], changed: s
 
         return replace(graph, dataflow=training_graph(dataflow, graph.blocks(), model.hidden))
     return graph
+
+
+def load_mixtures(name: str | Document, overrides: list[tuple[str, str]] | None = None) -> list[MixtureOfExperts]:
+    """The mixtures of experts of a model's layers, first to last; none of what is no transformer's description."""
+    document, _ = workload_document(name)
+    document.override(overrides or [], "workload.")
+    if document.data.get("kind") != "transformer":
+        return []
+    model = _asked_of(document, document.validate(Transformer), read_architecture(document, ("model",)))
+    return [each.feed_forward for each in model.layers if isinstance(each.feed_forward, MixtureOfExperts)]
+
+
+def _asked_of(document: Document, entry: Transformer, whole: Architecture) -> Architecture:
+    """The layers of a model that are asked for, with experts that are used as it is said."""
+    model = _kept_layers(document, entry, whole)
+    if entry.experts is not None:
+        model = _with_all_experts(document, model)
+    if entry.expert_popularity is not None:
+        model = _with_popular_experts(document, entry, model)
+    return model
 
 
 def _kept_layers(document: Document, entry: Transformer, model: Architecture) -> Architecture:

@@ -14,6 +14,30 @@ def zipf(experts: int, exponent: float) -> tuple[float, ...]:
     return tuple(float(rank) ** -exponent for rank in range(1, experts + 1))
 
 
+def chances_of(weights: Sequence[float], used: int) -> list[float]:
+    """The chance that a token uses each expert, most first: in proportion to weights, 1 at most, ``used`` in all.
+
+    What lies above 1 is shared by the others, as in `rows_of`, which raises the same.
+    """
+    full, exact = _shared(weights, 1, used)
+    return [1.0] * full + exact
+
+
+def _shared(weights: Sequence[float], tokens: int, used: int) -> tuple[int, list[float]]:
+    """How many experts every token uses, and rows of all others, most first; see `rows_of`."""
+    left = sorted(weights, reverse=True)
+    if sum(weight > 0 for weight in left) < used:
+        raise ValueError(f"at least {used} experts must have tokens, as each token uses {used}")
+    full, total = 0, tokens * used
+    while full < len(left) and left[full] > 0:
+        rest, weight = total - full * tokens, sum(left[full:])
+        if left[full] * rest < weight * tokens:
+            break
+        full += 1
+    rest, weight = total - full * tokens, sum(left[full:])
+    return full, [each * rest / weight if weight else 0.0 for each in left[full:]]
+
+
 def rows_of(weights: Sequence[float], tokens: int, used: int) -> list[int]:
     """Rows of each expert: ``tokens`` times ``used`` in all, in proportion to weights, most first.
 
@@ -25,20 +49,11 @@ def rows_of(weights: Sequence[float], tokens: int, used: int) -> list[int]:
     ValueError
         When fewer experts than a token uses have any weight.
     """
-    left = sorted(weights, reverse=True)
-    if sum(weight > 0 for weight in left) < used:
-        raise ValueError(f"at least {used} experts must have tokens, as each token uses {used}")
-    full, total = 0, tokens * used
-    while full < len(left) and left[full] > 0:  # those that every token uses come first
-        rest, weight = total - full * tokens, sum(left[full:])
-        if left[full] * rest < weight * tokens:
-            break
-        full += 1
-    rest, weight = total - full * tokens, sum(left[full:])
-    exact = [each * rest / weight if weight else 0.0 for each in left[full:]]
+    full, exact = _shared(weights, tokens, used)
+    total = tokens * used
     rows = [int(each) for each in exact]
     by_remainder = sorted(range(len(rows)), key=lambda index: (rows[index] - exact[index], index))
-    for index in by_remainder[: rest - sum(rows)]:
+    for index in by_remainder[: total - full * tokens - sum(rows)]:
         rows[index] += 1
     return sorted([tokens] * full + rows, reverse=True)
 
@@ -87,4 +102,4 @@ def _parts(found: Sequence[tuple[int, int]], most: int) -> list[Sequence[tuple[i
     return [found[start:end] for start, end in pairwise(cuts)]
 
 
-__all__ = ["GROUPS", "alike", "rows_of", "zipf"]
+__all__ = ["GROUPS", "alike", "chances_of", "rows_of", "zipf"]

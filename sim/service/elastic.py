@@ -94,7 +94,7 @@ class Dispatch(Protocol):
         """The request of a number, as it comes for the first time."""
         ...
 
-    def chosen(self, replicas: Sequence[AnyReplica], number: int) -> int:
+    def chosen(self, replicas: Sequence[AnyReplica], number: int, at: float) -> int:
         """Which of some replicas gets it."""
         ...
 
@@ -262,7 +262,7 @@ class ElasticService:
         if not there:
             self._waiting.append((live, at))
             return
-        there[self._fleet.chosen(there, live.number)].submit(live, at)
+        there[self._fleet.chosen(there, live.number, at)].submit(live, at)
 
     def _begin(self, place: int, at: float, up: float) -> None:
         """A replica is paid for from here on."""

@@ -16,11 +16,12 @@ from siliconloom.sim.service.costs import StagedCosts, StepCosts
 from siliconloom.sim.service.elastic import AnyReplica, ElasticService
 from siliconloom.sim.service.live import LiveRequest
 from siliconloom.sim.service.log import RequestLog
+from siliconloom.sim.service.offload import ExpertRouting, OffloadedExperts
 from siliconloom.sim.service.pipeline import PipelinedReplica
 from siliconloom.sim.service.power import PowerLimit
 from siliconloom.sim.service.replica import Replica
 from siliconloom.sim.service.resident import ResidentSlots
-from siliconloom.sim.service.spill import SpillTiers
+from siliconloom.sim.service.spill import SlowMemory, SpillTiers
 from siliconloom.sim.service.stages import Stages
 from siliconloom.sim.service.tuning import Tuner, Tuning
 
@@ -54,9 +55,12 @@ class ReplicaGroup(Struct, frozen=True):
     standing_w
         Watts of one's chips, whatever they do.
     spill
-        Slower memories for prefixes of one: blocks of each, and seconds to bring a token's keys and values.
+        Slower memories for prefixes: blocks of each, seconds to bring a token's keys and values, and whether all
+        replicas share it.
     tuning
         Training in what the steps of each leave over.
+    experts
+        Those that come from the host as they are used.
     """
 
     costs: StepCosts
@@ -69,8 +73,9 @@ class ReplicaGroup(Struct, frozen=True):
     stages: int = 1
     lowered: tuple[StepCosts, ...] = ()
     standing_w: float = 0.0
-    spill: tuple[tuple[int, float], ...] = ()
+    spill: tuple[tuple[int, float, bool], ...] = ()
     tuning: Tuning | None = None
+    experts: ExpertRouting | None = None
 
 
 class Fleet:
@@ -96,6 +101,8 @@ class Fleet:
     ) -> None:
         self.settings, self.requests, self.handover = settings, requests, handover
         self.log = RequestLog(requests.arrival_s)
+        self._stores: dict[int, SlowMemory] = {}
+        """Slower memories that all replicas share, by their places among these."""
         self.first: list[AnyReplica] = []
         """Replicas that prompts come to."""
         self.second: list[AnyReplica] = []
@@ -133,9 +140,8 @@ class Fleet:
                         swap_s=group.swap_s,
                         adapters=ResidentSlots(*group.adapters),
                         models=ResidentSlots(*group.models),
-                        spill=SpillTiers(
-                            [(blocks // group.stages, each_s) for blocks, each_s in group.spill], self.settings.block
-                        ),
+                        spill=SpillTiers(self._slow(group), self.settings.block),
+                        experts=self._experts(group, index + len(found)),
                         tuner=None if group.tuning is None else Tuner(group.tuning, self.settings.token_budget),
                         speed=group.speed,
                         hands_over=hands_over,
@@ -148,6 +154,19 @@ class Fleet:
                 assert isinstance(group.costs, StagedCosts)
                 found.append(PipelinedReplica(engines, Stages(group.costs, group.stages)))
         return found
+
+    def _slow(self, group: ReplicaGroup) -> list[SlowMemory]:
+        """Slower memories of one scheduler, of which all replicas share those that are shared."""
+        block, found = self.settings.block, []
+        for at, (blocks, token_s, shared) in enumerate(group.spill):
+            if shared:
+                found.append(self._stores.setdefault(at, SlowMemory(blocks, block, token_s, shared=True)))
+            else:
+                found.append(SlowMemory(blocks // group.stages, block, token_s))
+        return found
+
+    def _experts(self, group: ReplicaGroup, index: int) -> OffloadedExperts | None:
+        return None if group.experts is None else OffloadedExperts(group.experts, self.settings.seed, index)
 
     def _power(self, groups: Sequence[ReplicaGroup]) -> PowerLimit:
         """Who looks at what all replicas draw."""
@@ -239,9 +258,11 @@ class Fleet:
     ) -> None:
         """Let requests come, and replicas take steps, in the order of time.
 
-        Where nobody looks at replicas to choose one, each has requests of its own, and they need not wait for another.
+        Where nobody looks at replicas to choose one, nor one of them at what another has stored, each has requests of
+        its own, and they need not wait for another.
         """
-        if not later and (len(replicas) == 1 or self.settings.router is Router.ROUND_ROBIN):
+        alone = self.settings.router is Router.ROUND_ROBIN and not self._stores
+        if not later and (len(replicas) == 1 or alone):
             self._each(replicas, arrivals, told, handed=handed)
             return
         heapq.heapify(arrivals)
@@ -255,7 +276,7 @@ class Fleet:
             clock, which = clocks[0] if clocks else (np.inf, -1)
             if at <= clock:
                 heapq.heappop(arrivals)
-                chosen = self.chosen(replicas, number)
+                chosen = self.chosen(replicas, number, at)
                 replicas[chosen].submit(self.live(number, handed=handed), at)
                 if not queued[chosen]:
                     queued[chosen] = True
@@ -353,8 +374,8 @@ class Fleet:
             live.told_s = float(self.log.first[number])
         return live
 
-    def chosen(self, replicas: Sequence[AnyReplica], number: int) -> int:
-        """The replica for a request, by the router's rule."""
+    def chosen(self, replicas: Sequence[AnyReplica], number: int, at: float) -> int:
+        """The replica for a request that comes now, by the router's rule."""
         if len(replicas) == 1:
             return 0
         router = self.settings.router
@@ -365,7 +386,7 @@ class Fleet:
         if router is Router.RESIDENT:
             return self._resident(replicas, number)
         path = self.requests.segments[number] if prefers else ()
-        load = [(replica.load - replica.matched(path)) / replica.speed for replica in replicas]
+        load = [(replica.load - replica.matched(path, at)) / replica.speed for replica in replicas]
         return min(range(len(replicas)), key=lambda i: (load[i], i))
 
     def _resident(self, replicas: Sequence[AnyReplica], number: int) -> int:

@@ -64,9 +64,9 @@ class PipelinedReplica:
         """A request comes, and goes to the scheduler with the fewest."""
         min(self.engines, key=lambda engine: engine.present(at)).submit(request, at)
 
-    def matched(self, path: Sequence[Segment]) -> int:
+    def matched(self, path: Sequence[Segment], at: float) -> int:
         """Tokens of a prompt that begins so that lie in the cache of one of the schedulers."""
-        return max(engine.matched(path) for engine in self.engines)
+        return max(engine.matched(path, at) for engine in self.engines)
 
     def advance(self, until: float) -> None:
         """Take the step that is next, or several of a scheduler that is alone."""

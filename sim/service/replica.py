@@ -22,6 +22,7 @@ from siliconloom.sim.service.decoding import DecodingRequests
 from siliconloom.sim.service.guesses import Guesses
 from siliconloom.sim.service.live import LiveRequest
 from siliconloom.sim.service.log import RequestLog
+from siliconloom.sim.service.offload import OffloadedExperts
 from siliconloom.sim.service.passes import Answering, model_passes, sampled
 from siliconloom.sim.service.resident import ResidentSlots
 from siliconloom.sim.service.sharing import SharedPrefixes
@@ -47,6 +48,8 @@ class Replica:
         LoRA adapters that lie beside its weights.
     models
         Models that lie beside each other where it serves several of one architecture.
+    experts
+        Those that come from the host as they are used.
     spill
         Slower memories for prefixes.
     tuner
@@ -68,6 +71,7 @@ class Replica:
         swap_s: float = 0.0,
         adapters: ResidentSlots | None = None,
         models: ResidentSlots | None = None,
+        experts: OffloadedExperts | None = None,
         spill: SpillTiers | None = None,
         tuner: Tuner | None = None,
         speed: float = 1.0,
@@ -88,9 +92,12 @@ class Replica:
         self._swap_s = swap_s
         self.adapters = ResidentSlots(0, 0.0) if adapters is None else adapters
         self.models = ResidentSlots(0, 0.0) if models is None else models
+        self.experts = experts
         self.spill = SpillTiers((), settings.block) if spill is None else spill
         self.tuner = tuner
         self.guesses = Guesses(settings, index)
+        self._per_step = 1 + sum(settings.guesses)
+        """Tokens of a request at its answer that a step passes through the model."""
         self.stages: Stages | None = None
         """Those of a pipeline, which other schedulers' steps pass, too."""
         self._fair = settings.order is Order.FAIR
@@ -224,12 +231,12 @@ class Replica:
         request.reserved = reserved
         self.submit(request, at, first=True)
 
-    def matched(self, path: Sequence[Segment]) -> int:
+    def matched(self, path: Sequence[Segment], at: float) -> int:
         """Tokens of a prompt that begins so that lie in the cache, or can be brought there."""
         if not self._caches or not path:
             return 0
         known = self.pool.match(path)[1]
-        return max(known, self.spill.beyond(path, 0, sum(length for _, length in path))[0])
+        return max(known, self.spill.beyond(path, 0, sum(length for _, length in path), at)[0])
 
     def advance(self, until: float, *, alone: bool = True) -> None:
         """Take the steps that are next: one, or several that begin before ``until`` where nobody is beside them."""
@@ -310,7 +317,9 @@ class Replica:
             if self._caches and each.path:
                 node, known = pool.match(each.path)
             known = min(known, each.target - 1) // block * block  # complete blocks; the last token is always computed
-            cached, bringing_s = self.spill.beyond(each.path, known, each.target - 1) if self._caches else (known, 0.0)
+            cached, bringing_s = known, 0.0
+            if self._caches:
+                cached, bringing_s = self.spill.beyond(each.path, known, each.target - 1, self.clock)
             left = each.target - cached
             if budget <= 0:
                 break
@@ -329,7 +338,7 @@ class Replica:
             pool.enter(node)
             pool.take(blocks)
             if cached > known:
-                self.spill.bring(each.path, known, each.target - 1)
+                self.spill.bring(each.path, known, each.target - 1, self.clock)
             each.node, each.shared, each.held, each.done = node, known // block, blocks, cached
             self.log.cached[each.number] += cached
             self._load -= cached
@@ -424,6 +433,10 @@ class Replica:
             )
         if self.adapters.used:
             seconds = seconds + self.adapters.step_s
+        if self.experts is not None:
+            tokens = sum(size for size, _ in asked) + (count + self._padding) * self._per_step
+            seconds = self.experts.steps(tokens, seconds, until - self.clock - extra_s)
+            number, joules = len(seconds), joules[: len(seconds)]
         ends = np.cumsum(seconds) if number > 1 else seconds
         if number > 1 and self.clock + extra_s + ends[-2] >= until:
             number = int(np.searchsorted(self.clock + extra_s + ends, until)) + 1
@@ -521,7 +534,7 @@ class Replica:
             before = each.held
             each.node, each.held = self.pool.extend(each.node, each.path, each.held)
             each.shared += before - each.held
-            self.spill.store(each.path)
+            self.spill.store(each.path, self.clock)
         if self._static and each.generated >= each.output:
             self._pad()
             return
@@ -574,7 +587,7 @@ class Replica:
             if self._caches and each.answer >= 0 and length > each.prompt:
                 path = (*each.path, (each.answer, length - each.prompt))
                 each.node, held = self.pool.extend(each.node, path, held)
-                self.spill.store(path)
+                self.spill.store(path, self.clock)
         self.pool.give(held)
         self.pool.leave(each.node)
         self.adapters.leave(each.adapter)
@@ -616,6 +629,8 @@ class Replica:
         self.pool = BlockPool(self.pool.blocks, self.pool.block)
         self.adapters.clear()
         self.models.clear()
+        if self.experts is not None:
+            self.experts.clear()
         self.spill.clear()
         self._load = 0
         return sorted(found, key=lambda each: each.order)

@@ -5,7 +5,7 @@ import pytest
 
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.served import ServingResult
-from siliconloom.arch.serving import parse_level
+from siliconloom.arch.service_level import parse_level
 from siliconloom.cli import main
 from siliconloom.evaluate.capacity import find_capacity
 from siliconloom.evaluate.fleets import prepare_named

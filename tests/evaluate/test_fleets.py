@@ -5,7 +5,7 @@ import pytest
 from siliconloom.arch.document import Document
 from siliconloom.arch.errors import DescriptionError, LoomError, NotSupported
 from siliconloom.arch.served import ServingResult
-from siliconloom.arch.serving import parse_level
+from siliconloom.arch.service_level import parse_level
 from siliconloom.evaluate.capacity import find_capacity
 from siliconloom.evaluate.fleets import prepare_named
 from siliconloom.evaluate.serving_run import serve

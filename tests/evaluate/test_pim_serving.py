@@ -15,7 +15,7 @@ from siliconloom.evaluate.chips import chip_system_result
 from siliconloom.evaluate.cluster import chip_alone, machine_of
 from siliconloom.evaluate.fleets import prepare_named
 from siliconloom.evaluate.pim_costs import PimCosts, bytes_in_rows
-from siliconloom.evaluate.serving import read_model
+from siliconloom.evaluate.served_model import read_model
 from siliconloom.evaluate.serving_memory import memory_of
 from siliconloom.evaluate.serving_run import serve
 from siliconloom.mapper.pim.offload import Head, balance, shape_of, shared

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from siliconloom.arch import memo
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.served import ServingResult
-from siliconloom.arch.serving import parse_level
+from siliconloom.arch.service_level import parse_level
 from siliconloom.cli import main
 from siliconloom.evaluate.capacity import find_capacity
 from siliconloom.evaluate.fleets import prepare_named

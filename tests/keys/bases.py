@@ -293,6 +293,13 @@ BASES: dict[str, Callable[[Sets], Any]] = {
     "served adapters": command(
         "serve h100 llama3-8b adapted.csv --set serve.adapter_rank=16 --set serve.host_bandwidth=20GB/s"
     ),
+    "served offloaded": command(
+        "serve h100 mixtral-8x7b 64x8 --set serve.requests=4 --set workload.layers=2 --set plan.tensor=1 "
+        "--set serve.expert_slots=6 --set serve.expert_bandwidth=50GB/s"
+    ),
+    "served storing": lambda sets: command(
+        "serve dgx-h100 llama3-8b busy.csv --set plan.tensor=1 --set plan.data=3 --set serve.cache_tokens=1600"
+    )([("serve.spill", SPILL), *sets]),
     "served models": command(
         "serve dgx-h100 llama3-8b models.csv --set plan.tensor=1 --set plan.data=2 --set serve.model_slots=2 "
         "--set serve.model_bandwidth=20GB/s --set serve.router=least_loaded"

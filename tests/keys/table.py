@@ -450,6 +450,20 @@ ROWS = (
         "adapter_rank=64 adapter_slots=1 adapter_rank!null host_bandwidth=1GB/s",
     ),
     ("ServeSettings", "served", "serve.", "adapter_rank!8 adapter_slots!3 model_slots!2 model_bandwidth!1GB/s"),
+    (
+        "ServeSettings",
+        "served",
+        "serve.",
+        "expert_slots!4 expert_bandwidth!50GB/s expert_ahead!true page=64KiB page!100",
+    ),
+    (
+        "ServeSettings",
+        "served offloaded",
+        "serve.",
+        "expert_slots=3 expert_slots!8 expert_slots!null expert_bandwidth=10GB/s expert_bandwidth!null "
+        "expert_ahead=true seed=5 model_slots!1 tune_sequence!64",
+    ),
+    ("SpillTier", "served storing", "serve.spill.0.", "shared=true"),
     ("ServeSettings", "served", "serve.", "tune_sequence!512 tune_rank!8 tune_step_s!0.1"),
     (
         "ServeSettings",

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from siliconloom.api.questions import compare, plan, simulate
-from siliconloom.arch.serving import ServiceLevel
+from siliconloom.arch.service_level import ServiceLevel
 from siliconloom.evaluate.fleets import prepare_named
 from siliconloom.evaluate.serving_run import serve
 from siliconloom.render.report_compare import compare_html

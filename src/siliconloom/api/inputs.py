@@ -16,7 +16,7 @@ from siliconloom.arch import Chip, Description, Document, LoomError, System
 from siliconloom.arch.description import load_chip as read_chip
 from siliconloom.arch.gpu import Gpu
 from siliconloom.arch.quantity import Parsed
-from siliconloom.arch.serving import ServiceLevel, parse_level
+from siliconloom.arch.service_level import ServiceLevel, parse_level
 from siliconloom.workloads import Graph
 from siliconloom.workloads import load_workload as read_workload
 from siliconloom.workloads.serving.trace import RequestTrace, trace_of

@@ -70,7 +70,7 @@ def command(
     """
     from siliconloom.arch import LoomError
     from siliconloom.arch.document import parse_assignments
-    from siliconloom.arch.serving import parse_level
+    from siliconloom.arch.service_level import parse_level
     from siliconloom.evaluate.capacity import find_capacity
     from siliconloom.evaluate.fleets import prepare_named
     from siliconloom.evaluate.serving_run import serve

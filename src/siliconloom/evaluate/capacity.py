@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from siliconloom.arch import LoomError, NotSupported
 from siliconloom.arch.errors import require_name
 from siliconloom.arch.progress import NOBODY, Watcher
-from siliconloom.arch.serving import Arrivals, ServiceLevel
+from siliconloom.arch.service_level import ServiceLevel
+from siliconloom.arch.serving import Arrivals
 from siliconloom.evaluate.fleets import with_trace
 from siliconloom.evaluate.serving import Served, ServedFleet
 from siliconloom.evaluate.serving_run import serve

@@ -17,15 +17,8 @@ from siliconloom.arch.tile import NpuTile
 from siliconloom.baselines.stacks import NO_STACK, Stack, find_stack
 from siliconloom.evaluate.machine import DescribedMachine, read_machine
 from siliconloom.evaluate.profiled import profiled
-from siliconloom.evaluate.serving import (
-    FleetMember,
-    Served,
-    ServedFleet,
-    ServedModel,
-    check_scaling,
-    prepare,
-    read_model,
-)
+from siliconloom.evaluate.served_model import ServedModel, part_of, read_model
+from siliconloom.evaluate.serving import FleetMember, Served, ServedFleet, check_scaling, prepare
 from siliconloom.workloads.serving.trace import RequestTrace, load_trace
 
 Sets = Sequence[tuple[str, str]]
@@ -133,6 +126,12 @@ def _prepare_fleet(
             raise NotSupported(f"groups.{at}: {str(error).removeprefix('not supported: ')}") from None
         except LoomError as error:
             raise LoomError(f"groups.{at}: {error}") from None
+    for key, asked, values in (
+        ("page", settings.page is not None, {member.served.settings.block for member in members}),
+        ("spill, shared,", any(tier.shared for tier in settings.spill), {_cached(member.served) for member in members}),
+    ):
+        if asked and len(values) > 1:
+            raise NotSupported(f"serve.{key} of replicas that differ in bytes of keys and values on a chip")
     check_scaling(settings, sum(member.count for member in members))
     ends = {role for member in members for role in (member.role,)}
     link = fleet.link
@@ -147,6 +146,11 @@ def _prepare_fleet(
             raise NotSupported("moving requests between replicas that keep keys and values in different formats")
     digests = "".join(member.served.cluster.digest for member in members)
     return ServedFleet(fleet.name, digest_of([fleet]) + digests, tuple(members), handover)
+
+
+def _cached(served: Served) -> int:
+    """Bytes of a token's keys and values on all chips of a replica."""
+    return part_of(served.cluster, served.model, served.plan).kv_bytes_per_token * served.plan.tensor
 
 
 def _per_token(served: Served) -> int:

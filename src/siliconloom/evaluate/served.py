@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from siliconloom.arch.serving import ServeSettings, ServiceLevel
+from siliconloom.arch.service_level import ServiceLevel
+from siliconloom.arch.serving import ServeSettings
 from siliconloom.arch.timeline import Span, Timeline
 from siliconloom.sim.service.fleet import AnyReplica, Fleet
 from siliconloom.sim.service.log import Intervals
@@ -112,6 +113,7 @@ def run_result(fleet: Fleet, trace: RequestTrace, settings: ServeSettings, objec
         **_power(fleet, last),
         **_spill(fleet),
         **_tuned(fleet, duration),
+        **_experts(fleet),
         "cached_share": float(log.cached[done].sum()) / max(int(log.cached[done].sum()) + computed, 1),
         "replicas": [
             _replica(replica, share, handing=bool(fleet.second))
@@ -176,6 +178,16 @@ def _tuned(fleet: Fleet, duration: float) -> dict[str, Any]:
     tokens = sum(tuner.tokens for tuner in tuners)
     found = {"tokens": tokens, "sequences": sum(tuner.sequences for tuner in tuners)}
     return {"tuning": {**found, "tokens_per_s": tokens / duration if duration else 0.0}}
+
+
+def _experts(fleet: Fleet) -> dict[str, Any]:
+    """What came from the host for tokens that used it."""
+    experts = [engine.experts for engine in fleet.engines if engine.experts is not None]
+    if not experts:
+        return {}
+    used, loads = sum(each.used for each in experts), sum(each.loads for each in experts)
+    waited = sum(each.waited_s for each in experts)
+    return {"experts": {"used": used, "loads": loads, "load_s": experts[0].routing.load_s, "waited_s": waited}}
 
 
 def _spill(fleet: Fleet) -> dict[str, Any]:

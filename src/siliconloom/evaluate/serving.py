@@ -10,7 +10,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from siliconloom.arch import LoomError, NotSupported
-from siliconloom.arch.document import Document
 from siliconloom.arch.fleet import ReplicaRole
 from siliconloom.arch.serving import Batching, Order, Router, ServeSettings
 from siliconloom.arch.tile import NpuTile
@@ -19,65 +18,19 @@ from siliconloom.baselines.stacks import NO_STACK, Stack
 from siliconloom.evaluate.cluster import chip_alone
 from siliconloom.evaluate.machine import DescribedMachine, read_machine
 from siliconloom.evaluate.pim_machine import PimMachine
-from siliconloom.evaluate.step_costs import Ask
+from siliconloom.evaluate.served_model import ServedModel, offloaded_bytes, page_tokens, part_of, read_model
 from siliconloom.mapper.system.cluster import Cluster
-from siliconloom.mapper.system.inference import Server
 from siliconloom.mapper.system.plan import Plan
 from siliconloom.sim.service.costs import StepCosts
-from siliconloom.workloads import Attention, Graph, load_workload
+from siliconloom.workloads import Attention
 from siliconloom.workloads.serving.arrivals import timed
 from siliconloom.workloads.serving.trace import RequestTrace
 
 Sets = Sequence[tuple[str, str]]
-OF_STEPS = ("phase", "batch", "sequence", "context", "requests", "training_batch", "cache_length")
-"""Keys of a workload that the requests say."""
+UNSTAGED = ("speculate", "adapter_rank", "model_slots", "expert_slots", "tune_sequence", "migrate_below", "power_limit")
+"""Keys under ``serve.`` that a pipeline's schedulers have nothing for."""
 ROOMY = 0.5
 """Share of the memory that weights take at most where nobody says on how many chips a replica is."""
-
-
-class ServedModel(Struct, frozen=True):
-    """A model that requests are answered by: its name, and its graph for any step."""
-
-    name: str
-    ask: Ask
-
-    @property
-    def token(self) -> Graph:
-        """One next token of one request."""
-        return self.ask([("phase", "decode"), ("batch", "1"), ("context", "1")])
-
-
-def read_model(name: str | Document, sets: Sets) -> ServedModel:
-    """A model by file or library name, or as a document; ``sets`` are overrides of its workload without ``workload.``.
-
-    Raises
-    ------
-    LoomError
-        For keys that the requests say.
-    NotSupported
-        For models that make no tokens one after the other over a cache.
-    """
-    for path, value in sets:
-        if path.partition(".")[0].partition("[")[0] in OF_STEPS:
-            raise LoomError(f"--set workload.{path}={value}: the requests say this of every step")
-    given = list(sets)
-
-    def ask(step: Sets) -> Graph:
-        try:
-            return load_workload(name, [*given, *step])
-        except NotSupported:
-            raise
-        except LoomError as error:
-            _, told, why = str(error).partition("not supported: ")
-            if told:  # of keys that nobody gave: a step's own
-                raise NotSupported(f"serving {name}: {why}") from None
-            raise
-
-    model = ServedModel(str(name), ask)
-    graph = ask([("requests", "[{new: 1, context: 1}]")])
-    if not any(isinstance(o, Attention) for o in graph.operators()):
-        raise NotSupported(f"serving {name}: it has no attention, and no cache")
-    return model
 
 
 class DraftModel(Struct, frozen=True):
@@ -190,18 +143,27 @@ def prepare(
         stages_too = f", plan.pipeline {stages}" if stages > 1 else ""
         raise LoomError(f"plan.tensor {plan.tensor}{stages_too}: {cluster.name} has {cluster.chips} chips")
     if stages > 1:
-        for key in ("speculate", "adapter_rank", "model_slots", "tune_sequence", "migrate_below", "power_limit"):
+        for key in UNSTAGED:
             asked = getattr(settings, key)
             if asked is not None:
                 raise NotSupported(f"serve.{key} with plan.pipeline {stages}")
+    if settings.expert_slots is not None and plan.expert > 1:
+        raise NotSupported(f"serve.expert_slots with plan.expert {plan.expert}: each chip has experts of its own")
     replicas = cluster.chips // plan.chips if data is None else data
     if replicas * plan.chips > cluster.chips:
         raise LoomError(
             f"plan.data {replicas}: {replicas} replicas of {plan.chips} chips, {cluster.name} has {cluster.chips}"
         )
     _check_memory_that_computes(cluster, plan, trace, settings)
+    if settings.page is not None:
+        block = page_tokens(part_of(cluster, model, plan), model, settings.page)
+        settings = settings.model_copy(update={"block": block})
     if settings.router is not Router.ROUND_ROBIN and replicas == 1 and not fleet:
         raise LoomError(f"serve.router {settings.router.value}: changes nothing: there is one replica")
+    if replicas == 1 and not fleet and settings.lost_every is None:
+        for tier, slow in enumerate(settings.spill):
+            if slow.shared:
+                raise LoomError(f"serve.spill.{tier}.shared true: changes nothing: there is one replica")
     if settings.migrate_below is not None and replicas == 1 and not fleet:
         raise LoomError(f"serve.migrate_below {settings.migrate_below:g}: changes nothing: there is one replica")
     if not fleet:
@@ -246,6 +208,8 @@ def _check_memory_that_computes(cluster: Cluster, plan: Plan, trace: RequestTrac
     where = f"on {cluster.name}, whose memory computes"
     if plan.pipeline > 1:
         raise NotSupported(f"plan.pipeline {plan.pipeline} of a service {where}")
+    if settings.page is not None:
+        raise NotSupported(f"serve.page {where}: keys and values lie in rows of its banks")
     if settings.speculate is not None:
         raise NotSupported(f"serve.speculate {where}: it has one query of a sequence at a time")
     if trace.segments and settings.prefix_cache and machine.policy.attention != "npu":
@@ -393,7 +357,8 @@ def _degree(cluster: Cluster, model: ServedModel, settings: ServeSettings, *, mo
     degree = 1
     while degree <= most:
         try:
-            weights = part_of(cluster, model, Plan(tensor=degree)).weight_bytes * (settings.model_slots or 1)
+            part = part_of(cluster, model, Plan(tensor=degree))
+            weights = (part.weight_bytes - offloaded_bytes(part, model, settings)) * (settings.model_slots or 1)
         except LoomError:
             break
         fits = degree
@@ -403,22 +368,4 @@ def _degree(cluster: Cluster, model: ServedModel, settings: ServeSettings, *, mo
     return fits
 
 
-def part_of(cluster: Cluster, model: ServedModel, plan: Plan, sets: Sets = ()) -> Graph:
-    """One chip's part of a step under a plan; raises `LoomError` where the model cannot be shared so."""
-    server = Server(cluster.part(plan.chips), model.ask(sets) if sets else model.token)
-    server.check(plan)
-    return server.layers.part(plan, server.batch)
-
-
-__all__ = [
-    "OF_STEPS",
-    "FleetMember",
-    "Served",
-    "ServedFleet",
-    "ServedModel",
-    "check_scaling",
-    "draft_plan",
-    "part_of",
-    "prepare",
-    "read_model",
-]
+__all__ = ["FleetMember", "Served", "ServedFleet", "check_scaling", "draft_plan", "prepare"]

@@ -12,7 +12,8 @@ from siliconloom.arch.quantity import format_bytes
 from siliconloom.arch.serving import Batching, ServeSettings
 from siliconloom.evaluate.pim_costs import bytes_in_rows
 from siliconloom.evaluate.pim_machine import PimMachine
-from siliconloom.evaluate.serving import Served, draft_plan, part_of
+from siliconloom.evaluate.served_model import cache_rows, offloaded_bytes, part_of
+from siliconloom.evaluate.serving import Served, draft_plan
 from siliconloom.evaluate.step_costs import stage_blocks
 from siliconloom.mapper.system.layers import kept_bytes
 from siliconloom.mapper.system.memory import states
@@ -34,6 +35,7 @@ class ReplicaMemory(Struct, frozen=True):
     per_token: float
     adapter: float
     tuning: float
+    hosted: float
     block: int
     blocks: int
 
@@ -68,7 +70,8 @@ def memory_of(served: Served) -> ReplicaMemory:
         largest = part_of(served.cluster, served.model, plan, sets)
         here = max(o.input_bytes + o.output_bytes for o in largest.operators())
         working = max(working, here * most / budget if sets is steps[0] else here)
-    stages = [(w * models, t) for w, t in stage_memory(served, part)]
+    hosted = offloaded_bytes(part, served.model, settings)
+    stages = [((w - hosted) * models, t) for w, t in stage_memory(served, part)]
     draft = served.draft
     if draft is not None and draft.own is None:  # of the chip that has it all, where it does not divide
         small = part_of(served.cluster, draft.model, draft_plan(served))
@@ -83,7 +86,10 @@ def memory_of(served: Served) -> ReplicaMemory:
     if in_rows is not None:
         rooms = [(left, w, max(t, in_rows)) for left, w, t in rooms]
     left, weights, per_token = min(rooms, key=lambda room: room[0] / room[2])
-    blocks = int(left // (per_token * settings.block)) if left > 0 else 0
+    block_bytes = per_token * settings.block
+    if settings.page is not None:  # pages that end within a token leave something over
+        block_bytes *= settings.page / (settings.block * cache_rows(part)[0])
+    blocks = int(left // block_bytes) if left > 0 else 0
     guessed = _draft_blocks(served)
     if guessed is not None and settings.cache_tokens is None:
         blocks = min(blocks, guessed)
@@ -103,7 +109,7 @@ def memory_of(served: Served) -> ReplicaMemory:
                 f"serve.cache_tokens {settings.cache_tokens}: is less than a block for each of the {plan.pipeline} "
                 "schedulers of plan.pipeline"
             )
-        if blocks * per_token * settings.block > left:
+        if blocks * block_bytes > left:
             taken = format_bytes(settings.cache_tokens * per_token)
             raise LoomError(
                 f"serve.cache_tokens {settings.cache_tokens:,}: take {taken} of a chip, weights leave "
@@ -115,6 +121,7 @@ def memory_of(served: Served) -> ReplicaMemory:
             f"{served.model.name} leaves no room for keys and values: of the {format_bytes(usable)} that may be used "
             f"of a chip (serve.memory_share {settings.memory_share:g}) weights take {format_bytes(weights)}"
             + (f" ({models} models, serve.model_slots)" if models > 1 else "")
+            + (f" beside {format_bytes(hosted)} of experts on the host (serve.expert_slots)" if hosted else "")
             + f", activations {format_bytes(working)}"
             + (f", adapters {format_bytes(adapters)}" if adapters else "")
             + (f", training {format_bytes(tuned)} (serve.tune_sequence)" if tuned else "")
@@ -129,6 +136,7 @@ def memory_of(served: Served) -> ReplicaMemory:
         sum(t for _, _, t in rooms) * together,
         adapters / settings.adapter_slots * chips,
         tuned * chips,
+        hosted * chips,
         settings.block,
         blocks // plan.pipeline * plan.pipeline,
     )
@@ -159,8 +167,8 @@ def _draft_blocks(served: Served) -> int | None:
     return blocks
 
 
-def spill_tiers(settings: ServeSettings, memory: ReplicaMemory) -> tuple[tuple[int, float], ...]:
-    """Of each slower memory of a replica, blocks and seconds a token; raises `LoomError` where there is no room."""
+def spill_tiers(settings: ServeSettings, memory: ReplicaMemory) -> tuple[tuple[int, float, bool], ...]:
+    """Blocks of each slower memory, seconds a token, and whether all share it; raises `LoomError` without any room."""
     found = []
     for at, tier in enumerate(settings.spill):
         blocks = int(tier.capacity // (memory.per_token * memory.block))
@@ -170,7 +178,7 @@ def spill_tiers(settings: ServeSettings, memory: ReplicaMemory) -> tuple[tuple[i
                 f"serve.spill.{at}.capacity: a block of {memory.block} tokens takes {least}, and {tier.name} has "
                 f"{format_bytes(tier.capacity)}"
             )
-        found.append((blocks, memory.per_token / tier.bandwidth))
+        found.append((blocks, memory.per_token / tier.bandwidth, tier.shared))
     return tuple(found)
 
 

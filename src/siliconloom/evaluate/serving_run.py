@@ -18,7 +18,8 @@ from siliconloom.arch.gpu import LEAST_CLOCK
 from siliconloom.arch.progress import NOBODY, Watcher
 from siliconloom.arch.quantity import format_si
 from siliconloom.arch.served import SERVING_SCHEMA
-from siliconloom.arch.serving import Preemption, ServeSettings, ServiceLevel
+from siliconloom.arch.service_level import ServiceLevel
+from siliconloom.arch.serving import Preemption, ServeSettings
 from siliconloom.baselines.machine import GpuMachine
 from siliconloom.baselines.stacks import NO_STACK
 from siliconloom.evaluate.asked import workload_digest
@@ -27,7 +28,8 @@ from siliconloom.evaluate.fleets import fleet_of
 from siliconloom.evaluate.pim_costs import PimCosts
 from siliconloom.evaluate.pim_machine import PimMachine
 from siliconloom.evaluate.served import run_result
-from siliconloom.evaluate.serving import FleetMember, Served, ServedFleet, draft_plan, part_of
+from siliconloom.evaluate.served_model import part_of, routing_of
+from siliconloom.evaluate.serving import FleetMember, Served, ServedFleet, draft_plan
 from siliconloom.evaluate.serving_memory import (
     ADAPTER_ELEMENT,
     ReplicaMemory,
@@ -251,6 +253,7 @@ def _made(
             _standing(member.served),
             _tiers(member.served, memory, each),
             _tuning(member.served, each),
+            routing_of(member.served.cluster, member.served.model, member.served.plan, settings),
         )
         (prompts if member.role is ReplicaRole.PROMPTS else others).append(group)
     per_token = memories[0].per_token
@@ -291,7 +294,7 @@ def _speed(served: Served, costs: StepCosts) -> float:
     return served.plan.pipeline / (chunk + output * token)
 
 
-def _tiers(served: Served, memory: ReplicaMemory, costs: StepCosts) -> tuple[tuple[int, float], ...]:
+def _tiers(served: Served, memory: ReplicaMemory, costs: StepCosts) -> tuple[tuple[int, float, bool], ...]:
     """Slower memories of a replica; raises `LoomError` for one that is slower than computing anew."""
     tiers = spill_tiers(served.settings, memory)
     if not tiers:
@@ -299,7 +302,7 @@ def _tiers(served: Served, memory: ReplicaMemory, costs: StepCosts) -> tuple[tup
     longest = int(served.trace.prompt.max())
     size = min(longest, served.settings.token_budget)
     made = float(costs.steps([(size, longest - size)], 0, 0, np.zeros(1))[0][0]) / size
-    for at, (tier, (_, brought)) in enumerate(zip(served.settings.spill, tiers, strict=True)):
+    for at, (tier, (_, brought, _)) in enumerate(zip(served.settings.spill, tiers, strict=True)):
         if brought >= made:
             each_s, own_s = format_si(brought, "s"), format_si(made, "s")
             raise LoomError(
@@ -370,6 +373,7 @@ def _group(member: FleetMember, memory: ReplicaMemory) -> dict[str, Any]:
             "kv_bytes_per_token": memory.per_token,
             "adapter_bytes": memory.adapter,
             "tuning_bytes": memory.tuning,
+            "hosted_bytes": memory.hosted,
             "models": served.settings.model_slots or 1,
             "block_tokens": memory.block,
             "blocks": memory.blocks,

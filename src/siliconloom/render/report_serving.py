@@ -155,6 +155,8 @@ def _tiles(result: dict[str, Any]) -> list[tuple[str, str]]:
     cost, scaling, moves, power = result["cost"], *(result.get(name) for name in ("scaling", "migration", "power"))
     trained, slots = result.get("tuning"), result["asked"]["settings"]["model_slots"]
     loads = sum(each["model_loads"] for each in result["replicas"])
+    experts = result.get("experts")
+    brought = experts["loads"] / max(experts["used"], 1) if experts else 0.0
     tiles = [
         (format_si(result["ttft_s"]["p50"], "s"), f"to the first token, median; {_p99(result, 'ttft_s')}"),
         (format_si(result["tpot_s"]["p50"], "s"), f"for each further token, median; {_p99(result, 'tpot_s')}"),
@@ -166,6 +168,7 @@ def _tiles(result: dict[str, Any]) -> list[tuple[str, str]]:
         *([(f"{moves['moved']:,}", "moves to another replica")] if moves else []),
         *([(f"{power['peak_w'] / power['limit_w']:.1%}", "of the limit drawn at most")] if power else []),
         *([(rate(trained["tokens_per_s"]), "tokens trained a second")] if trained else []),
+        *([(f"{brought:.1%}", "of the experts that steps used came from the host")] if experts else []),
         *([(f"{loads:,}", f"times that a model was brought, of which {slots} lie there at once")] if slots else []),
         (f"{_fullest(result):.1%}", f"of the cache in use at most; {result['preempted']:,} preempted"),
     ]
@@ -311,9 +314,10 @@ def _memory_text(group: dict[str, Any], *, many: bool) -> str:
     memory, plan = group["memory"], group["plan"]
     of = f"{_chips(plan['tensor'] * plan['pipeline'])}{' of ' + group['machine'] if many else ''}"
     usable, each = format_bytes(memory["usable_bytes"]), format_bytes(memory["kv_bytes_per_token"])
+    hosted = f" {format_bytes(memory['hosted_bytes'])} of experts lie on the host." if memory["hosted_bytes"] else ""
     return (
         f"{format_bytes(memory['capacity_bytes'])} of {of}, of which {usable} may be used (serve.memory_share). A "
-        f"token takes {each}; {memory['blocks']:,} blocks of {memory['block_tokens']} tokens."
+        f"token takes {each}; {memory['blocks']:,} blocks of {memory['block_tokens']} tokens.{hosted}"
     )
 
 

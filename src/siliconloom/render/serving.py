@@ -89,6 +89,7 @@ def serving_tables(result: dict[str, Any], out: Console) -> None:
         ),
         *([("models", _models(result))] if result["asked"]["settings"]["model_slots"] else []),
         *([("trained", _trained(result["tuning"]))] if result.get("tuning") else []),
+        *([("experts", _experts(result))] if result.get("experts") else []),
         *([("spill", _brought(result["spill"]))] if result.get("spill") else []),
         ("energy", _energy(result)),
         ("cost", f"{cost['chip_hours']:,.4g} chip hours; {money}"),
@@ -151,6 +152,16 @@ def _brought(tiers: list[dict[str, Any]]) -> str:
 def _trained(tuning: dict[str, Any]) -> str:
     """What was trained beside the requests, in words."""
     return f"{tuning['tokens']:,} tokens, {tuning['tokens_per_s']:,.4g} a second; {tuning['sequences']:,} sequences"
+
+
+def _experts(result: dict[str, Any]) -> str:
+    """How often experts came from the host, in words."""
+    experts, busy = result["experts"], sum(each["busy"] for each in result["replicas"]) * result["duration_s"]
+    share = experts["waited_s"] / busy if busy else 0.0
+    return (
+        f"{experts['loads'] / max(experts['used'], 1):.1%} of {experts['used']:,} uses came from the host, "
+        f"{format_si(experts['load_s'], 's')} each; {share:.1%} of the work was waiting for them"
+    )
 
 
 def _models(result: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from siliconloom.arch import load_system
 from siliconloom.evaluate.cluster import cluster_of
-from siliconloom.evaluate.serving import read_model
+from siliconloom.evaluate.served_model import read_model
 from siliconloom.evaluate.step_costs import ReplicaCosts
 from siliconloom.mapper.system.plan import Plan
 from siliconloom.reproduce.card import Card, CardRow

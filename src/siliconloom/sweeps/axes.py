@@ -13,11 +13,12 @@ from siliconloom.arch.document import Document
 from siliconloom.arch.errors import DescriptionError, LoomError, NotSupported
 from siliconloom.arch.kinds import machine_kind
 from siliconloom.arch.overrides import split_overrides
-from siliconloom.arch.serving import parse_level, read_settings
+from siliconloom.arch.service_level import parse_level
+from siliconloom.arch.serving import read_settings
 from siliconloom.arch.sweep import Sweep, amount_of, text_of
 from siliconloom.evaluate.fleets import served_stack
 from siliconloom.evaluate.machine import read_machine
-from siliconloom.evaluate.serving import OF_STEPS
+from siliconloom.evaluate.served_model import OF_STEPS
 from siliconloom.workloads import load_workload
 from siliconloom.workloads.load import workload_document
 from siliconloom.workloads.serving.trace import load_trace

@@ -232,7 +232,7 @@ def _evaluated(setting: PointSetting, sets: Sets, parts: dict[str, float]) -> tu
 
 def _served(setting: PointSetting, sets: Sets, parts: dict[str, float]) -> dict[str, float]:
     """Figures of a point that serves requests."""
-    from siliconloom.arch.serving import parse_level
+    from siliconloom.arch.service_level import parse_level
     from siliconloom.evaluate.fleets import prepare_named
     from siliconloom.evaluate.serving_run import serve
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from siliconloom.arch.requests import ServedRequests
 from siliconloom.arch.serving import ServeSettings
 from siliconloom.sim.service.fleet import Fleet, ReplicaGroup
-from siliconloom.sim.service.spill import SpillTiers
+from siliconloom.sim.service.spill import SlowMemory, SpillTiers
 from tests.sim.service.test_migration import check_conserved
 from tests.sim.service.test_replica import ROWS, Linear
 
@@ -26,7 +26,7 @@ def fixed(path):
 @given(st.lists(PATHS.map(fixed), min_size=1, max_size=12), st.sampled_from([1, 4, 16]), st.integers(0, 200))
 def test_a_memory_with_room_for_all_has_what_paths_have_in_common(paths, block, known):
     """Whole blocks of the longest beginning that any path before had, compared segment by segment."""
-    tiers = SpillTiers([(10_000, 0.5)], block)
+    tiers = SpillTiers([SlowMemory(10_000, block, 0.5)], block)
     stored = []
     for path in paths:
         common = 0
@@ -40,11 +40,11 @@ def test_a_memory_with_room_for_all_has_what_paths_have_in_common(paths, block, 
         most = sum(tokens for _, tokens in path) - 1
         above = min(known, most) // block * block
         expected = max(min(common, most) // block * block, above)
-        assert tiers.beyond(path, above, most) == (expected, pytest.approx((expected - above) * 0.5))
+        assert tiers.beyond(path, above, most, 0.0) == (expected, pytest.approx((expected - above) * 0.5))
         before = tiers.brought[0]
-        tiers.bring(path, above, most)
+        tiers.bring(path, above, most, 0.0)
         assert tiers.brought[0] - before == expected - above
-        tiers.store(path)
+        tiers.store(path, 0.0)
         stored.append(path)
         tiers.check()
 
@@ -69,7 +69,7 @@ def test_what_was_cached_once_is_brought_and_takes_its_time(paths, output, token
     requests = apart(paths, [output] * len(paths))
     most = max(int(p) for p in requests.prompt) + output
     roomy = run(requests, blocks=10_000)
-    tight = run(requests, blocks=-(-most // 4) + 6, spill=((10_000, token_s),))
+    tight = run(requests, blocks=-(-most // 4) + 6, spill=((10_000, token_s, False),))
     assert tight.log.cached.tolist() == roomy.log.cached.tolist()
     brought = (tight.log.first - roomy.log.first) / token_s if token_s else np.zeros(1)
     assert brought.sum() == pytest.approx(tight.engines[0].spill.brought[0] if token_s else 0, abs=1e-6)
@@ -78,20 +78,20 @@ def test_what_was_cached_once_is_brought_and_takes_its_time(paths, output, token
 
 def test_what_is_brought_was_used_last_in_the_memory_that_it_came_from():
     """Of three prefixes in a memory for two, the one that nobody brought goes."""
-    tiers = SpillTiers([(1, 1e-3), (20, 1e-2)], 4)
+    tiers = SpillTiers([SlowMemory(1, 4, 1e-3), SlowMemory(20, 4, 1e-2)], 4)
     first, second, third = ((1, 40),), ((2, 40),), ((3, 40),)
-    tiers.store(first)
-    tiers.store(second)
-    tiers.bring(first, 0, 40)
-    tiers.store(third)
-    assert [tiers.beyond(path, 0, 40)[0] for path in (first, second, third)] == [40, 0, 40]
+    tiers.store(first, 0.0)
+    tiers.store(second, 0.0)
+    tiers.bring(first, 0, 40, 0.0)
+    tiers.store(third, 0.0)
+    assert [tiers.beyond(path, 0, 40, 0.0)[0] for path in (first, second, third)] == [40, 0, 40]
 
 
 def test_the_first_memory_that_has_it_is_asked():
     """A small fast one keeps what was used last, a large slow one the rest."""
     path, other = ((1, 40),), ((2, 40),)
     requests = apart([path, other, path, other], [1] * 4)
-    fleet = run(requests, blocks=11, spill=((11, 1e-3), (100, 1e-2)))
+    fleet = run(requests, blocks=11, spill=((11, 1e-3, False), (100, 1e-2, False)))
     # of 11 blocks the second prompt leaves the first one none above, and one in the fast memory
     assert fleet.log.cached.tolist() == [0, 0, 40, 40]
     assert sum(fleet.engines[0].spill.brought) == 80
@@ -108,7 +108,7 @@ def test_answers_are_kept_for_the_turns_behind_them_until_the_replica_is_lost():
         segments=tuple(paths),
         answer=np.array([3, -1, -1, -1]),
     )
-    spill = ((100, 1e-3),)
+    spill = ((100, 1e-3, False),)
     kept = run(requests, blocks=24, spill=spill)
     assert kept.log.cached.tolist() == [0, 0, 60, 0]
     assert 20 <= kept.engines[0].spill.brought[0] <= 60  # ends of prefixes are taken back first, the answer before all
@@ -146,5 +146,49 @@ def test_nothing_is_lost_beside_slower_memories(rows, count, mean, router, preem
     keys |= {"host_bandwidth": "1 GB/s"} if preemption == "swap" else {}
     keys |= {"lost_every": mean, "restart_s": 0.2} if mean else {}
     blocks = -(-int((prompt + output).max() + 4) // 4) + 10
-    fleet = run(requests, blocks=blocks, spill=((host, 1e-4), (5 * host, 1e-3)), keys=keys, count=count)
+    fleet = run(requests, blocks=blocks, spill=((host, 1e-4, False), (5 * host, 1e-3, False)), keys=keys, count=count)
     check_conserved(fleet, output)
+
+
+@settings(max_examples=60)
+@given(st.lists(PATHS.map(fixed), min_size=2, max_size=12), st.integers(1, 5), st.integers(8, 60))
+def test_a_store_of_one_replica_is_its_own_memory(paths, output, host):
+    requests = apart(paths, [output] * len(paths))
+    blocks = -(-(int(requests.prompt.max()) + output) // 4) + 6
+    own, store = (run(requests, blocks=blocks, spill=((host, 1e-3, shared),)) for shared in (False, True))
+    assert own.log.cached.tolist() == store.log.cached.tolist()
+    assert own.log.finished.tolist() == store.log.finished.tolist()
+
+
+@settings(max_examples=60)
+@given(st.lists(PATHS.map(fixed), min_size=2, max_size=12), st.integers(1, 5), st.integers(2, 3))
+def test_what_one_replica_computed_others_find_in_the_store(paths, output, count):
+    """Requests that never meet, dealt in turns: as many tokens are cached as where one replica has them all."""
+    requests = apart(paths, [output] * len(paths))
+    one, many = run(requests, blocks=10_000), run(requests, blocks=10_000, spill=((10_000, 1e-3, True),), count=count)
+    assert many.log.cached.tolist() == one.log.cached.tolist()
+    alone = run(requests, blocks=10_000, spill=((10_000, 1e-3, False),), count=count)
+    assert (alone.log.cached <= one.log.cached).all()
+
+
+@pytest.mark.parametrize("lost_every", [None, 1e6])
+@pytest.mark.parametrize(("second", "cached"), [(0.01, 0), (0.0135, 0), (0.014, 40), (50.0, 40)])
+def test_a_store_has_what_a_step_computed_when_it_ends(second, cached, lost_every):
+    """The first replica computes 43 tokens in 14.3 ms; the second one begins before, as that ends, or later."""
+    path = ((1, 40),)
+    requests = ServedRequests(np.array([0.0, second]), np.array([43, 43]), np.array([50, 50]), segments=(path, path))
+    keys = {} if lost_every is None else {"lost_every": lost_every, "restart_s": 1.0}
+    fleet = run(requests, blocks=10_000, spill=((10_000, 1e-3, True),), keys=keys, count=2)
+    ends = float(fleet.log.first[0])
+    assert ends == pytest.approx(0.0143)
+    assert fleet.log.cached[1] == (cached if second >= ends or cached == 0 else 0)
+
+
+def test_a_store_outlives_a_replica():
+    """The one replica is lost between two prompts; what it wrote to the store is there, what lay near it is not."""
+    path = ((1, 40),)
+    requests = apart([path, path], [1, 1])
+    life = next(seed for seed in range(1000) if 10 < np.random.default_rng((seed, 1, 0)).exponential(1e3) < 90)
+    keys = {"lost_every": 1e3, "restart_s": 1.0, "seed": life}
+    found = [run(requests, blocks=24, spill=((100, 1e-3, shared),), keys=keys) for shared in (False, True)]
+    assert [fleet.log.cached[1] for fleet in found] == [0, 40]

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from siliconloom.arch.errors import LoomError
-from siliconloom.arch.serving import ServeSettings, parse_level, read_settings
+from siliconloom.arch.service_level import parse_level
+from siliconloom.arch.serving import ServeSettings, read_settings
 from siliconloom.workloads.serving.arrivals import timed
 from siliconloom.workloads.serving.names import trace_names
 from siliconloom.workloads.serving.trace import load_trace
