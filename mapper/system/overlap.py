@@ -105,15 +105,25 @@ def layer_seconds(
         raise NotSupported(f"plan.overlap {plan.overlap} on {machine.name}: its kernels take the whole chip")
     halves = [share(half, plan.split) for half in _halves(graph)]
     fewer = machine.without(SUM_MULTIPROCESSORS)
-    if plan.overlap == "nano":
-        return min(_nano(halves, of, machine, fewer, seconds, a) for a in SHARES)
     times = [seconds(half, fewer) for half in halves]
-    chains = [_fused(of.operators(half), t, plan.tensor) for half, t in zip(halves, times, strict=True)]
+    own = list(zip([of.operators(half) for half in halves], times, strict=True))
+    if plan.overlap == "nano":  # attention that is short is better left in its place
+        in_line = _in_turns(halves, of, machine, [_segments(operators, t) for operators, t in own])
+        return min(in_line, *(_nano(halves, of, machine, fewer, seconds, a) for a in SHARES))
+    return _in_turns(halves, of, machine, [_fused(operators, t, plan.tensor) for operators, t in own])
+
+
+def _in_turns(halves: list[Graph], of: BlockPass, machine: Machine, chains: list[list[OverlapSegment]]) -> float:
+    """Seconds of a layer whose halves take turns, no less than their bytes take."""
     found = steady(lambda tasks, layers: turns(tasks, chains, layers))
     return max(found, sum(_memory(of.operators(half)) for half in halves) / machine.bandwidth)
 
 
 def _halves(graph: Graph) -> list[Graph]:
+    """Both halves of the sequences, or of a prompt's tokens; of requests of unequal lengths half of those of each."""
+    odd = next((each for each in graph.requests if each.count % 2), None)
+    if odd is not None:
+        raise NotSupported(f"halves of {odd.count} requests of {odd.new} tokens behind {odd.context}")
     if graph.batch % 2 == 0:
         return [sequences_of(graph, graph.batch // 2)] * 2
     if graph.phase is Phase.PREFILL and graph.batch == 1:
@@ -202,7 +212,6 @@ def _nano(halves: list[Graph], of: BlockPass, machine: Machine, fewer: Machine, 
     attending = machine.without(machine.multiprocessors - max(round(part * count), 1))
     products = machine.without(machine.multiprocessors - max(count - round(part * count), 1))
     chains: list[list[OverlapSegment]] = []
-    moved = 0.0
     for half in halves:
         slow, quick = seconds(half, attending), seconds(half, products)
         chain: list[OverlapSegment] = []
@@ -214,9 +223,7 @@ def _nano(halves: list[Graph], of: BlockPass, machine: Machine, fewer: Machine, 
             else:
                 chain.append(OverlapSegment(operator.name, COMPUTE, quick.get(operator.name, 0.0)))
         chains.append(chain)
-        moved += _memory(of.operators(half))
-    found = steady(lambda tasks, layers: turns(tasks, chains, layers))
-    return max(found, moved / machine.bandwidth)
+    return _in_turns(halves, of, machine, chains)
 
 
 def _tiled(operators: list[Operator], seconds: Mapping[str, float], machine: Machine, tensor: int) -> float:

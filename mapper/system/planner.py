@@ -187,7 +187,6 @@ class Planner:
             ("pipeline", plan.pipeline, 1),
             ("context", plan.context, 1),
             ("attention_chips", plan.attention_chips, 0),
-            ("overlap", plan.overlap, "none"),
             ("microbatch", plan.microbatch or self.batch, self.batch),
         ):
             if value != without:

@@ -23,7 +23,7 @@ from siliconloom.workloads import load_workload
 KEYS = {"name", "ours", "published", "error", "tolerance", "within", "cause", "expected", "verdict"}
 
 
-LONG = {"neupims": 16, "neupims-simulator": 16, "sn40l": 16, "distserve": 6, "apex": 6, "flux-comet": 3}
+LONG = {"neupims": 16, "neupims-simulator": 16, "sn40l": 16, "distserve": 6, "apex": 6, "nanoflow": 5, "flux-comet": 3}
 """Cards that take so many seconds."""
 
 

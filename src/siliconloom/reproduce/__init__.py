@@ -27,6 +27,7 @@ CARDS = {
     "intar": "siliconloom.reproduce.intar",
     "instinfer": "siliconloom.reproduce.instinfer",
     "long-context": "siliconloom.reproduce.long_context",
+    "nanoflow": "siliconloom.reproduce.nanoflow",
     "neupims": "siliconloom.reproduce.neupims",
     "neupims-simulator": "siliconloom.reproduce.neupims_simulator",
     "pim-gpt": "siliconloom.reproduce.pim_gpt",

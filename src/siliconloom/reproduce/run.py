@@ -28,7 +28,7 @@ from siliconloom.reproduce.workers import results
 
 SCHEMA = "siliconloom.reproduction/1"
 EXPECTED = Path(__file__).with_name("expected.csv")
-LONG = ("neupims", "neupims-simulator", "sn40l", "apex", "flux-comet", "pim-gpt", "megatron", "distserve")
+LONG = ("neupims", "neupims-simulator", "sn40l", "apex", "nanoflow", "flux-comet", "pim-gpt", "megatron", "distserve")
 """Cards that take half a second or more, the longest first."""
 SINGLE = 4
 """Rows of one kind up to which each is shown; more are shown as one line with the worst of them."""

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from siliconloom.arch import LoomError, load_system
+from siliconloom.arch import LoomError, NotSupported, load_system
 from siliconloom.cli import app
 from siliconloom.evaluate.chip import simulate
 from siliconloom.evaluate.cluster import cluster_of
@@ -175,6 +175,38 @@ def test_overlap_hides_messages_and_nothing_else(node, overlap):
         if overlap == "ladder":
             assert beside.seconds >= (line.seconds - line.exposed) * (1 - 1e-9)
             assert beside.seconds < line.seconds
+
+
+@pytest.mark.parametrize("overlap", ["tokens", "tiles", "ladder", "nano"])
+def test_requests_of_one_length_overlap_as_a_batch_of_them(node, overlap):
+    """Of unequal ones halves of each take turns: the step is faster than in line, and no faster than its work."""
+    plan = {"tensor": 8, "microbatch": 0}
+    alike = Server(node, load_workload("llama3-8b", [("requests", "[{new: 1, context: 1023, count: 64}]")]))
+    batch = Server(node, workload("llama3-8b", "decode", batch=64, context=1024))
+    line, beside = (alike.step(Plan(**plan, overlap=o)).seconds for o in ("none", overlap))
+    assert (line, beside) == (
+        pytest.approx(batch.step(Plan(**plan)).seconds),
+        pytest.approx(batch.step(Plan(**plan, overlap=overlap)).seconds),
+    )
+    steps = "[{new: 1024, context: 0, count: COUNT}, {new: 1, context: 1023, count: 64}]"
+    mixed = Server(node, load_workload("llama3-8b", [("requests", steps.replace("COUNT", "2"))]))
+    line, beside = (mixed.step(Plan(**plan, overlap=o)) for o in ("none", overlap))
+    assert mixed.bound <= beside.seconds < line.seconds
+    odd = Server(node, load_workload("llama3-8b", [("requests", steps.replace("COUNT", "3"))]))
+    if overlap in ("tokens", "nano"):
+        with pytest.raises(NotSupported, match="halves of 3 requests of 1024 tokens behind 0"):
+            odd.step(Plan(**plan, overlap=overlap))
+    else:
+        assert odd.step(Plan(**plan, overlap=overlap)).seconds < odd.step(Plan(**plan)).seconds
+
+
+def test_halves_take_turns_where_attention_beside_products_does_not_pay(node):
+    """Many sequences with short contexts, whose products and sums are most of the work."""
+    server = Server(node, workload("llama3-70b", "decode", batch=2048, context=64))
+    tokens, nano, line = (
+        server.step(Plan(tensor=8, microbatch=0, overlap=o)).seconds for o in ("tokens", "nano", "none")
+    )
+    assert server.bound <= tokens < nano < line  # norms within the sums are of the first
 
 
 def test_shortcut_experts_travel_beside_attention(node):
