@@ -19,6 +19,7 @@ class PlanMemory(ResultSection):
     optimizer: float
     activations: float
     cache: float
+    host: float = Field(default=0.0, description="in the host's memory (plan.offload), not on the chip")
 
 
 class PlannedStepResult(ResultSection):
@@ -36,6 +37,7 @@ class PlannedStepResult(ResultSection):
     exposed_comm_s: float = Field(description="seconds for which the busiest chip waits for messages")
     gradient_s: float = Field(description="training: sums over replicas that nothing hides")
     optimizer_s: float
+    host_s: float = Field(default=0.0, description="of the step, what waits for the host (plan.offload)")
     microbatches: int = Field(description="parts of a replica's batch")
     stage_layers: list[int] = Field(description="layers of every stage")
     experts: ExpertsResult | None = Field(default=None, description="with a trace of where tokens go")

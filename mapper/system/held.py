@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from siliconloom.mapper.system.layers import Block
-from siliconloom.mapper.system.memory import Held, MemoryUse, activations, training_memory
+from siliconloom.mapper.system.memory import Held, MemoryUse, activations, staying, training_memory
 from siliconloom.mapper.system.pipeline import PassKind, Schedule, StagePlacement
 from siliconloom.mapper.system.plan import Plan
 from siliconloom.sim.system.streams import StreamRun
@@ -52,6 +52,9 @@ def held_over_time(
             number += 1
             held = stages[placement.stage(device, step.chunk)]
             kept = activations(held, plan)
+            if plan.offload_activations:  # what a pass works on, and what leaves or comes meanwhile
+                here = staying(held, plan, 1.0)
+                kept, changes = 0.0, [*changes, (start, here), (end, -here)]
             if step.kind is PassKind.FORWARD:
                 changes.append((start, kept + held.head))
             if step.kind is frees:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from siliconloom.mapper.system.layers import Block
 from siliconloom.mapper.system.plan import Plan
@@ -24,6 +25,8 @@ class MemoryUse(Struct, frozen=True):
     optimizer: float = 0.0
     activations: float = 0.0
     cache: float = 0.0
+    host: float = 0.0
+    """Bytes that the chip has in the host's memory, none of the others among them."""
 
     @property
     def total(self) -> float:
@@ -89,8 +92,11 @@ def activations(held: Held, plan: Plan) -> float:
     return held.kept - (held.scores if plan.recompute == "selective" else 0.0)
 
 
-def training_memory(held: Held, plan: Plan, in_flight: float) -> MemoryUse:
-    """Bytes of a device with these blocks, which holds the activations of ``in_flight`` microbatches."""
+def training_memory(held: Held, plan: Plan, in_flight: float, *, last: bool = False) -> MemoryUse:
+    """Bytes of a device with these blocks, which holds the activations of ``in_flight`` microbatches.
+
+    With ``last`` a step has one microbatch, whose gradients leave for the host as they are made.
+    """
     parts = []
     for parameters, size, replicas in (
         (held.parameters, held.weight_bytes, plan.data * plan.context),
@@ -104,4 +110,27 @@ def training_memory(held: Held, plan: Plan, in_flight: float) -> MemoryUse:
     kept = activations(held, plan) * in_flight + held.head * (in_flight if plan.schedule == "gpipe" else 1.0)
     if plan.recompute == "full":  # one layer's own, while it is computed again
         kept += held.largest
-    return MemoryUse(weights, gradients, optimizer, kept)
+    return _on_host(MemoryUse(weights, gradients, optimizer, kept), held, plan, in_flight, last=last)
+
+
+def staying(held: Held, plan: Plan, in_flight: float) -> float:
+    """Bytes of activations on a chip whose others lie on the host: of two blocks, as one comes or leaves meanwhile."""
+    return min(2 * held.largest, activations(held, plan) * in_flight)
+
+
+def _on_host(made: MemoryUse, held: Held, plan: Plan, in_flight: float, *, last: bool) -> MemoryUse:
+    """The same with what lies in the host's memory apart (`mapper.system.host_memory`)."""
+    host, found = 0.0, made
+    if plan.offload != "none":
+        host += made.optimizer
+        found = replace(found, optimizer=0.0)
+        if last:  # gradients of one block at a time
+            found = replace(found, gradients=min(made.gradients, held.widest))
+    if plan.offload == "parameters":
+        host += made.weights
+        found = replace(found, weights=min(made.weights, 2 * held.widest))
+    if plan.offload_activations:
+        leaves = activations(held, plan) * in_flight - staying(held, plan, in_flight)
+        host += leaves
+        found = replace(found, activations=made.activations - leaves)
+    return replace(found, host=host)

@@ -12,6 +12,7 @@ from msgspec.structs import asdict
 
 from siliconloom.arch import LoomError
 from siliconloom.arch.errors import nearest_name
+from siliconloom.arch.quantity import BANDWIDTH, parse
 from siliconloom.mapper.experts import PLACEMENTS
 from siliconloom.mapper.system.parallel import Split
 
@@ -22,6 +23,7 @@ ContextScheme = Literal[
     "ring", "striped", "zigzag", "token_ring", "ulysses", "hybrid", "all_gather", "lightseq", "packed"
 ]
 Overlap = Literal["none", "tokens", "tiles", "nano", "ladder", "shortcut"]
+Offload = Literal["none", "optimizer", "parameters"]
 
 
 class Plan(Struct, frozen=True):
@@ -69,6 +71,10 @@ class Plan(Struct, frozen=True):
     outer
         Steps between sums over the replicas, which take their own steps meanwhile; the sum passes beside the steps
         that follow it (CO2, Sun et al., 2024). A change of the optimizer.
+    offload, offload_activations
+        What a training step keeps in the host's memory, see `mapper.system.host_memory`.
+    host_bandwidth, host_memory_bandwidth
+        Bytes a second of a chip's link to its host, each way, and of its share of the host's memory.
     """
 
     data: int = 1
@@ -94,6 +100,10 @@ class Plan(Struct, frozen=True):
     attention_chips: int = 0
     vocabulary: bool = False
     outer: int = 1
+    offload: Offload = "none"
+    offload_activations: bool = False
+    host_bandwidth: float | None = None
+    host_memory_bandwidth: float | None = None
 
     @property
     def workers(self) -> int:
@@ -162,6 +172,10 @@ class Plan(Struct, frozen=True):
             parts.append("vocabulary parallel")
         if self.outer > 1:
             parts.append(f"outer step every {self.outer}")
+        if self.offload != "none":
+            parts.append("optimizer on the host" if self.offload == "optimizer" else "parameters on the host")
+        if self.offload_activations:
+            parts.append("activations on the host")
         if self.overlap != "none":
             parts.append(f"overlap {self.overlap}")
         return ", ".join(parts)
@@ -187,7 +201,9 @@ FROM_NONE = ("zero", "zero_group", "expert_tensor", "expert_copies", "attention_
 """Counts that may be 0."""
 KEYS: dict[str, Any] = {
     **dict.fromkeys(_COUNTS, int),
-    **dict.fromkeys(("sequence_parallel", "overlap_gradients", "vocabulary"), bool),
+    **dict.fromkeys(("sequence_parallel", "overlap_gradients", "vocabulary", "offload_activations"), bool),
+    **dict.fromkeys(("host_bandwidth", "host_memory_bandwidth"), BANDWIDTH),
+    "offload": get_args(Offload),
     "expert_load": float,
     "expert_routing": str,
     "expert_placement": PLACEMENTS,
@@ -199,6 +215,8 @@ KEYS: dict[str, Any] = {
     "overlap": (*get_args(Overlap), "any"),
 }
 """Keys that may be given, with what their values are."""
+HOST_KEYS = ("offload", "offload_activations", "host_bandwidth", "host_memory_bandwidth")
+"""Keys of what a training step keeps in the host's memory."""
 TRAINING_ONLY = (
     "schedule",
     "chunks",
@@ -209,8 +227,23 @@ TRAINING_ONLY = (
     "attention",
     "vocabulary",
     "outer",
+    *HOST_KEYS,
 )
 """Keys that mean nothing in inference."""
+
+
+def refuse_host_keys(given: Mapping[str, Any]) -> None:
+    """Refuse keys of what the host keeps that lack others, or change nothing; raises `LoomError`."""
+    offload, kept = given.get("offload", "none"), given.get("offload_activations", False)
+    for key, needed, why in (
+        ("host_bandwidth", offload != "none" or kept, "plan.offload or plan.offload_activations"),
+        ("host_memory_bandwidth", offload != "none", "plan.offload"),
+    ):
+        if key in given and not needed:
+            raise LoomError(f"plan.{key}: changes nothing without {why}")
+        if needed and key not in given:
+            asked = f"plan.offload {offload}" if offload != "none" else "plan.offload_activations"
+            raise LoomError(f"{asked}: needs plan.{key}, bytes a second of a chip's {HOST[key]}")
 
 
 def refuse_training_keys(given: Mapping[str, Any]) -> None:
@@ -258,6 +291,7 @@ def refuse_expert_keys(given: Mapping[str, Any], experts: int, expert: int | Non
         raise LoomError(f"plan.expert_placement: changes nothing: each of the {experts} chips has one expert")
 
 
+HOST = {"host_bandwidth": "link to its host, each way", "host_memory_bandwidth": "share of the host's memory"}
 _WHOLE = re.compile(r"\s*\d{1,15}\s*", re.ASCII)
 
 
@@ -287,6 +321,13 @@ def parse_plan(assignments: list[tuple[str, str]]) -> dict[str, Any]:
             if not re.fullmatch(r"\s*\d{1,15}(\.\d{0,15})?\s*", text) or float(text) < 1:
                 raise LoomError(f"{shown}: must be a number from 1")
             found[key] = float(text)
+        elif kind is BANDWIDTH:
+            try:
+                found[key] = float(parse(text, BANDWIDTH, "64 GB/s"))
+            except ValueError as error:
+                raise LoomError(f"{shown}: {error}") from None
+            if not found[key] > 0:
+                raise LoomError(f"{shown}: must be more than nothing")
         elif kind is bool:
             if text.strip().lower() not in ("true", "false"):
                 raise LoomError(f"{shown}: must be true or false")
@@ -298,4 +339,5 @@ def parse_plan(assignments: list[tuple[str, str]]) -> dict[str, Any]:
                     f"{shown}: must be one of {', '.join(kind)}" + (f"; did you mean '{near}'?" if near else "")
                 )
             found[key] = text
+    refuse_host_keys(found)
     return found

@@ -41,6 +41,8 @@ class StepTime(Struct, frozen=True):
         Layers of each stage.
     sharing
         Of the pipeline, what gathering shared parameters and scattering gradients adds to its microbatches.
+    host
+        Of the step, what it waits for the host: of the pipeline what its microbatches do, and the update behind it.
     """
 
     seconds: float
@@ -53,6 +55,7 @@ class StepTime(Struct, frozen=True):
     microbatches: int
     stages: tuple[int, ...]
     sharing: float = 0.0
+    host: float = 0.0
 
 
 class Planner:

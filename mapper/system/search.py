@@ -14,7 +14,7 @@ from siliconloom.arch import LoomError
 from siliconloom.arch.quantity import format_bytes
 from siliconloom.mapper.system.inference import Server
 from siliconloom.mapper.system.memory import MemoryUse
-from siliconloom.mapper.system.plan import Plan
+from siliconloom.mapper.system.plan import HOST_KEYS, Plan
 from siliconloom.mapper.system.planner import StepTime
 from siliconloom.mapper.system.step import check_chunks
 from siliconloom.mapper.system.training import Trainer
@@ -134,7 +134,9 @@ def _inference(base: Plan, fixed: dict[str, Any]) -> Iterator[Plan]:
 
 def _training(planner: Trainer | Server, base: Plan, fixed: dict[str, Any]) -> Iterator[Plan]:
     micro = planner.batch // (base.data * base.microbatch)
-    base = replace(base, **{k: fixed[k] for k in ("overlap_gradients", "outer", "zero_group") if k in fixed})
+    base = replace(
+        base, **{k: fixed[k] for k in ("overlap_gradients", "outer", "zero_group", *HOST_KEYS) if k in fixed}
+    )
     orders: list[tuple[Any, int]] = [("1f1b", 1)]
     if base.pipeline > 1:
         orders += [("zero_bubble", 1), ("zero_bubble_2", 1)]

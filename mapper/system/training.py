@@ -11,12 +11,14 @@ from siliconloom.arch import LoomError
 from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.experts import RoutedExperts
 from siliconloom.mapper.system.held import HeldOverTime, held_over_time
+from siliconloom.mapper.system.host_memory import UpdatedBlock, beside, left_after, left_behind
 from siliconloom.mapper.system.layers import Block
 from siliconloom.mapper.system.memory import Held, MemoryUse, training_memory
 from siliconloom.mapper.system.plan import Plan
 from siliconloom.mapper.system.planner import Planner, StepTime
 from siliconloom.mapper.system.step import GREEDY, PipelineRun, Slowdown, make_placement, make_schedule, run_pipeline
 from siliconloom.workloads import Graph
+from siliconloom.workloads.roles import Section
 
 GRADIENT_SUM = 4.0
 """Bytes of a gradient when it is summed over replicas: fp32, as Megatron-LM accumulates it."""
@@ -69,6 +71,8 @@ class Trainer(Planner):
             raise LoomError(f"plan.vocabulary: {self.graph.name} has no vocabulary that stages could share")
         if plan.vocabulary and plan.schedule != "1f1b":
             raise LoomError(f"plan.vocabulary: its passes have a place in 1f1b only (plan.schedule is {plan.schedule})")
+        if plan.offload != "none" and plan.outer > 1:
+            raise LoomError(f"plan.offload {plan.offload}: is not of replicas that step by themselves (plan.outer)")
         if self.batch % (plan.data * plan.microbatch):
             rest = self.batch % (plan.data * plan.microbatch)
             raise LoomError(
@@ -106,7 +110,10 @@ class Trainer(Planner):
             counts = self.dealt(plan, plan.microbatch)
             blocks = self.stage_blocks(plan, plan.microbatch, counts)
             self._held_by[key] = [Held.of([b for s in stages for b in blocks[s][0]]) for stages in _devices(plan)]
-        found = [training_memory(h, plan, self._in_flight(plan, d)) for d, h in enumerate(self._held_by[key])]
+        last = self.microbatches(plan) == 1
+        found = [
+            training_memory(h, plan, self._in_flight(plan, d), last=last) for d, h in enumerate(self._held_by[key])
+        ]
         return max(found, key=lambda m: m.total)
 
     def _in_flight(self, plan: Plan, device: int) -> float:
@@ -132,7 +139,8 @@ class Trainer(Planner):
                 forward = sum(found.forward[s] for s in stages)
                 backward = sum(found.backward[s] + found.weight[s] for s in stages)
                 sums = self._sums(plan, blocks, kind)
-                optimizer = max(optimizer, sum(self.updated(plan, b) * b.update for b in blocks))
+                if plan.offload == "none":
+                    optimizer = max(optimizer, sum(self.updated(plan, b) * b.update for b in blocks))
 
                 def left(messages: float, work: float, parts: int = len(blocks)) -> float:
                     return _beside(messages, work, parts) if plan.overlap_gradients else messages
@@ -151,6 +159,38 @@ class Trainer(Planner):
                     late = left(scatter + sums.across, backward) + left(gather, forward)
                     gradients = max(gradients, late)
         return gradients, optimizer, each
+
+    def waits_for_host(self, plan: Plan, found: _Stages) -> tuple[float, float]:
+        """Seconds that a microbatch waits for what comes from the host, and that the step waits for its update."""
+        each = after = 0.0
+        if plan.offload == "none" and not plan.offload_activations:
+            return each, after
+        speed, updates = plan.host_bandwidth or 0.0, plan.host_memory_bandwidth or 0.0
+        for stages in _devices(plan):
+            for index, _ in enumerate(self.kinds(plan, stages[0])):
+                blocks = [b for s in stages for b in found.blocks[s][index]]
+                forward = [b.forward for b in blocks]
+                backward = [b.backward + b.weight + _again(b, plan) for b in blocks]
+                comes = [self._fetched(plan, b) for b in blocks]
+                leaves = [_kept(b, plan) if plan.offload_activations else 0.0 for b in blocks]
+                # the last block is there when its backward pass begins
+                back = [0.0, *(c + k for c, k in zip(comes[-2::-1], leaves[-2::-1], strict=True))]
+                waits = max(beside(comes, forward, speed), left_behind(leaves, forward, speed))
+                each = max(each, waits + beside(back, backward[::-1], speed))
+                if plan.offload != "none":
+                    updated = [
+                        UpdatedBlock(seconds, self.updated(plan, b) * _parameters(b), b.weight_bytes / _parameters(b))
+                        for b, seconds in zip(blocks[::-1], backward[::-1], strict=True)
+                    ]
+                    returns = plan.offload == "optimizer"
+                    after = max(after, left_after(updated, speed, updates, returns=returns))
+        return each, after
+
+    def _fetched(self, plan: Plan, block: Block) -> float:
+        """Bytes of a block's parameters that a chip fetches from its host: its own part, where replicas share them."""
+        if plan.offload != "parameters":
+            return 0.0
+        return block.weight_bytes * (self.updated(plan, block) if plan.zero == 3 else 1.0)
 
     def _sums(self, plan: Plan, blocks: list[Block], kind: int) -> _Sums:
         """Messages of a device's gradients and parameters."""
@@ -193,7 +233,8 @@ class Trainer(Planner):
             after = sum(found.backward[: stages[0]]) + sum(found.weight[: stages[0]]) + stages[0] * hop if back else 0.0
             most = max(most, before + micro * work + after)
         gradients, optimizer, each = self.after(plan, found)
-        return most + micro * each + gradients + optimizer
+        waited, updated = self.waits_for_host(plan, found)
+        return most + micro * (each + waited) + gradients + optimizer + updated
 
     def timeline(self, plan: Plan, slow: Sequence[Slowdown] = ()) -> PipelineRun:
         """Every pass of a step's pipeline."""
@@ -225,10 +266,11 @@ class Trainer(Planner):
         found = self.stages(plan)
         gradients, optimizer, each = self.after(plan, found)
         run = self.timeline(plan, slow)
-        pipeline = run.seconds + micro * each
+        waited, updated = self.waits_for_host(plan, found)
+        pipeline = run.seconds + micro * (each + waited)
         waits = max(sum(found.waits[s] for s in stages) for stages in _devices(plan))
         return StepTime(
-            seconds=pipeline + gradients + optimizer,
+            seconds=pipeline + gradients + optimizer + updated,
             pipeline=pipeline,
             gradients=gradients,
             optimizer=optimizer,
@@ -238,6 +280,7 @@ class Trainer(Planner):
             microbatches=micro,
             stages=tuple(found.counts),
             sharing=micro * each,
+            host=micro * waited + updated,
         )
 
 
@@ -250,6 +293,20 @@ def _devices(plan: Plan) -> list[list[int]]:
 def _again(block: Block, plan: Plan) -> float:
     """Seconds of what the backward pass computes again."""
     return {"none": 0.0, "selective": block.attention, "full": block.forward if block.entering else 0.0}[plan.recompute]
+
+
+def _parameters(block: Block) -> float:
+    """All of a block's, one at least."""
+    return max(block.parameters + block.expert_parameters, 1.0)
+
+
+def _kept(block: Block, plan: Plan) -> float:
+    """Bytes that a microbatch's forward pass through a block keeps; what the head keeps is read at once."""
+    if block.section is Section.HEAD:
+        return 0.0
+    if plan.recompute == "full":
+        return block.entering or block.kept
+    return block.kept - (block.scores if plan.recompute == "selective" else 0.0)
 
 
 def _beside(messages: float, work: float, parts: int) -> float:

@@ -283,6 +283,7 @@ NEUPIMS = "sim neupims gpt3-7b --set workload.phase=decode --set workload.batch=
 TRAINING = "plan dgx-h100 gpt2-medium --set workload.phase=training --set workload.batch=16 --set workload.layers=8"
 PLAN = f"{TRAINING} --set plan.data=2 --set plan.tensor=2 --set plan.pipeline=2 --set plan.microbatch=1"
 SPILL = "[{name: host, capacity: 1 GiB, bandwidth: 100 GB/s}]"
+HOSTED = f"{PLAN} --set plan.offload=optimizer --set plan.host_bandwidth=25GB/s --set plan.host_memory_bandwidth=50GB/s"
 PREFILL = (
     "plan dgx-h100 mixtral-8x7b --set workload.batch=4 --set workload.layers=2 --set plan.tensor=2 --set plan.data=4 "
     "--set plan.pipeline=1 --set plan.microbatch=1"
@@ -397,6 +398,7 @@ BASES: dict[str, Callable[[Sets], Any]] = {
     "translated": command("workload t5-base --set workload.phase=decode"),
     "heard": command("workload whisper-small"),
     "plan": command(PLAN),
+    "hosted plan": command(HOSTED),
     "experts": command(PREFILL),
     "run": command(f"{PLAN} --set run.steps=2000 --set run.mtbf=4000s --set run.checkpoint=10s --set run.restart=600s"),
     "stored": command(f"{PLAN} --set run.steps=2000 --set run.mtbf=2h --set run.storage=9GB/s"),

@@ -388,6 +388,14 @@ ROWS = (
     ),
     (
         "Plan",
+        "hosted plan",
+        "plan.",
+        "offload=parameters offload!none offload_activations=true host_bandwidth=5GB/s "
+        "host_memory_bandwidth=20GB/s host_bandwidth!null outer!4",
+    ),
+    ("Plan", "plan", "plan.", "offload!optimizer offload_activations!true host_bandwidth!1GB/s"),
+    (
+        "Plan",
         "context",
         "plan.",
         "context_scheme=ulysses context_scheme=hybrid&plan.context_heads=2 documents=512,256,256",

@@ -17,7 +17,7 @@ SMALL = (("layers", "4"), ("batch", "8"))
 DEFAULTS = {
     key: str(value).lower()
     for key, value in Plan().as_dict().items()
-    if key not in ("microbatch", "tensor", "pipeline")
+    if key not in ("microbatch", "tensor", "pipeline") and value is not None
 }
 MACHINES = {
     "h100": (),

@@ -307,6 +307,8 @@ def _reasons(planner: Server | Trainer, plan: Plan) -> Iterator[str]:
         yield f"plan.attention_chips {plan.attention_chips}"
     if plan.vocabulary and plan.pipeline > 1:
         yield "plan.vocabulary"
+    if plan.offload != "none" or plan.offload_activations:
+        yield "what lies on the host (plan.offload)"
     if planner.documents:
         yield "plan.documents"
     if len(planner.cluster.kinds) > 1:

@@ -32,7 +32,8 @@ def plan_tables(result: dict[str, Any], out: Console) -> None:
     for note in result["notes"]:
         out.print(f"note: {note}", style="yellow")
     memory, looked = result["memory"], result["search"]
-    parts = ", ".join(f"{name} {format_bytes(value)}" for name, value in memory.items() if value)
+    parts = ", ".join(f"{name} {format_bytes(value)}" for name, value in memory.items() if value and name != "host")
+    parts += f"; on the host {format_bytes(memory['host'])}" if memory["host"] else ""
     rows: list[Row] = [
         ("plan", result["plan_text"]),
         ("step", f"{format_si(result['step_s'], 's')}; the arithmetic alone {format_si(result['lower_bound_s'], 's')}"),
@@ -50,6 +51,7 @@ def plan_tables(result: dict[str, Any], out: Console) -> None:
             if training
             else []
         ),
+        *([("waiting for the host", format_si(result["host_s"], "s"))] if result["host_s"] else []),
         ("memory", f"{format_bytes(result['memory_bytes'])}: {parts}"),
         *(
             [

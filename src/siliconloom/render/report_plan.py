@@ -83,12 +83,16 @@ def plan_html(
         part_bars=bars(
             [(n, s / result["step_s"], f"{s / result['step_s']:.1%}, {format_si(s, 's')}", n) for n, s in parts]
         ),
-        memory_text="Of the plan, and of the next best ones.",
+        memory_text="Of the plan, and of the next best ones." + _on_host(result),
         memory_bars=[
             PageBar(
                 "the plan" if number == 0 else f"{number}. next",
                 format_bytes(p["memory_bytes"]),
-                tuple(BarPart(b / fullest, MEMORY[w], f"{w} {format_bytes(b)}") for w, b in p["memory"].items()),
+                tuple(
+                    BarPart(b / fullest, MEMORY[w], f"{w} {format_bytes(b)}")
+                    for w, b in p["memory"].items()
+                    if w in MEMORY
+                ),
             )
             for number, p in enumerate(plans)
         ],
@@ -127,14 +131,21 @@ def _headline(result: dict[str, Any]) -> str:
     return text
 
 
+def _on_host(result: dict[str, Any]) -> str:
+    size = result["memory"]["host"]
+    return f" A chip of the plan has {format_bytes(size)} in the host's memory besides." if size else ""
+
+
 def _parts(result: dict[str, Any]) -> list[tuple[str, float]]:
     """Seconds of a step by what they are spent on, as the search of plans tells them apart."""
-    pipeline = result["step_s"] - result["gradient_s"] - result["optimizer_s"]
+    host = result["host_s"]
+    pipeline = result["step_s"] - result["gradient_s"] - result["optimizer_s"] - host
     parts = {
         WITHIN: pipeline * (1 - result["bubble"]),
         "the bubble": pipeline * result["bubble"],
         "sums of gradients": result["gradient_s"],
         "the optimizer": result["optimizer_s"],
+        "the host": host,
     }
     return [(name, seconds) for name, seconds in parts.items() if seconds > 0]
 
