@@ -132,6 +132,16 @@ class StepCosts(Protocol):
 
 
 @runtime_checkable
+class LayeredCosts(StepCosts, Protocol):
+    """The same where it is known what a layer takes: no head, and nothing of the host."""
+
+    def layer_seconds(
+        self, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float, lengths: RequestLengths = EQUAL
+    ) -> Float:
+        """Of the same steps the seconds of one layer, in the mean; (steps,)."""
+
+
+@runtime_checkable
 class StagedCosts(StepCosts, Protocol):
     """The same of a replica whose chips are the stages of a pipeline; `steps` are of steps that wait for nobody."""
 

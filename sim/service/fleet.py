@@ -109,7 +109,7 @@ class Fleet:
         """Replicas that make the answers to them, where these are others."""
         if prompts:
             self.first = self._made(prompts, 0, hands_over=True)
-        made = self._made(groups, len(self.first))
+        made = self._made(groups, len(self.first), answers=bool(prompts))
         if prompts:
             self.second = made
         else:
@@ -126,7 +126,9 @@ class Fleet:
         self.elastic = ElasticService(settings, self.first, self, power) if settings.by_events else None
         """Where replicas come and go, or requests move between them."""
 
-    def _made(self, groups: Sequence[ReplicaGroup], index: int, *, hands_over: bool = False) -> list[AnyReplica]:
+    def _made(
+        self, groups: Sequence[ReplicaGroup], index: int, *, hands_over: bool = False, answers: bool = False
+    ) -> list[AnyReplica]:
         found: list[AnyReplica] = []
         for group in groups:
             for _ in range(group.count):
@@ -140,7 +142,7 @@ class Fleet:
                         swap_s=group.swap_s,
                         adapters=ResidentSlots(*group.adapters),
                         models=ResidentSlots(*group.models),
-                        spill=SpillTiers(self._slow(group), self.settings.block),
+                        spill=SpillTiers(self._slow(group, answers=answers), self.settings.block),
                         experts=self._experts(group, index + len(found)),
                         tuner=None if group.tuning is None else Tuner(group.tuning, self.settings.token_budget),
                         speed=group.speed,
@@ -155,11 +157,13 @@ class Fleet:
                 found.append(PipelinedReplica(engines, Stages(group.costs, group.stages)))
         return found
 
-    def _slow(self, group: ReplicaGroup) -> list[SlowMemory]:
-        """Slower memories of one scheduler, of which all replicas share those that are shared."""
+    def _slow(self, group: ReplicaGroup, *, answers: bool) -> list[SlowMemory]:
+        """Slower memories of one scheduler, of which all replicas that have prompts share those that are shared."""
         block, found = self.settings.block, []
         for at, (blocks, token_s, shared) in enumerate(group.spill):
-            if shared:
+            if shared and answers:  # their time is simulated behind that of all prompts
+                found.append(SlowMemory(0, block, token_s))
+            elif shared:
                 found.append(self._stores.setdefault(at, SlowMemory(blocks, block, token_s, shared=True)))
             else:
                 found.append(SlowMemory(blocks // group.stages, block, token_s))

@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 Float = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-ONE_BY_ONE = 2048
+ONE_BY_ONE = 4096
 """Up to so many pairs of a token and an expert, tokens draw their experts one by one."""
+OFTEN = 4
+"""So does any number of them, where all experts are as likely and each is used so often at most, in the mean."""
 
 
 class ExpertRouting(Struct, frozen=True):
@@ -76,23 +78,24 @@ class OffloadedExperts:
         self._last = np.tile(-np.arange(1, experts + 1), (routing.layers, 1))
         self._there = np.tile(np.arange(experts) < routing.slots, (routing.layers, 1))
 
-    def steps(self, tokens: int, seconds: Float, limit_s: float) -> Float:
+    def steps(self, tokens: int, seconds: Float, limit_s: float, layers: Float | None = None) -> Float:
         """Seconds of steps of so many tokens, with what they wait for; of those alone that begin within the limit.
 
-        ``seconds`` are the steps' own. The first one is always taken.
+        ``seconds`` are the steps' own, ``layers`` those of one layer. The first step is always taken.
         """
         found, elapsed = list[float](), 0.0
-        for own in seconds.tolist():
+        of_layer = np.zeros(len(seconds)) if layers is None else layers
+        for own, layer in zip(seconds.tolist(), of_layer.tolist(), strict=True):
             if found and elapsed >= limit_s:
                 break
-            waited = self._waits(self.bring(self.drawn(tokens)), own)
+            waited = self._waits(self.bring(self.drawn(tokens)), layer)
             self.waited_s += waited
             found.append(own + waited)
             elapsed += found[-1]
         return np.array(found)
 
-    def _waits(self, loads: NDArray[np.int64], own_s: float) -> float:
-        """Seconds that a step of ``own_s`` waits for so many experts of each layer.
+    def _waits(self, loads: NDArray[np.int64], layer_s: float) -> float:
+        """Seconds that a step whose layers take ``layer_s`` waits for so many experts of each layer.
 
         Where the layer before says which they are, what comes with the first is waited for, and of the others what
         takes longer than a layer does.
@@ -101,27 +104,41 @@ class OffloadedExperts:
         brought = loads * routing.load_s
         if not routing.ahead:
             return float(brought.sum())
-        return float(brought[0] + np.maximum(brought[1:] - own_s / routing.layers, 0.0).sum())
+        return float(brought[0] + np.maximum(brought[1:] - layer_s, 0.0).sum())
 
     def drawn(self, tokens: int) -> Mask:
         """Experts of each layer that so many tokens use: (layers, experts).
 
-        Few tokens draw one by one as many as each uses, with the chances that are given; of many, whether an expert is
-        used is drawn for each by itself.
+        Tokens draw one by one as many as each uses, with the chances that are given; of many, whether an expert is used
+        is drawn for each by itself.
         """
-        layers, experts = self.routing.layers, len(self._chances)
+        layers, experts, used = self.routing.layers, len(self._chances), self._per_token
+        if used == experts:
+            return np.ones((layers, experts), np.bool_)
+        alike = bool((self._chances == self._chances[0]).all())
+        if alike and used**2 <= experts and tokens * used <= OFTEN * experts:
+            return self._alike(tokens)
         if tokens * experts > ONE_BY_ONE:
             return np.asarray(self._random.random((layers, experts)) < 1 - (1 - self._chances) ** tokens, np.bool_)
         # experts in an order of chance on a line, each as long as its chance; points at a distance of 1 from each other
         order = np.argsort(self._random.random((layers, tokens, experts)), axis=-1)
         ends = np.cumsum(self._chances[order], axis=-1)
-        ends[..., -1] = self._per_token
+        ends[..., -1] = used
         first = 1.0 - self._random.random((layers, tokens, 1))
         points = np.floor(ends - first)
         hit = np.diff(points, axis=-1, prepend=-1.0) > 0
         found = np.zeros((layers, experts), np.bool_)
-        layer = hit.nonzero()[0]
-        found[layer, order[hit]] = True
+        found[hit.nonzero()[0], order[hit]] = True
+        return found
+
+    def _alike(self, tokens: int) -> Mask:
+        """The same of experts that are all as likely: who has drawn one twice draws anew."""
+        layers, experts = self.routing.layers, len(self._chances)
+        drawn = np.sort(self._random.integers(0, experts, (layers * tokens, self._per_token)), axis=1)
+        while len(twice := np.flatnonzero((np.diff(drawn, axis=1) == 0).any(axis=1))):
+            drawn[twice] = np.sort(self._random.integers(0, experts, (len(twice), self._per_token)), axis=1)
+        found = np.zeros((layers, experts), np.bool_)
+        found[np.repeat(np.arange(layers), tokens * self._per_token), drawn.ravel()] = True
         return found
 
     def bring(self, used: Mask) -> NDArray[np.int64]:

@@ -17,7 +17,7 @@ from siliconloom.arch.requests import Segment
 from siliconloom.arch.serving import Batching, Order, Preemption, ServeSettings
 from siliconloom.sim.service.account import ReplicaAccount
 from siliconloom.sim.service.blocks import BlockPool, idle_blocks, path_blocks
-from siliconloom.sim.service.costs import EQUAL, Chunk, RequestLengths, StepCosts
+from siliconloom.sim.service.costs import EQUAL, Chunk, Float, LayeredCosts, RequestLengths, StepCosts
 from siliconloom.sim.service.decoding import DecodingRequests
 from siliconloom.sim.service.guesses import Guesses
 from siliconloom.sim.service.live import LiveRequest
@@ -410,7 +410,9 @@ class Replica:
         ended = [each for each, size in chunks if each.done + size == each.target]
         asked: list[Chunk] = [(size, each.done) for each, size in chunks]
         guessing = [r for r in self._running.values() if r.deciding] if self.guesses.places and count else []
-        single = chunks or not count or guessing or not alone or self.tuner is not None
+        # a prompt that waits as it is too long for a step may not be any more when another replica has stored of it
+        looks = bool(self._waiting) and not self.settings.chunked and self.spill.shared
+        single = chunks or not count or guessing or not alone or looks or self.tuner is not None
         number = 1 if single else self._run_length(until)
         assert chunks or count, "a replica has requests and nothing to do: a bug"
         first = self._decoding.mean + 1 if count else 0.0
@@ -435,7 +437,8 @@ class Replica:
             seconds = seconds + self.adapters.step_s
         if self.experts is not None:
             tokens = sum(size for size, _ in asked) + (count + self._padding) * self._per_step
-            seconds = self.experts.steps(tokens, seconds, until - self.clock - extra_s)
+            layers = self._layer_seconds(asked, len(ended), count + self._padding, contexts, lengths)
+            seconds = self.experts.steps(tokens, seconds, until - self.clock - extra_s, layers)
             number, joules = len(seconds), joules[: len(seconds)]
         ends = np.cumsum(seconds) if number > 1 else seconds
         if number > 1 and self.clock + extra_s + ends[-2] >= until:
@@ -474,6 +477,16 @@ class Replica:
             self._answered(each)
         for last in self._decoding.ended(self._running):
             self._finish(last)
+
+    def _layer_seconds(
+        self, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float, lengths: RequestLengths
+    ) -> Float | None:
+        """Seconds of a layer in each step, where experts come beside them."""
+        costs = self.lowered or self.costs
+        if self.experts is None or not self.experts.routing.ahead:
+            return None
+        assert isinstance(costs, LayeredCosts)
+        return costs.layer_seconds(chunks, ended, count, contexts, lengths)
 
     def _answering(self, count: int) -> list[Answering]:
         """Requests that get their next token, with the tokens of each in the cache; nobody where ``count`` is zero."""

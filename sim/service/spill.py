@@ -85,6 +85,8 @@ class SpillTiers:
         self._tiers, self._block = tuple(tiers), block
         self.brought = [0] * len(self._tiers)
         """Tokens whose keys and values were brought from each."""
+        self.shared = any(tier.shared for tier in self._tiers)
+        """Whether another replica may store what is found here."""
 
     def beyond(self, path: Sequence[Segment], known: int, most: int, now: float) -> tuple[int, float]:
         """Tokens of a prompt that need not be computed, where ``known`` lie above, and seconds to bring them.

@@ -5,7 +5,7 @@ import pytest
 from siliconloom.arch import LoomError, NotSupported
 from siliconloom.cli import main
 from siliconloom.evaluate.fleets import prepare_named
-from siliconloom.evaluate.served_model import routed
+from siliconloom.evaluate.served_model import routed, routing_of
 from siliconloom.evaluate.serving_memory import memory_of
 from siliconloom.evaluate.serving_run import serve
 
@@ -67,7 +67,12 @@ def test_popular_experts_stay():
 @pytest.mark.parametrize(
     ("machine", "model", "more", "why"),
     [
-        ("h100", "llama3-8b", ("serve.expert_slots", "2"), r"serve.expert_slots: llama3-8b has no experts"),
+        (
+            "h100",
+            "llama3-8b",
+            ("serve.expert_slots", "2"),
+            r"serve.expert_slots: no layer of llama3-8b that runs has experts",
+        ),
         ("h100", "mixtral-8x7b", ("serve.expert_slots", "8"), r"expert_slots 8: changes nothing: .* has 8 experts"),
     ],
 )
@@ -132,14 +137,59 @@ def test_a_store_is_of_several_replicas(tmp_path):
         "arrival_s,prompt_tokens,output_tokens,prefix,prefix_tokens\n" + "".join(f"{n},512,8,a,480\n" for n in range(6))
     )
     store = "[{name: store, capacity: 1GiB, bandwidth: 50GB/s, shared: true}]"
-    with pytest.raises(LoomError, match=r"serve.spill.0.shared true: changes nothing: there is one replica"):
-        prepare_named("h100", "llama3-8b", str(path), [("serve.spill", store)])
+    one = [("plan.tensor", "1"), ("plan.data", "2"), ("serve.prefill_replicas", "1")]
+    (tmp_path / "one.yaml").write_text("kind: fleet\nname: one\ngroups:\n- {machine: h100, count: 1}\n")
+    for machine, more in (("h100", []), ("dgx-h100", one), (str(tmp_path / "one.yaml"), [])):
+        with pytest.raises(LoomError, match=r"serve.spill.0.shared true: changes nothing: one replica has prompts"):
+            prepare_named(machine, "llama3-8b", str(path), [("serve.spill", store), *more])
     sets = [("plan.tensor", "1"), ("plan.data", "3")]
+    small = [("serve.spill", store.replace("1GiB", "50MiB"))]
+    with pytest.raises(LoomError, match=r"store has room for 400 tokens, and prompts of alike share 480 or more"):
+        serve(prepare_named("dgx-h100", "llama3-8b", str(path), [*sets, *small]))
+    staged = [("plan.tensor", "1"), ("plan.pipeline", "4"), ("plan.data", "1")]
+    tiny = [("serve.spill", store.replace("1GiB", "3MiB").replace("true", "false"))]
+    with pytest.raises(LoomError, match=r"store has 3 MiB for 4 schedulers \(plan.pipeline\)"):
+        serve(prepare_named("dgx-h100", "llama3-8b", str(path), [*staged, *tiny]))
+    assert serve(prepare_named("dgx-h100", "llama3-8b", str(path), [*staged, ("serve.spill", store)]))["spill"]
     cached = [
         serve(prepare_named("dgx-h100", "llama3-8b", str(path), [*sets, ("serve.spill", tiers)]))["cached_share"]
         for tiers in (store, store.replace("true", "false"))
     ]
     assert cached == [pytest.approx(5 * 480 / (6 * 512)), pytest.approx(3 * 480 / (6 * 512))]
+
+
+def test_what_bringing_takes_is_of_all_chips_and_told_ahead_where_it_is_said():
+    expert, found = 3 * 4096 * 14336 * 2, []
+    for tensor, more in ((1, ()), (2, (("serve.expert_ahead", "true"),))):
+        sets = [*ALONE, ("serve.expert_bandwidth", "50GB/s"), ("serve.expert_slots", "6"), ("workload.layers", "4")]
+        served = prepare_named("dgx-h100", "mixtral-8x7b", "64x8", [*sets, ("plan.tensor", str(tensor)), *more])
+        found.append(routing_of(served.cluster, served.model, served.plan, served.settings))
+    assert [each.load_s for each in found] == [pytest.approx(expert / 50e9)] * 2
+    assert [each.ahead for each in found] == [False, True]
+    dense = [*HOSTED, ("serve.expert_slots", "6"), ("workload.experts", "all")]
+    served = prepare_named("h100", "mixtral-8x7b", "64x8", dense)
+    assert sum(routing_of(served.cluster, served.model, served.plan, served.settings).chances) == 8
+
+
+def test_a_layer_hides_no_more_than_it_takes():
+    """Of a step's seconds those of the layers alone: not the head's, the host's, nor a draft model's."""
+    sets = [*HOSTED, ("serve.expert_slots", "2"), ("workload.layers", "2")]
+    waited = [
+        serve(prepare_named("h100", "mixtral-8x7b", "64x8", [*sets, *more]))["experts"]
+        for more in ((), (("serve.expert_ahead", "true"),))
+    ]
+    assert waited[0]["loads"] == waited[1]["loads"]
+    steps, layer_s = 4 * 8, 0.45e-3  # a layer takes 0.35 ms, with a chunk of 64 tokens more
+    assert 0 < waited[0]["waited_s"] - waited[1]["waited_s"] < steps * layer_s
+    draft = [("serve.speculate", "2"), ("serve.acceptance", "0.5"), ("serve.draft", "smollm2-135m")]
+    with pytest.raises(NotSupported, match=r"serve.expert_ahead with serve.draft"):
+        serve(prepare_named("h100", "mixtral-8x7b", "64x8", [*sets, *draft, ("serve.expert_ahead", "true")]))
+    with pytest.raises(LoomError, match=r"serve.expert_ahead true: changes nothing"):
+        serve(
+            prepare_named(
+                "h100", "mixtral-8x7b", "64x8", [*sets[:-1], ("workload.layers", "1"), ("serve.expert_ahead", "true")]
+            )
+        )
 
 
 @pytest.mark.slow(seconds=2)

@@ -12,13 +12,13 @@ from siliconloom.arch.document import Document
 from siliconloom.arch.fleet import FleetDescription, FleetGroup, ReplicaRole, load_fleet
 from siliconloom.arch.overrides import split_overrides
 from siliconloom.arch.result import digest_of
-from siliconloom.arch.serving import PICOSECONDS, Batching, ServeSettings, read_settings
+from siliconloom.arch.serving import PICOSECONDS, Batching, Router, ServeSettings, read_settings
 from siliconloom.arch.tile import NpuTile
 from siliconloom.baselines.stacks import NO_STACK, Stack, find_stack
 from siliconloom.evaluate.machine import DescribedMachine, read_machine
 from siliconloom.evaluate.profiled import profiled
 from siliconloom.evaluate.served_model import ServedModel, part_of, read_model
-from siliconloom.evaluate.serving import FleetMember, Served, ServedFleet, check_scaling, prepare
+from siliconloom.evaluate.serving import FleetMember, Served, ServedFleet, check_scaling, check_stores, prepare
 from siliconloom.workloads.serving.trace import RequestTrace, load_trace
 
 Sets = Sequence[tuple[str, str]]
@@ -126,6 +126,11 @@ def _prepare_fleet(
             raise NotSupported(f"groups.{at}: {str(error).removeprefix('not supported: ')}") from None
         except LoomError as error:
             raise LoomError(f"groups.{at}: {error}") from None
+    first = [member for member in members if member.role is not ReplicaRole.ANSWERS]
+    number = sum(member.count for member in first)
+    check_stores(settings, number, max(member.served.plan.pipeline for member in first))
+    if settings.router is not Router.ROUND_ROBIN and number == 1:
+        raise LoomError(f"serve.router {settings.router.value}: changes nothing: one replica has prompts")
     for key, asked, values in (
         ("page", settings.page is not None, {member.served.settings.block for member in members}),
         ("spill, shared,", any(tier.shared for tier in settings.spill), {_cached(member.served) for member in members}),

@@ -142,7 +142,7 @@ def routed(model: ServedModel) -> tuple[MixtureOfExperts, int]:
     """The mixture of experts that layers have, and how many have it; raises as `offloaded_bytes`."""
     mixtures = model.mixtures()
     if not mixtures:
-        raise LoomError(f"serve.expert_slots: {model.name} has no experts")
+        raise LoomError(f"serve.expert_slots: no layer of {model.name} that runs has experts")
     if len({(each.experts, each.top_k, each.intermediate, each.popularity) for each in mixtures}) > 1:
         raise NotSupported(f"serve.expert_slots of {model.name}, whose layers have different experts")
     return mixtures[0], len(mixtures)
@@ -154,6 +154,10 @@ def routing_of(cluster: Cluster, model: ServedModel, plan: Plan, settings: Serve
         return None
     assert settings.expert_bandwidth is not None
     mixture, layers = routed(model)
+    if settings.expert_ahead and layers == 1:
+        raise LoomError(
+            "serve.expert_ahead true: changes nothing: no layer with experts is before the one that has them"
+        )
     used = mixture.experts if mixture.dense else mixture.top_k
     chances = chances_of(mixture.popularity or (1.0,) * mixture.experts, used)
     whole = expert_bytes(part_of(cluster, model, plan)) * plan.chips

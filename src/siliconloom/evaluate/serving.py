@@ -160,10 +160,8 @@ def prepare(
         settings = settings.model_copy(update={"block": block})
     if settings.router is not Router.ROUND_ROBIN and replicas == 1 and not fleet:
         raise LoomError(f"serve.router {settings.router.value}: changes nothing: there is one replica")
-    if replicas == 1 and not fleet and settings.lost_every is None:
-        for tier, slow in enumerate(settings.spill):
-            if slow.shared:
-                raise LoomError(f"serve.spill.{tier}.shared true: changes nothing: there is one replica")
+    if not fleet:
+        check_stores(settings, settings.prefill_replicas or replicas, plan.pipeline)
     if settings.migrate_below is not None and replicas == 1 and not fleet:
         raise LoomError(f"serve.migrate_below {settings.migrate_below:g}: changes nothing: there is one replica")
     if not fleet:
@@ -249,6 +247,15 @@ def _draft_of(settings: ServeSettings) -> DraftModel | None:
                 f"serve.draft_on {machine.name}: has no units for {precision.value}, the format of {model.name}"
             )
     return DraftModel(model, settings.draft_tensor, own, settings.draft_latency_s or 0.0)
+
+
+def check_stores(settings: ServeSettings, replicas: int, stages: int) -> None:
+    """Refuse a store that one scheduler alone would reach, and that outlives nobody; raises `LoomError`."""
+    if replicas * stages > 1 or settings.lost_every is not None:
+        return
+    for at, tier in enumerate(settings.spill):
+        if tier.shared:
+            raise LoomError(f"serve.spill.{at}.shared true: changes nothing: one replica has prompts")
 
 
 def check_scaling(settings: ServeSettings, replicas: int) -> None:
@@ -368,4 +375,4 @@ def _degree(cluster: Cluster, model: ServedModel, settings: ServeSettings, *, mo
     return fits
 
 
-__all__ = ["FleetMember", "Served", "ServedFleet", "check_scaling", "draft_plan", "prepare"]
+__all__ = ["FleetMember", "Served", "ServedFleet", "check_scaling", "check_stores", "draft_plan", "prepare"]

@@ -95,9 +95,7 @@ def memory_of(served: Served) -> ReplicaMemory:
         blocks = min(blocks, guessed)
     if settings.cache_tokens is not None:
         if settings.cache_tokens < settings.block:
-            raise LoomError(
-                f"serve.cache_tokens {settings.cache_tokens}: is less than a block (serve.block {settings.block})"
-            )
+            raise LoomError(f"serve.cache_tokens {settings.cache_tokens}: is less than a block ({_block_of(settings)})")
         blocks = settings.cache_tokens // settings.block
         if guessed is not None and blocks > guessed:
             raise LoomError(
@@ -110,7 +108,7 @@ def memory_of(served: Served) -> ReplicaMemory:
                 "schedulers of plan.pipeline"
             )
         if blocks * block_bytes > left:
-            taken = format_bytes(settings.cache_tokens * per_token)
+            taken = format_bytes(blocks * block_bytes)
             raise LoomError(
                 f"serve.cache_tokens {settings.cache_tokens:,}: take {taken} of a chip, weights leave "
                 f"{format_bytes(max(left, 0))}"
@@ -142,6 +140,12 @@ def memory_of(served: Served) -> ReplicaMemory:
     )
 
 
+def _block_of(settings: ServeSettings) -> str:
+    """What says how many tokens a block has, and how many."""
+    key = "serve.block" if settings.page is None else f"serve.page {format_bytes(settings.page)}, tokens:"
+    return f"{key} {settings.block}"
+
+
 def _in_rows(served: Served, part: Graph, left: float) -> float | None:
     """Bytes of a token's keys and values on a chip whose memory computes with them."""
     machine, trace = served.cluster.machine, served.trace
@@ -167,16 +171,26 @@ def _draft_blocks(served: Served) -> int | None:
     return blocks
 
 
-def spill_tiers(settings: ServeSettings, memory: ReplicaMemory) -> tuple[tuple[int, float, bool], ...]:
+def spill_tiers(served: Served, memory: ReplicaMemory) -> tuple[tuple[int, float, bool], ...]:
     """Blocks of each slower memory, seconds a token, and whether all share it; raises `LoomError` without any room."""
-    found = []
-    for at, tier in enumerate(settings.spill):
+    found, stages = [], served.plan.pipeline
+    firsts = [path[0][1] for path in served.trace.segments if path]
+    shortest = min(firsts, default=0) // memory.block * memory.block
+    for at, tier in enumerate(served.settings.spill):
         blocks = int(tier.capacity // (memory.per_token * memory.block))
-        if not blocks:
+        each = blocks if tier.shared else blocks // stages
+        if each * memory.block < shortest and each:
+            whose = f"each of the {stages} schedulers of plan.pipeline" if each < blocks else tier.name
+            raise LoomError(
+                f"serve.spill.{at}.capacity {format_bytes(tier.capacity)}: {whose} has room for "
+                f"{each * memory.block:,} tokens, and prompts of {served.trace.name} share {shortest:,} or more"
+            )
+        if not each:
             least = format_bytes(memory.per_token * memory.block)
             raise LoomError(
                 f"serve.spill.{at}.capacity: a block of {memory.block} tokens takes {least}, and {tier.name} has "
                 f"{format_bytes(tier.capacity)}"
+                + (f" for {stages} schedulers (plan.pipeline)" if stages > 1 and not tier.shared else "")
             )
         found.append((blocks, memory.per_token / tier.bandwidth, tier.shared))
     return tuple(found)

@@ -44,6 +44,7 @@ from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.sim.chip.energy import standing_power
 from siliconloom.sim.service.costs import RequestLengths, StepCosts
 from siliconloom.sim.service.fleet import Fleet, ReplicaGroup
+from siliconloom.sim.service.offload import ExpertRouting
 from siliconloom.sim.service.tuning import Tuner, Tuning
 from siliconloom.workloads.serving.trace import RequestTrace
 
@@ -253,7 +254,7 @@ def _made(
             _standing(member.served),
             _tiers(member.served, memory, each),
             _tuning(member.served, each),
-            routing_of(member.served.cluster, member.served.model, member.served.plan, settings),
+            _routing(member.served, each),
         )
         (prompts if member.role is ReplicaRole.PROMPTS else others).append(group)
     per_token = memories[0].per_token
@@ -296,7 +297,7 @@ def _speed(served: Served, costs: StepCosts) -> float:
 
 def _tiers(served: Served, memory: ReplicaMemory, costs: StepCosts) -> tuple[tuple[int, float, bool], ...]:
     """Slower memories of a replica; raises `LoomError` for one that is slower than computing anew."""
-    tiers = spill_tiers(served.settings, memory)
+    tiers = spill_tiers(served, memory)
     if not tiers:
         return ()
     longest = int(served.trace.prompt.max())
@@ -329,6 +330,14 @@ def _tuning(served: Served, costs: StepCosts) -> Tuning | None:
     if not Tuner(made, settings.token_budget).fits:
         raise LoomError(f"serve.tune_step_s {limit:g}: a step of one token of training takes longer")
     return made
+
+
+def _routing(served: Served, costs: StepCosts) -> ExpertRouting | None:
+    """Experts that come from the host; raises `NotSupported` where they are told ahead and layers' times are not."""
+    if served.settings.expert_ahead and (not isinstance(costs, ReplicaCosts) or isinstance(costs, PimCosts)):
+        where = "with serve.draft" if served.draft else f"on {served.machine}, whose steps are not told by layers"
+        raise NotSupported(f"serve.expert_ahead {where}")
+    return routing_of(served.cluster, served.model, served.plan, served.settings)
 
 
 def _standing(served: Served) -> float:

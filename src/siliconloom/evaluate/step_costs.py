@@ -209,6 +209,14 @@ class ReplicaCosts:
         host = self.stack.host(count + len(chunks), self.plan.tensor)
         return StepPassage(host, tuple(float(seconds[0]) for seconds in of_stages), hop)
 
+    def layer_seconds(
+        self, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float, lengths: RequestLengths = EQUAL
+    ) -> Float:
+        """See `siliconloom.sim.service.costs.LayeredCosts`: kernels, or their launches where these take longer."""
+        parts = self._step_parts(chunks, ended, count, contexts, lengths)
+        seconds = np.maximum(parts.attention[0] + parts.body[0], parts.launched * self.stack.kernel)
+        return np.asarray(seconds / self._depth, np.float64)
+
     def kernels(
         self, chunks: Sequence[Chunk], ended: int, count: int, contexts: Float, lengths: RequestLengths = EQUAL
     ) -> tuple[Float, Float, float | Float]:
@@ -242,6 +250,12 @@ class ReplicaCosts:
     def _stepping(self) -> Server:
         """Steps of one token of one request, for what stages hand on."""
         return Server(self.cluster, self.ask(next_tokens(1, self._lengths[0], self._guesses)))
+
+    @cached_property
+    def _depth(self) -> int:
+        """Layers, each of which has an attention."""
+        graph = self.ask(next_tokens(1, self._lengths[0], self._guesses))
+        return sum(o.repeat for o in graph.operators() if isinstance(o, Attention))
 
     @cached_property
     def dealt(self) -> tuple[int, ...]:

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from siliconloom.arch.requests import ServedRequests
 from siliconloom.arch.serving import ServeSettings
 from siliconloom.sim.service import offload
+from siliconloom.sim.service.costs import EQUAL
 from siliconloom.sim.service.fleet import Fleet, ReplicaGroup
-from siliconloom.sim.service.offload import ONE_BY_ONE, ExpertRouting, OffloadedExperts
+from siliconloom.sim.service.offload import OFTEN, ONE_BY_ONE, ExpertRouting, OffloadedExperts
 from siliconloom.workloads.popularity import chances_of, rows_of
 from tests.sim.service.test_replica import ROWS, Linear
 
@@ -66,19 +67,44 @@ def test_chances_are_rows_of_many_tokens(weights, used):
 
 
 @pytest.mark.parametrize("most", [ONE_BY_ONE, 0])
+@pytest.mark.parametrize("often", [OFTEN, 0])
 @pytest.mark.parametrize("weights", [(1,) * 8, (5, 4, 3, 2, 1, 1, 1, 1), (100, 1, 1, 1, 1)])
-def test_tokens_use_experts_with_their_chances(monkeypatch, weights, most):
+def test_tokens_use_experts_with_their_chances(monkeypatch, weights, most, often):
     """One token uses two different ones; shares are the same whether tokens draw one by one or all at once."""
     monkeypatch.setattr(offload, "ONE_BY_ONE", most)
+    monkeypatch.setattr(offload, "OFTEN", often)
     chances = tuple(chances_of(weights, 2))
     found = OffloadedExperts(ExpertRouting(400, chances, 1, 0.0), 3, 0)
-    if most:
+    if most or (often and len(set(weights)) == 1):
         assert all((found.drawn(1).sum(axis=1) == 2).all() for _ in range(10))
     for tokens in (1, 3):
         used = np.concatenate([found.drawn(tokens) for _ in range(10)])
         expected = 1 - (1 - np.array(chances)) ** tokens
         spread = np.sqrt(expected * (1 - expected) / len(used))
         assert (np.abs(used.mean(axis=0) - expected) <= 5 * spread + 1e-9).all()
+
+
+@given(st.sampled_from([(256, 8), (128, 4), (64, 6), (8, 2), (8, 8), (16, 1)]), st.integers(1, 140), st.booleans())
+def test_no_more_experts_are_used_than_tokens_can_use(experts, tokens, popular):
+    """As long as tokens draw one by one; all where each token uses all."""
+    number, used = experts
+    chances = chances_of([1 + (popular and place < 2) for place in range(number)], used)
+    drawn = OffloadedExperts(ExpertRouting(7, tuple(chances), 1, 0.0), 1, 0).drawn(tokens)
+    few = tokens * number <= ONE_BY_ONE if popular else tokens * used <= OFTEN * number
+    most = min(tokens * used, number)
+    if few or used == number:
+        assert (drawn.sum(axis=1) <= most).all()
+        assert (drawn.sum(axis=1) >= used).all()
+    if used == number:
+        assert drawn.all()
+
+
+def test_replicas_draw_experts_of_their_own():
+    routing = ExpertRouting(4, EIGHT, 2, 0.0)
+    one, other = (OffloadedExperts(routing, 0, index).drawn(1) for index in range(2))
+    assert (one != other).any()
+    fleet = run([(0.1 * n, 8, 8, 0) for n in range(8)], routing, 2)
+    assert fleet.engines[0].experts.loads != fleet.engines[1].experts.loads
 
 
 @given(
@@ -93,7 +119,7 @@ def test_steps_wait_for_what_comes(layers, slots, tokens, own, ahead, limit):
     """Beside a second one that is told the same draws: all of it, or what takes longer than the layer before."""
     routing = ExpertRouting(layers, EIGHT, slots, 0.01, ahead)
     found, other = OffloadedExperts(routing, 5, 1), OffloadedExperts(routing, 5, 1)
-    seconds = found.steps(tokens, np.array(own), limit)
+    seconds = found.steps(tokens, np.array(own), limit, np.array(own) / 3)
     elapsed = waited = 0.0
     for number, each in enumerate(own):
         if number and elapsed >= limit:
@@ -102,7 +128,7 @@ def test_steps_wait_for_what_comes(layers, slots, tokens, own, ahead, limit):
         loads = other.bring(other.drawn(tokens)).tolist()
         wait = 0.0
         for layer, many in enumerate(loads):
-            hidden = each / layers if ahead and layer else 0.0
+            hidden = each / 3 if ahead and layer else 0.0
             wait += max(many * 0.01 - hidden, 0.0)
         assert seconds[number] == pytest.approx(each + wait)
         elapsed, waited = elapsed + each + wait, waited + wait
@@ -127,6 +153,56 @@ def test_experts_that_come_at_once_change_nothing(rows, slots, count, batching):
     for name in ("first", "finished", "scheduled"):
         assert getattr(free.log, name) == pytest.approx(getattr(bare.log, name), abs=1e-9)
     assert sum(each.experts.loads for each in free.engines) > 0 or slots == 7
+    assert [each.account.joules for each in free.engines] == pytest.approx([e.account.joules for e in bare.engines])
+
+
+@pytest.mark.parametrize("batching", ["continuous", "static"])
+@pytest.mark.parametrize("guesses", [0, 2])
+def test_every_token_of_a_step_draws(monkeypatch, batching, guesses):
+    """Prompts, next tokens, guesses, and of static batches those that wait for the others."""
+    told = []
+    monkeypatch.setattr(
+        OffloadedExperts, "steps", lambda self, tokens, seconds, *_: told.extend([tokens] * len(seconds)) or seconds
+    )
+    rows = [(0.0, 10, 3, 0), (0.0, 20, 7, 0)]
+    if guesses and batching == "static":
+        return
+    keys = {"speculate": guesses, "acceptance": 0.0} if guesses else {}
+    run(rows, ExpertRouting(1, EIGHT, 1, 0.0), batching=batching, **keys)
+    if batching == "static":  # the shorter answer's places are computed until the longer one ends
+        assert told == [30, *[2] * 6]
+    else:
+        assert told == [30, *[2 * (1 + guesses)] * 2, *[1 + guesses] * 4]
+
+
+def test_a_replica_that_was_lost_begins_anew():
+    """Its successor has the first experts again, of whatever was there before."""
+    life = next(seed for seed in range(1000) if 20 < np.random.default_rng((seed, 1, 0)).exponential(1e3) < 90)
+    rows = [(0.0, 8, 20, 0), (100.0, 1, 1, 0)]
+    kept = {}
+    for lost in ({}, {"lost_every": 1e3, "restart_s": 1.0}):
+        fleet = run(rows, ExpertRouting(400, (1.0, *[0.0] * 7), 1, 0.0), **lost, seed=life if lost else 0)
+        kept[bool(lost)] = fleet.engines[0].experts
+    assert (kept[True]._step, kept[False]._step) == (1, 21)  # counted since the last life began
+
+
+class Layered(Linear):
+    """A tenth of a step is a layer's."""
+
+    def layer_seconds(self, chunks, ended, count, contexts, lengths=EQUAL):
+        return self.steps(chunks, ended, count, contexts, lengths)[0] / 10
+
+
+def test_a_layer_hides_what_comes_for_the_next_one():
+    waited = {}
+    for ahead in (False, True):
+        requests = ServedRequests(np.zeros(1), np.array([8]), np.array([40]))
+        routing = ExpertRouting(5, EIGHT, 2, 0.0005, ahead)
+        fleet = Fleet(ServeSettings(), requests, [ReplicaGroup(Layered(0.01, 0, 0, 0), 4000, 1, experts=routing)])
+        fleet.run()
+        waited[ahead] = fleet.engines[0].experts
+    assert waited[True].loads == waited[False].loads  # a layer takes 1 ms, as two experts do
+    assert 0 < waited[True].waited_s < 0.5 * waited[False].waited_s
 
 
 @settings(max_examples=40)

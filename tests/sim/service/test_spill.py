@@ -10,7 +10,7 @@ from siliconloom.arch.serving import ServeSettings
 from siliconloom.sim.service.fleet import Fleet, ReplicaGroup
 from siliconloom.sim.service.spill import SlowMemory, SpillTiers
 from tests.sim.service.test_migration import check_conserved
-from tests.sim.service.test_replica import ROWS, Linear
+from tests.sim.service.test_replica import ROWS, Linear, Staged
 
 COSTS = (0.01, 1e-4, 2e-3, 1e-5)
 PATHS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from([5, 16, 40])), min_size=1, max_size=4).map(
@@ -171,13 +171,14 @@ def test_what_one_replica_computed_others_find_in_the_store(paths, output, count
     assert (alone.log.cached <= one.log.cached).all()
 
 
+@pytest.mark.parametrize("router", ["round_robin", "prefix", "least_loaded"])
 @pytest.mark.parametrize("lost_every", [None, 1e6])
 @pytest.mark.parametrize(("second", "cached"), [(0.01, 0), (0.0135, 0), (0.014, 40), (50.0, 40)])
-def test_a_store_has_what_a_step_computed_when_it_ends(second, cached, lost_every):
+def test_a_store_has_what_a_step_computed_when_it_ends(second, cached, lost_every, router):
     """The first replica computes 43 tokens in 14.3 ms; the second one begins before, as that ends, or later."""
     path = ((1, 40),)
     requests = ServedRequests(np.array([0.0, second]), np.array([43, 43]), np.array([50, 50]), segments=(path, path))
-    keys = {} if lost_every is None else {"lost_every": lost_every, "restart_s": 1.0}
+    keys = {"router": router} | ({} if lost_every is None else {"lost_every": lost_every, "restart_s": 1.0})
     fleet = run(requests, blocks=10_000, spill=((10_000, 1e-3, True),), keys=keys, count=2)
     ends = float(fleet.log.first[0])
     assert ends == pytest.approx(0.0143)
@@ -192,3 +193,86 @@ def test_a_store_outlives_a_replica():
     keys = {"lost_every": 1e3, "restart_s": 1.0, "seed": life}
     found = [run(requests, blocks=24, spill=((100, 1e-3, shared),), keys=keys) for shared in (False, True)]
     assert [fleet.log.cached[1] for fleet in found] == [0, 40]
+
+
+def test_a_store_keeps_what_was_brought_last_and_outlives_a_replica_that_read_it():
+    store, own = SlowMemory(20, 4, 1e-2, shared=True), SlowMemory(20, 4, 1e-2)
+    first, second, third = ((1, 40),), ((2, 40),), ((3, 40),)
+    for memory in (store, own):
+        tiers = SpillTiers([memory], 4)
+        tiers.store(first, 1.0)
+        tiers.store(second, 2.0)
+        assert tiers.beyond(first, 0, 40, 3.0)[0] == 40
+        tiers.bring(first, 0, 40, 3.0)
+        tiers.store(third, 4.0)
+        assert [tiers.beyond(path, 0, 40, 5.0)[0] for path in (first, second, third)] == [40, 0, 40]
+        tiers.clear()
+        assert tiers.beyond(first, 0, 40, 6.0)[0] == (40 if memory is store else 0)
+
+
+def test_who_looks_into_the_future_changes_nothing():
+    """A router that asks of a prompt as it comes: what is written later is not there yet for anybody."""
+    store = SlowMemory(100, 4, 1e-2, shared=True)
+    store.store(((1, 40),), 5.0)
+    assert store.found(((1, 40),), 4.9) == 0
+    assert store.found(((1, 40),), 5.0) == 40
+
+
+def test_stores_are_apart():
+    """A small fast one and a large slow one, which both replicas share."""
+    path, other = ((1, 40),), ((2, 40),)
+    requests = apart([path, other, other, path], [1] * 4)
+    fleet = run(requests, blocks=11, spill=((11, 1e-3, True), (100, 1e-2, True)), count=2)
+    assert fleet.log.cached.tolist() == [0, 0, 40, 40]
+    # a block of the first path was left in the fast one
+    assert [sum(engine.spill.brought[at] for engine in fleet.engines) for at in (0, 1)] == [44, 36]
+    assert [memory.blocks for memory in fleet._stores.values()] == [11, 100]
+
+
+def test_stages_of_a_pipeline_share_the_whole_of_a_store():
+    requests = apart([((1, 40),)], [1])
+    group = ReplicaGroup(
+        Staged(COSTS, (0.5, 0.5), 0.0, 0.0), 40, 1, stages=2, spill=((30, 1e-3, True), (20, 1e-3, False))
+    )
+    fleet = Fleet(ServeSettings(block=4), requests, [group])
+    tiers = [engine.spill._tiers for engine in fleet.engines]
+    assert tiers[0][0] is tiers[1][0]
+    assert [memory.blocks for memory in tiers[0]] == [30, 10]
+
+
+def test_who_waits_for_room_in_a_step_sees_what_others_store():
+    """Prompts in one piece: the third one fits the step beside an answer when the second one's is in the store."""
+    p = ((1, 40),)
+    requests = ServedRequests(
+        np.array([0.0, 0.005, 0.006]),
+        np.array([5, 44, 44]),
+        np.array([2000, 2, 2]),
+        segments=(((9, 4),), p, p),
+        answer=np.full(3, -1),
+    )
+    keys = {"chunked": False, "token_budget": 44, "max_sequences": 8}
+    fleet = run(requests, blocks=10_000, spill=((10_000, 1e-5, True),), keys=keys, count=2)
+    assert fleet.log.replica.tolist() == [0, 1, 0]
+    assert fleet.log.cached[2] == 40
+    assert fleet.log.first[2] < 0.1
+
+
+def test_late_prompts_change_nothing_of_early_answers():
+    """Answers have replicas of their own, one of which a request leaves and comes back to."""
+    ends = []
+    for late in (0, 3):
+        paths = [((1, 40),), ((2, 40),), *(((10 + n, 80),) for n in range(late))]
+        requests = ServedRequests(
+            np.array([0.0, 1e-3, *(1000.0 + 100 * n for n in range(late))]),
+            np.array([43, 43, *[83] * late]),
+            np.array([60, 60, *[1] * late]),
+            segments=tuple(paths),
+            answer=np.full(2 + late, -1),
+        )
+        spill = ((25, 1e-5, True),)
+        answers, prompts = (ReplicaGroup(Linear(*COSTS), blocks, 1, spill=spill) for blocks in (38, 400))
+        fleet = Fleet(ServeSettings(block=4, prefill_replicas=1), requests, [answers], [prompts], lambda _: 1e-4)
+        fleet.run()
+        assert fleet.log.preempted[:2].sum() > 0
+        ends.append(fleet.log.finished[:2].tolist())
+    assert ends[0] == ends[1]
