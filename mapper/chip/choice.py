@@ -21,7 +21,7 @@ from siliconloom.mapper.chip.attention_cost import choose_attention_tilings
 from siliconloom.mapper.chip.banked import channel_tiling
 from siliconloom.mapper.chip.bounds import Bound, least_bytes, operator_bound
 from siliconloom.mapper.chip.chosen import Choice, Chosen, Measure, Part, Rivals, SearchEffort, Tiling
-from siliconloom.mapper.chip.divisions import divisions_of
+from siliconloom.mapper.chip.divisions import Divisions, divisions_of
 from siliconloom.mapper.chip.gemm_cost import GemmMemories
 from siliconloom.mapper.chip.layout import Layout, banks_of
 from siliconloom.mapper.chip.objective import ESTIMATED, NEARLY, Objective
@@ -69,12 +69,13 @@ def choose_layouts(
     objective: Objective = ESTIMATED,
     searched: SearchEffort | None = None,
     stay: bool = True,
+    known: Divisions | None = None,
 ) -> tuple[list[Choice], Rivals]:
     """Every layout of the buffers in which all operators find room, with what is chosen under it; the best first.
 
     Beside them: what else there is for a task. ``tiles`` has columns and depth of products' tiles, where these are
     decided already. How the search went is put down in ``searched``. With ``stay`` rows of products may stay in both
-    slots of their ring.
+    slots of their ring; ``known`` are divisions of the buffers that were found before.
 
     Raises
     ------
@@ -84,7 +85,8 @@ def choose_layouts(
     search = SearchEffort() if searched is None else searched
     tasks = [task for part in parts for task in part.tasks]
     bounds = [operator_bound(chip, task.operator, task.fused) for task in tasks]
-    divisions = divisions_of(chip, tile, tasks, bounds, frugal=objective.name != "time", simulated=measure is not None)
+    frugal = objective.name != "time"
+    divisions = divisions_of(chip, tile, tasks, bounds, frugal=frugal, simulated=measure is not None, known=known)
     pools: dict[tuple[str, tuple[str, ...]], Pool] = {}
     alike: dict[_Shape, Pool] = {}
     shapes = [

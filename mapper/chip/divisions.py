@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from siliconloom.arch.tile import NpuTile
 from siliconloom.mapper.chip.attention_cost import attention_needs, fewest_keys
 from siliconloom.mapper.chip.banked import channel_needs, channel_tiling
 from siliconloom.mapper.chip.bounds import Bound
-from siliconloom.mapper.chip.gemm_layout import GemmLayout
+from siliconloom.mapper.chip.gemm_layout import GemmLayout, layout_of
 from siliconloom.mapper.chip.layout import (
     CONTEXT_SHARES,
     FRUGAL_SHARES,
@@ -50,6 +50,10 @@ ATTENDED, ALONE = 0.12, 0.5
 is a ring of values, too."""
 
 
+Divisions = dict[Hashable, list[Layout]]
+"""Ways to divide the buffers of some tasks, by what of a tile and of their bounds they depend on."""
+
+
 def divisions_of(
     chip: Chip,
     tile: NpuTile,
@@ -58,22 +62,43 @@ def divisions_of(
     *,
     frugal: bool = False,
     simulated: bool = True,
+    known: Divisions | None = None,
 ) -> list[Layout]:
     """Ways to divide the buffers for tasks that have these bounds.
 
     There is room for tiles for the whole array, for half of it and so on, so that an array of twice the size is tried
     with the divisions of this one, too; and for rows of products that stay (`_staying`). Where bytes count beside time
     those are tried as well that leave most of the scratchpad to one operand of products (`FRUGAL_SHARES`). Values have
-    a ring of their own only where candidates are ``simulated``: what it saves hangs on when loads meet.
+    a ring of their own only where candidates are ``simulated``: what it saves hangs on when loads meet. What is
+    ``known`` is of the same tasks, on chips that a lowering reads the same of (`drafts.lowering_key`).
     """
-    constants, found = set[int](), dict[Layout, None]()
     paced, attended = _shares_of_work(chip, tasks, bounds)
     has_ring = simulated and (paced >= PACED or attended >= ALONE)
     has_ring = has_ring and not any(channel_tiling(chip, task) for task in tasks)
     has_ring = has_ring and oriented(tile).array.dataflow != "output_stationary"
-    values = {"values": tile.scratchpad.capacity // VALUES_SHARE // grain_of(tile) * grain_of(tile)}
-    shares = (*SHARES, *FRUGAL_SHARES) if frugal else SHARES
     contexts = CONTEXT_SHARES if attended >= ATTENDED else CONTEXT_SHARES[:1]
+    shares = (*SHARES, *FRUGAL_SHARES) if frugal else SHARES
+    key = tile.scratchpad, tile.accumulator, has_ring, contexts, shares
+    found = None if known is None else known.get(key)
+    if found is None:
+        found = _divided(chip, tile, tasks, shares, contexts, has_ring=has_ring)
+        if known is not None:
+            known[key] = found
+    return list(found)
+
+
+def _divided(
+    chip: Chip,
+    tile: NpuTile,
+    tasks: Sequence[Task],
+    shares: tuple[tuple[int, ...], ...],
+    contexts: tuple[int, ...],
+    *,
+    has_ring: bool,
+) -> list[Layout]:
+    """The same for shares that are decided, with a ring of values or without."""
+    constants, found = set[int](), dict[Layout, None]()
+    values = {"values": tile.scratchpad.capacity // VALUES_SHARE // grain_of(tile) * grain_of(tile)}
     for columns, least in _least(tasks, chip, tile):
         constants |= _constant_bytes(tile, tasks, least["constants"])
         for each in [least, least | values] if has_ring else [least]:
@@ -95,7 +120,7 @@ def _staying(tasks: Sequence[Task], tile: NpuTile, chip: Chip, least: Mapping[st
         if not isinstance(task.operator, Gemm):
             continue
         shape = gemm_shape(task.operator, task)
-        layout, most = GemmLayout(tile, shape), room_for_rows(tile, least)
+        layout, most = layout_of(tile, shape), room_for_rows(tile, least)
         wide = shape.halves * max(chip.nearest.access_bytes * 8 // shape.dtype.bits, panel)
         columns = max(int(layout.b_tile(wide, shape.k)), least["weights"])
         beside = room_for_rows(tile, {**least, "weights": columns})
@@ -135,7 +160,7 @@ def _constant_bytes(tile: NpuTile, tasks: Sequence[Task], least: int) -> set[int
     for task in tasks:
         if isinstance(task.operator, Gemm):
             shape = gemm_shape(task.operator, task)
-            layout = GemmLayout(tile, shape)
+            layout = layout_of(tile, shape)
             widest = max(widest, int(layout.functions_at(shape.stored_n)) + layout.function_bytes)
     shares = (tile.scratchpad.capacity // share for share in CONSTANT_SHARES)
     return {max(least, min(widest, share)) for share in shares}
@@ -153,7 +178,7 @@ def _least(tasks: Sequence[Task], chip: Chip, tile: NpuTile) -> list[tuple[int, 
         if isinstance(operator, Gemm):
             shape = gemm_shape(operator, task)
             whole = [int(sizes[0]) for sizes in candidates(tile, shape, parts=False)]
-            products.append((GemmLayout(tile, shape), whole, candidates(tile, shape)))
+            products.append((layout_of(tile, shape), whole, candidates(tile, shape)))
         elif channel_tiling(chip, task) is not None:
             _raise_to(others, channel_needs(tile, task))
         elif isinstance(operator, Attention):

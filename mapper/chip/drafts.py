@@ -20,6 +20,7 @@ from siliconloom.mapper.chip.attention_layout import AttentionLayout
 from siliconloom.mapper.chip.banked import is_banked
 from siliconloom.mapper.chip.builder import ProgramBuilder
 from siliconloom.mapper.chip.chosen import Chosen, Part
+from siliconloom.mapper.chip.divisions import Divisions
 from siliconloom.mapper.chip.known import KnownTasks, form_of
 from siliconloom.mapper.chip.layout import Layout, declare_rings
 from siliconloom.mapper.chip.tasks import Task
@@ -58,10 +59,14 @@ def workload_key(graph: Graph, parts: Sequence[Part]) -> Hashable:
 
 
 class KnownDrafts:
-    """Drafts of one workload, for chips of one `lowering_key`: of its tasks by themselves, and of the whole."""
+    """Drafts of one workload, for chips of one `lowering_key`: of its tasks by themselves, and of the whole.
+
+    ``divisions`` are those of such chips' buffers that were tried.
+    """
 
     def __init__(self) -> None:
         self.tasks = KnownTasks()
+        self.divisions: Divisions = {}
         self._made: dict[Hashable, Any] = {}
         self._instructions = 0
 

@@ -336,6 +336,12 @@ class GemmLayout:
         return {ring: int(need) for ring, need in needs(m, n, k).items()}
 
 
+@lru_cache(maxsize=512)
+def layout_of(tile: NpuTile, shape: GemmShape) -> GemmLayout:
+    """A product's layout, which is made once."""
+    return GemmLayout(tile, shape)
+
+
 def padded_lines(cols: Count, lanes: int) -> Count:
     """Values of the lines of so many columns, which are narrow where they are less than a line."""
     line = line_values(cols, lanes)

@@ -8,6 +8,7 @@ divided by bytes; the assembler refuses such a program, which can be timed only.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -122,19 +123,30 @@ def grain_of(tile: NpuTile) -> int:
     return max(GRAIN, next_power(bank_line(tile)))
 
 
-def _rest_of(tile: NpuTile) -> int:
-    """Bytes that rings may lose where they begin at a line: banks of odd sizes begin within one."""
-    return grain_of(tile) - 1 if bank_bytes(tile) % grain_of(tile) else 0
-
-
 def bank_bytes(tile: NpuTile) -> int:
     """Bytes of a bank of the scratchpad."""
     return tile.scratchpad.capacity // tile.scratchpad.banks
 
 
-def _banks_for(tile: NpuTile, size: int) -> int:
-    """Banks that rings of so many bytes take, one at least."""
-    return max(-(-(size + _rest_of(tile)) // bank_bytes(tile)), 1)
+class _Banks(NamedTuple):
+    """Banks of a scratchpad: how many, bytes of each, and of the lines that rings begin at.
+
+    ``rest`` are bytes that rings may lose where they begin at a line: banks of odd sizes begin within one.
+    """
+
+    banks: int
+    size: int
+    grain: int
+    rest: int
+
+    @classmethod
+    def of(cls, tile: NpuTile) -> _Banks:
+        size, grain = bank_bytes(tile), grain_of(tile)
+        return cls(tile.scratchpad.banks, size, grain, grain - 1 if size % grain else 0)
+
+    def holding(self, size: int) -> int:
+        """Banks that rings of so many bytes take, one at least."""
+        return max(-(-(size + self.rest) // self.size), 1)
 
 
 def layouts(
@@ -160,8 +172,8 @@ def layouts(
     contexts
         Quarters of the accumulator for ``context``, where there is a use for it.
     """
-    grain = grain_of(tile)
-    line = sums_pitch(tile.array)
+    banks = _Banks.of(tile)
+    grain, line = banks.grain, sums_pitch(tile.array)
     sums = sums_lines(tile) // SLOTS * line
     summed = [_floor(sums * part // 4, line) for part in contexts] if "context" in least else [0]
     made: dict[Layout, None] = {}
@@ -169,7 +181,7 @@ def layouts(
         needs = {ring: padded(need, grain) for ring, need in least.items()} | {"constants": padded(size, grain)}
         for shares in SHARES if divisions is None else divisions:
             wanted = _wanted(shares, needs)
-            slots = _banked(tile, wanted, needs, grain) or _by_bytes(tile, wanted, needs, grain)
+            slots = _banked(tile, banks, wanted, needs) or _by_bytes(tile, wanted, needs, grain)
             if not slots or any(slots[ring] <= 0 for ring in wanted):
                 continue
             for context in summed:
@@ -188,21 +200,20 @@ def _wanted(shares: tuple[int, ...], needed: Collection[str]) -> dict[str, int]:
     return {ring: share for ring, share in every.items() if ring in needed or ring not in OPTIONAL}
 
 
-def _banked(tile: NpuTile, wanted: Mapping[str, int], least: Mapping[str, int], grain: int) -> dict[str, int]:
+def _banked(tile: NpuTile, own: _Banks, wanted: Mapping[str, int], least: Mapping[str, int]) -> dict[str, int]:
     """Slots of rings that have banks of their own; nothing where there are too few banks."""
     fixed = [ring for ring in FIXED if ring in least]
     kinds = [[ring for ring in rings if ring in wanted or ring in fixed] for rings in BANKED]
     kinds = [rings for rings in kinds if rings]
     taken = [_bytes(tile, rings, least) for rings in kinds]
     shares = [sum(wanted.get(ring, 0) for ring in rings) for rings in kinds]
-    banks = _apportioned(tile.scratchpad.banks, shares, [_banks_for(tile, size) for size in taken])
+    banks = _apportioned(own.banks, shares, [own.holding(size) for size in taken])
     if not banks:
         return {}
     slots = {ring: least[ring] for ring in fixed}
     for rings, count in zip(kinds, banks, strict=True):
-        own = [ring for ring in rings if ring in fixed]
-        free = count * bank_bytes(tile) - _rest_of(tile) - _bytes(tile, own, least)
-        slots |= {ring: _floor(free // slots_of(tile, ring, 0), grain) for ring in rings if ring not in fixed}
+        free = count * own.size - own.rest - _bytes(tile, [ring for ring in rings if ring in fixed], least)
+        slots |= {ring: _floor(free // slots_of(tile, ring, 0), own.grain) for ring in rings if ring not in fixed}
     return slots
 
 
@@ -210,8 +221,9 @@ def room_for_rows(tile: NpuTile, least: Mapping[str, int]) -> int:
     """Bytes of the banks that the first operand of products may have where every other kind of ring has its least."""
     needed = set(least) | set(_wanted(SHARES[0], least))
     others = [[ring for ring in rings if ring in needed] for rings in BANKED if "moving" not in rings]
-    taken = sum(_banks_for(tile, _bytes(tile, rings, least)) for rings in others if rings)
-    return max((tile.scratchpad.banks - taken) * bank_bytes(tile) - _rest_of(tile), 0)
+    banks = _Banks.of(tile)
+    taken = sum(banks.holding(_bytes(tile, rings, least)) for rings in others if rings)
+    return max((banks.banks - taken) * banks.size - banks.rest, 0)
 
 
 def _bytes(tile: NpuTile, rings: Iterable[str], sizes: Mapping[str, int]) -> int:
@@ -256,8 +268,8 @@ def bases(tile: NpuTile, layout: Layout) -> dict[str, int]:
 
 def banks_of(tile: NpuTile, layout: Layout) -> int:
     """Banks that the rings take when each kind of them has its own."""
-    sizes = asdict(layout)
-    return sum(_banks_for(tile, size) for rings in BANKED if (size := _bytes(tile, rings, sizes)))
+    sizes, banks = asdict(layout), _Banks.of(tile)
+    return sum(banks.holding(size) for rings in BANKED if (size := _bytes(tile, rings, sizes)))
 
 
 def _placed(tile: NpuTile, layout: Layout, bank: int) -> dict[str, int]:

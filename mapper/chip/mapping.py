@@ -210,7 +210,8 @@ def _in_blocks(
     weighed = objective or ESTIMATED
     tile = room_beside(chip.tile, graph)
     beside = chip.model_copy(update={"tile": tile}) if tile is not chip.tile else chip
-    choices, rivals = choose_layouts(beside, tile, graph, parts, simulated, decided, weighed, searched, stay)
+    known = None if drafts is None else drafts.known.divisions
+    choices, rivals = choose_layouts(beside, tile, graph, parts, simulated, decided, weighed, searched, stay, known)
     if objective is None:
         made = lower(chip, graph, Mapping(parts, choices[0], placement), notes, kept)
         return replace(made, searched=searched)

@@ -21,8 +21,8 @@ from siliconloom.arch.layout import is_power, next_power, sums_room
 from siliconloom.arch.packing import may_be_narrow
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import Count
-from siliconloom.mapper.chip.gemm_cost import KEPT, ORDERS, GemmMemories, Order, gemm_costs
-from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape
+from siliconloom.mapper.chip.gemm_cost import KEPT, ORDERS, GemmCosts, GemmMemories, Order, gemm_costs
+from siliconloom.mapper.chip.gemm_layout import GemmShape, layout_of
 from siliconloom.mapper.chip.layout import LARGE, Layout
 from siliconloom.mapper.chip.objective import ESTIMATED, Objective
 from siliconloom.mapper.chip.orientation import oriented
@@ -122,7 +122,7 @@ def _that_stay(
     """As `choose_tilings`, of rows that stay in both slots: of them as many as are tried, of one depth or the whole."""
     tile = chip.tile
     assert isinstance(tile, NpuTile)
-    laid, found, (rows, columns, depths) = GemmLayout(tile, shape), [list[GemmTiling]() for _ in layouts], sizes
+    laid, found, (rows, columns, depths) = layout_of(tile, shape), [list[GemmTiling]() for _ in layouts], sizes
     if laid.blocks or shape.m <= READ_AGAIN:
         return found
     parts = (-(-shape.m // (parts * FINE)) * FINE for parts in range(2, PARTS + 1))
@@ -152,21 +152,19 @@ def _that_stay(
             continue
         (costed,) = gemm_costs(chip, memories, shape, laid.result_rows(m, n, k), n, k, KEPT, held=m)
         costs = costed[KEPT[0]]
-        tables = [np.broadcast_to(each, tuple(map(len, axes))).ravel() for each in astuple(costs)]
+        table = _Table(costs, tuple(map(len, axes)), objective)
         for number, (fit, layout) in enumerate(zip(fits, layouts, strict=True)):
             # estimates leave out what columns gain that take turns in a ring of values; runs do not
             values = layout.values if some[0] < shape.k else 0
             among, same = np.flatnonzero(fit[np.ix_(*used)]), (fit.tobytes(), values)
             if not len(among):
                 continue
-            for pick in dict.fromkeys(_best(tables, among, kept, objective)) if same not in alike else ():
+            for pick in dict.fromkeys(table.best(among, kept)) if same not in alike else ():
                 places = np.unravel_index(pick, tuple(map(len, axes)))
                 tall, wide, deep = (int(each[place]) for each, place in zip(axes, places, strict=True))
                 key = tall, wide, deep, values if laid.turns(wide, deep, values) else 0
                 if key not in made:
-                    made[key] = _costed(
-                        (tall, wide, deep), KEPT[0], deep == shape.k, [int(each[pick]) for each in tables]
-                    )
+                    made[key] = _costed((tall, wide, deep), KEPT[0], deep == shape.k, table.costs(pick))
                 alike.setdefault(same, []).append(made[key])
             found[number] += alike[same]
     return found
@@ -189,7 +187,7 @@ def _in_slots(
         return [[] for _ in layouts]
     m, n, k = np.ix_(*sizes)
     whole = np.broadcast_to(k == shape.k, (len(sizes[0]), len(sizes[1]), len(sizes[2])))
-    laid = GemmLayout(tile, shape)
+    laid = layout_of(tile, shape)
     needs = laid.needs(m, n, k)
     fits = _fits_of(layouts, shape, needs)
     if not any(fit.any() for fit in fits):
@@ -199,7 +197,7 @@ def _in_slots(
     pairs = whole & np.broadcast_to(m < shape.m, whole.shape)
     rings = sorted({layout.values for layout in layouts})
     tables_of = {
-        values: {o: [np.broadcast_to(v, whole.shape).ravel() for v in astuple(c)] for o, c in costs.items()}
+        values: {order: _Table(of_order, whole.shape, objective) for order, of_order in costs.items()}
         for values, costs in zip(rings, gemm_costs(chip, memories, shape, m, n, k, orders, rings), strict=True)
     }
     made: dict[tuple[Order, int, int], GemmTiling] = {}
@@ -219,7 +217,7 @@ def _in_slots(
             )
             for order in some
             if order in tables
-            for pick in (_best(tables[order], kind, kept, objective) if len(kind) else ())
+            for pick in (tables[order].best(kind, kept) if len(kind) else ())
         )
         for order, pick in picks:
             if (order, pick, values) not in made:
@@ -228,8 +226,8 @@ def _in_slots(
                 # a ring of values makes no difference to tiles that take no turns in it: one tiling for both
                 ring = values if laid.turns(wide, deep, values) else 0
                 if (order, pick, ring) not in made:
-                    costed = [int(costs[pick]) for costs in tables[order]]
-                    made[order, pick, ring] = _costed((tall, wide, deep), order, deep == shape.k, costed)
+                    costs = tables[order].costs(pick)
+                    made[order, pick, ring] = _costed((tall, wide, deep), order, deep == shape.k, costs)
                 made[order, pick, values] = made[order, pick, ring]
         alike[same] = sorted((made[*pick, values] for pick in picks), key=objective.of_tiling)
     return [alike[fit.tobytes(), layout.values] for fit, layout in zip(fits, layouts, strict=True)]
@@ -252,7 +250,7 @@ def gemm_tiling(
     held = None
     if order in KEPT:
         assert isinstance(chip.tile, NpuTile)
-        held, m = m, GemmLayout(chip.tile, shape).result_rows(m, n, k)
+        held, m = m, layout_of(chip.tile, shape).result_rows(m, n, k)
     (costs,) = gemm_costs(chip, memories, shape, m, n, k, (order,), (values,), held)
     return _costed(sizes, order, resident, [int(np.ravel(values)[0]) for values in astuple(costs[order])])
 
@@ -263,22 +261,34 @@ def _costed(sizes: tuple[int, int, int], order: Order, resident: bool, costs: Se
     return GemmTiling(*sizes, order, resident, read, write, array, memory, vector, cycles)
 
 
-def _best(costs: Sequence[Int], among: Int, kept: int, objective: Objective) -> list[int]:
-    """The few that cost least; before them, of those that nearly do the one that moves the fewest bytes."""
-    reads, writes, *_, cycles = costs
-    taken = objective.of(cycles[among], reads[among] + writes[among])
-    near = among[taken <= objective.slack * taken.min()]
-    moved = reads[near] + writes[near]
-    least = near[moved == moved.min()]
-    few = among if len(among) <= kept else among[np.argpartition(taken, kept - 1)[:kept]]
-    return [int(least[np.argmin(cycles[least])]), *map(int, few)]
+class _Table:
+    """Costs of candidates in one order of the loops, each as one row of numbers."""
+
+    def __init__(self, costs: GemmCosts, shape: tuple[int, ...], objective: Objective) -> None:
+        self.columns = [np.broadcast_to(each, shape).ravel() for each in astuple(costs)]
+        reads, writes, *_, self.cycles = self.columns
+        self.moved = reads + writes
+        self.taken, self.slack = objective.of(self.cycles, self.moved), objective.slack
+
+    def best(self, among: Int, kept: int) -> list[int]:
+        """The few that cost least; before them, of those that nearly do the one that moves the fewest bytes."""
+        taken = self.taken[among]
+        near = among[taken <= self.slack * taken.min()]
+        moved = self.moved[near]
+        least = near[moved == moved.min()]
+        few = among if len(among) <= kept else among[taken.argpartition(kept - 1)[:kept]]
+        return [int(least[self.cycles[least].argmin()]), *few.tolist()]
+
+    def costs(self, pick: int) -> list[int]:
+        """Of a candidate, in the order of the fields of `GemmCosts`."""
+        return [int(each[pick]) for each in self.columns]
 
 
 def _trimmed(
     tile: NpuTile, layouts: Sequence[Layout], shape: GemmShape, m: Int, n: Int, k: Int
 ) -> tuple[Int, Int, Int]:
     """The sizes without those that fit no layout even with the least of the other two."""
-    widest, needs = _widest(layouts), GemmLayout(tile, shape).needs
+    widest, needs = _widest(layouts), layout_of(tile, shape).needs
     return (
         m[_fits(widest, shape, needs(m, n[:1], k[:1]))],
         n[_fits(widest, shape, needs(m[:1], n, k[:1]))],
@@ -354,7 +364,7 @@ def is_part(tile: NpuTile, shape: GemmShape, key: str, size: int) -> bool:
 def candidates(tile: NpuTile, shape: GemmShape, *, parts: bool = True) -> tuple[Int, Int, Int]:
     """Sizes of tiles to try along m, n and k; with ``parts`` also those that use a part of the array only."""
     m, n, k = grains(tile, shape)
-    bus, layout, bits = tile.dma.bytes_per_cycle, GemmLayout(tile, shape), shape.dtype.bits
+    bus, layout, bits = tile.dma.bytes_per_cycle, layout_of(tile, shape), shape.dtype.bits
     beat = max(bus * 8 // bits, 1)
     rows = max(1, *(bus // lowest(row) for row in (layout.a_row, layout.c_row)))
     columns = _sizes(shape.stored_n, n, beat)
@@ -385,7 +395,7 @@ def _partial(tile: NpuTile, shape: GemmShape, whole: tuple[int, int, int]) -> tu
     less room for all else otherwise, while half of it is as good as the smaller one. Panels that have no halves of a
     power of two stay whole.
     """
-    layout, (m, n, k) = GemmLayout(tile, shape), whole
+    layout, (m, n, k) = layout_of(tile, shape), whole
     low, shallow = set[int](), set[int]()
     columns, beat = n, oriented(tile).array.load_rows
     if layout.blocks:
@@ -416,7 +426,7 @@ def _slim(tile: NpuTile, shape: GemmShape, panel: int) -> list[int]:
     Of few panels one is a good part of the product: half of it is a tile to look at then, too. Where sums of as many
     rows as the array has do not fit, half of a panel leaves room for twice the rows, and a quarter for four times.
     """
-    layout, found, columns = GemmLayout(tile, shape), list[int](), panel
+    layout, found, columns = layout_of(tile, shape), list[int](), panel
     if not shape.packed or not layout.narrow or not is_power(panel):
         return found
     rows, room = min(tile.array.rows, shape.m), sums_room(tile)
@@ -437,7 +447,7 @@ def _low(tile: NpuTile, shape: GemmShape, block: int) -> list[int]:
     They are looked at where a block of the whole depth takes much of the scratchpad, or the accumulator has no room for
     all columns' sums of one.
     """
-    layout, found, rows, room = GemmLayout(tile, shape), list[int](), block, sums_room(tile)
+    layout, found, rows, room = layout_of(tile, shape), list[int](), block, sums_room(tile)
     while rows % 2 == 0 and (
         SLOTS * shape.halves * layout.sums(rows, shape.stored_n) >= room
         or SLOTS * LARGE * layout.needs(rows, shape.halves, shape.k)["moving"] > tile.scratchpad.capacity

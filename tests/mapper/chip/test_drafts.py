@@ -11,7 +11,9 @@ from siliconloom.evaluate import timed
 from siliconloom.evaluate.chip import simulate
 from siliconloom.mapper.chip import drafts
 from siliconloom.mapper.chip.attention_layout import AttentionLayout
+from siliconloom.mapper.chip.bounds import operator_bound
 from siliconloom.mapper.chip.choice import choose_layouts
+from siliconloom.mapper.chip.divisions import divisions_of
 from siliconloom.mapper.chip.drafts import DraftsOf, KnownDrafts, lowering_key
 from siliconloom.mapper.chip.mapping import _in_a_row, fit_precision, map_workload
 from siliconloom.mapper.chip.program import blocks_of
@@ -86,6 +88,36 @@ def _asked(r, key):
         product = {"name": "g", "m": r.choice([1, 64]), "n": r.choice([70, 127, 203]), "k": 256}
         return workload(json.dumps({"kind": "gemms", "name": "list", "precision": "int8", "gemms": [product]}))
     return small(r) if r.random() < 0.5 else workload(random_workload(r))
+
+
+@pytest.mark.parametrize("key", in_turn(sorted(CHANGES), 0, seconds=1))
+def test_equal_keys_have_equal_divisions(key):
+    """Ways to divide the buffers are those that a chip finds by itself, whatever was found for another before."""
+    r, compared, found = random.Random(f"divisions {key}"), 0, 0
+    for _ in range(12):
+        base = random_chip(r)
+        try:
+            one, other = made_chip(base), made_chip(base | {key: CHANGES[key](r)})
+            graph, _ = fit_precision(one, _asked(r, key))
+            parts = blocks_of(one, graph, None)
+        except LoomError:
+            continue
+        if blocks_of(other, graph, None) != parts or lowering_key(one, graph) != lowering_key(other, graph):
+            continue
+        tasks, known = [task for part in parts for task in part.tasks], {}
+        for chip in (one, other):
+            bounds = [operator_bound(chip, task.operator, task.fused) for task in tasks]
+            for frugal, runs in ((False, True), (True, True), (False, False)):
+                asked = {"frugal": frugal, "simulated": runs}
+                before = len(known)
+                mine = divisions_of(chip, chip.tile, tasks, bounds, **asked, known=known)
+                assert mine == divisions_of(chip, chip.tile, tasks, bounds, **asked)
+                found += chip is other and len(known) == before
+        compared += 1
+    if key in TIMING:
+        assert compared
+    if key in ("clock", "memory.dram.bandwidth"):
+        assert found  # what was found for the first one served the second
 
 
 @pytest.mark.parametrize("key", in_turn(sorted(CHANGES), 0, seconds=2))
