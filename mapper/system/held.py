@@ -30,7 +30,13 @@ class HeldOverTime(Struct, frozen=True):
 
 
 def held_over_time(
-    plan: Plan, schedule: Schedule, placement: StagePlacement, run: StreamRun, blocks: Sequence[Sequence[Block]]
+    plan: Plan,
+    schedule: Schedule,
+    placement: StagePlacement,
+    run: StreamRun,
+    blocks: Sequence[Sequence[Block]],
+    *,
+    last: bool = False,
 ) -> list[HeldOverTime]:
     """Of every device, from a run of its passes in the order of the schedule.
 
@@ -41,6 +47,8 @@ def held_over_time(
     ----------
     blocks
         Of each stage, as one of its chips executes them.
+    last
+        See `mapper.system.memory.training_memory`.
     """
     stages = [Held.of(each) for each in blocks]
     found, number = [], 0
@@ -64,7 +72,7 @@ def held_over_time(
                 if plan.recompute == "full":
                     changes += [(start, held.largest), (end, -held.largest)]
         own = Held.of([b for s in range(placement.stages) if placement.place(s)[0] == device for b in blocks[s]])
-        always = replace(training_memory(own, plan, 0.0), activations=0.0)
+        always = replace(training_memory(own, plan, 0.0, last=last), activations=0.0)
         found.append(HeldOverTime(always, _summed(changes)))
     return found
 

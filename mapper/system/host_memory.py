@@ -54,25 +54,30 @@ def left_after(blocks: Iterable[UpdatedBlock], bandwidth: float, memory_bandwidt
     return back - made
 
 
-def beside(moved: Iterable[float], work: Iterable[float], bandwidth: float) -> float:
-    """Seconds that work waits for what comes block by block: the first, then what takes longer than the block before.
+def waited(comes: Iterable[float], leaves: Iterable[float], work: Iterable[float], bandwidth: float) -> float:
+    """Seconds that a pass waits for what its blocks need, and for room where what they make has not left.
 
-    ``moved`` are bytes of each block, ``work`` its seconds.
+    What a block needs comes from the beginning of the pass of the block before; what it makes leaves beside the next
+    one, and what the last one makes stays. Both ways of the link are busy at once.
+
+    Parameters
+    ----------
+    comes, leaves
+        Bytes of each block.
+    work
+        Seconds of each.
     """
-    waited = before = 0.0
-    for size, seconds in zip(moved, work, strict=True):
-        waited += max(size / bandwidth - before, 0.0)
-        before = seconds
-    return waited
+    rows = list(zip(comes, leaves, work, strict=True))
+    total = inbound = outbound = 0.0
+    ends, gone = [0.0, 0.0], [0.0, 0.0]
+    for number, (come, leave, seconds) in enumerate(rows):
+        inbound = max(inbound, ends[-2]) + come / bandwidth
+        ends.append(max(ends[-1], inbound, gone[-2]) + seconds)
+        if number < len(rows) - 1:
+            outbound = max(outbound, ends[-1]) + leave / bandwidth
+            gone.append(outbound)
+        total += seconds
+    return max(ends[-1], outbound) - total
 
 
-def left_behind(moved: Iterable[float], work: Iterable[float], bandwidth: float) -> float:
-    """Seconds that work waits until what blocks have made has left: each beside the next block; the last's stays."""
-    waited, made = 0.0, 0.0
-    for size, seconds in zip(moved, work, strict=True):
-        waited += max(made / bandwidth - seconds, 0.0)
-        made = size
-    return waited
-
-
-__all__ = ["UPDATED", "UpdatedBlock", "beside", "left_after", "left_behind"]
+__all__ = ["UPDATED", "UpdatedBlock", "left_after", "waited"]

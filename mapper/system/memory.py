@@ -58,11 +58,12 @@ class Held(Struct, frozen=True):
     largest: float
     head: float
     widest: float
+    leaving: tuple[float, float, float]
 
     @classmethod
     def of(cls, blocks: Sequence[Block]) -> Held:
         """Sums over blocks; ``entering`` counts what a block without an input keeps, ``largest`` and ``widest``
-        (weights) are one block's.
+        (weights) are one block's, and so is ``leaving``: what a layer keeps at most, without scores, or of its input.
 
         What the head keeps, logits among it, is apart: its backward pass follows at once.
         """
@@ -78,6 +79,11 @@ class Held(Struct, frozen=True):
             largest=max((b.kept for b in blocks), default=0.0),
             head=sum(b.kept for b in blocks if b.section is Section.HEAD),
             widest=max((b.weight_bytes for b in blocks), default=0.0),
+            leaving=(
+                max((b.kept for b in blocks if b.section is not Section.HEAD), default=0.0),
+                max((b.kept - b.scores for b in blocks if b.section is not Section.HEAD), default=0.0),
+                max((b.entering or b.kept for b in blocks if b.section is not Section.HEAD), default=0.0),
+            ),
         )
 
 
@@ -105,21 +111,24 @@ def training_memory(held: Held, plan: Plan, in_flight: float, *, last: bool = Fa
         shared = plan.sharing(replicas)
         parts.append(states(parameters, size / parameters if parameters else 0.0, shared, plan.zero))
     weights, gradients, optimizer = (sum(p) for p in zip(*parts, strict=True))
+    own = weights
     if plan.zero == 3:  # gathered: the layer that is computed and the next one
         weights += 2 * held.widest
     kept = activations(held, plan) * in_flight + held.head * (in_flight if plan.schedule == "gpipe" else 1.0)
     if plan.recompute == "full":  # one layer's own, while it is computed again
         kept += held.largest
-    return _on_host(MemoryUse(weights, gradients, optimizer, kept), held, plan, in_flight, last=last)
+    made = MemoryUse(weights, gradients, optimizer, kept)
+    return _on_host(made, own, held, plan, in_flight, last=last)
 
 
 def staying(held: Held, plan: Plan, in_flight: float) -> float:
     """Bytes of activations on a chip whose others lie on the host: of two blocks, as one comes or leaves meanwhile."""
-    return min(2 * held.largest, activations(held, plan) * in_flight)
+    of_block = held.leaving[("none", "selective", "full").index(plan.recompute)]
+    return min(2 * of_block, activations(held, plan) * in_flight)
 
 
-def _on_host(made: MemoryUse, held: Held, plan: Plan, in_flight: float, *, last: bool) -> MemoryUse:
-    """The same with what lies in the host's memory apart (`mapper.system.host_memory`)."""
+def _on_host(made: MemoryUse, own: float, held: Held, plan: Plan, in_flight: float, *, last: bool) -> MemoryUse:
+    """The same with what lies in the host's memory apart (`mapper.system.host_memory`), of ``own`` weights."""
     host, found = 0.0, made
     if plan.offload != "none":
         host += made.optimizer
@@ -127,7 +136,7 @@ def _on_host(made: MemoryUse, held: Held, plan: Plan, in_flight: float, *, last:
         if last:  # gradients of one block at a time
             found = replace(found, gradients=min(made.gradients, held.widest))
     if plan.offload == "parameters":
-        host += made.weights
+        host += own
         found = replace(found, weights=min(made.weights, 2 * held.widest))
     if plan.offload_activations:
         leaves = activations(held, plan) * in_flight - staying(held, plan, in_flight)

@@ -292,6 +292,7 @@ def refuse_expert_keys(given: Mapping[str, Any], experts: int, expert: int | Non
 
 
 HOST = {"host_bandwidth": "link to its host, each way", "host_memory_bandwidth": "share of the host's memory"}
+MOST_BANDWIDTH = 1e18
 _WHOLE = re.compile(r"\s*\d{1,15}\s*", re.ASCII)
 
 
@@ -326,8 +327,8 @@ def parse_plan(assignments: list[tuple[str, str]]) -> dict[str, Any]:
                 found[key] = float(parse(text, BANDWIDTH, "64 GB/s"))
             except ValueError as error:
                 raise LoomError(f"{shown}: {error}") from None
-            if not found[key] > 0:
-                raise LoomError(f"{shown}: must be more than nothing")
+            if not 1.0 <= found[key] <= MOST_BANDWIDTH:
+                raise LoomError(f"{shown}: must be from 1 B/s to 1000 PB/s")
         elif kind is bool:
             if text.strip().lower() not in ("true", "false"):
                 raise LoomError(f"{shown}: must be true or false")

@@ -89,7 +89,7 @@ class Planner:
             raise LoomError(f"{graph.name}: a plan is for transformers; it has no attention")
         self.attention = attentions[0]
         whole = self.encoder and graph.phase is not Phase.DECODE
-        self.depth = 1 if whole else sum(o.repeat for o in attentions)
+        self.depth = 1 if whole else sum(o.repeat for o in attentions) // max(len(graph.requests), 1)
         """Layers that stages may be cut between."""
         self.experts = routing_of_model(graph).experts
         if self.documents and self.encoder:

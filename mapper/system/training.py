@@ -11,7 +11,7 @@ from siliconloom.arch import LoomError
 from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.experts import RoutedExperts
 from siliconloom.mapper.system.held import HeldOverTime, held_over_time
-from siliconloom.mapper.system.host_memory import UpdatedBlock, beside, left_after, left_behind
+from siliconloom.mapper.system.host_memory import UpdatedBlock, left_after, waited
 from siliconloom.mapper.system.layers import Block
 from siliconloom.mapper.system.memory import Held, MemoryUse, training_memory
 from siliconloom.mapper.system.plan import Plan
@@ -160,31 +160,55 @@ class Trainer(Planner):
                     gradients = max(gradients, late)
         return gradients, optimizer, each
 
-    def waits_for_host(self, plan: Plan, found: _Stages) -> tuple[float, float]:
-        """Seconds that a microbatch waits for what comes from the host, and that the step waits for its update."""
-        each = after = 0.0
+    def waits_for_host(self, plan: Plan, found: _Stages) -> tuple[list[float], list[float], float]:
+        """Seconds that each stage's forward and backward pass wait for the host, and the step for its update.
+
+        A pass begins with its first block's parameters not there, but for a backward pass, whose last block a forward
+        pass left. Kept activations of that block stay where the backward pass follows at once: on the last stage.
+        """
+        number, after = len(found.forward), 0.0
+        forth, back = [0.0] * number, [0.0] * number
         if plan.offload == "none" and not plan.offload_activations:
-            return each, after
-        speed, updates = plan.host_bandwidth or 0.0, plan.host_memory_bandwidth or 0.0
-        for stages in _devices(plan):
-            for index, _ in enumerate(self.kinds(plan, stages[0])):
-                blocks = [b for s in stages for b in found.blocks[s][index]]
-                forward = [b.forward for b in blocks]
-                backward = [b.backward + b.weight + _again(b, plan) for b in blocks]
+            return forth, back, after
+        speed = plan.host_bandwidth or 0.0
+        for stage, kinds in enumerate(found.blocks):
+            for blocks in kinds:
+                forward, backward = [b.forward for b in blocks], [_backward(b, plan) for b in blocks]
                 comes = [self._fetched(plan, b) for b in blocks]
                 leaves = [_kept(b, plan) if plan.offload_activations else 0.0 for b in blocks]
-                # the last block is there when its backward pass begins
-                back = [0.0, *(c + k for c, k in zip(comes[-2::-1], leaves[-2::-1], strict=True))]
-                waits = max(beside(comes, forward, speed), left_behind(leaves, forward, speed))
-                each = max(each, waits + beside(back, backward[::-1], speed))
-                if plan.offload != "none":
-                    updated = [
-                        UpdatedBlock(seconds, self.updated(plan, b) * _parameters(b), b.weight_bytes / _parameters(b))
-                        for b, seconds in zip(blocks[::-1], backward[::-1], strict=True)
-                    ]
-                    returns = plan.offload == "optimizer"
-                    after = max(after, left_after(updated, speed, updates, returns=returns))
-        return each, after
+                here = stage == number - 1
+                late = 0.0 if here else max(leaves[-1] / speed - forward[0], 0.0)
+                forth[stage] = max(forth[stage], waited(comes, leaves, forward, speed) + late)
+                back_comes = [0.0 if here else leaves[-1]]
+                back_comes += [c + k for c, k in zip(comes[-2::-1], leaves[-2::-1], strict=True)]
+                back[stage] = max(back[stage], waited(back_comes, [0.0] * len(blocks), backward[::-1], speed))
+        if plan.offload != "none":
+            after = max(self._updated_late(plan, found, stages, back) for stages in _devices(plan))
+        return forth, back, after
+
+    def _updated_late(self, plan: Plan, found: _Stages, stages: list[int], back: list[float]) -> float:
+        """Seconds of a device's update behind the last backward pass."""
+        most, (_, replicas) = 0.0, self.extent(plan, "replicas")
+        speed, updates = plan.host_bandwidth or 0.0, plan.host_memory_bandwidth or 0.0
+        summed_after = not plan.overlap_gradients and replicas > 1
+        for index, _ in enumerate(self.kinds(plan, stages[0])):
+            blocks = [b for s in stages for b in found.blocks[s][index]][::-1]
+            rows = [
+                UpdatedBlock(
+                    0.0 if summed_after else _backward(b, plan),
+                    self.updated(plan, b) * _parameters(b),
+                    b.weight_bytes / _parameters(b),
+                )
+                for b in blocks
+            ]
+            returns = plan.offload == "optimizer"
+            most = max(most, left_after(rows, speed, updates, returns=returns))
+            if returns and plan.offload_activations:  # both come over one link
+                inbound = sum(row.parameters * row.element for row in rows) + sum(_kept(b, plan) for b in blocks[1:])
+                most = max(
+                    most, inbound / speed - sum(_backward(b, plan) for b in blocks) - sum(back[s] for s in stages)
+                )
+        return most
 
     def _fetched(self, plan: Plan, block: Block) -> float:
         """Bytes of a block's parameters that a chip fetches from its host: its own part, where replicas share them."""
@@ -225,27 +249,40 @@ class Trainer(Planner):
         found = self.stages(plan)
         micro = self.microbatches(plan)
         hop = self.hop(plan, plan.microbatch)
+        forth, come, updated = self.waits_for_host(plan, found)
+        forward, backward = (
+            [p + w for p, w in zip(*two, strict=True)] for two in ((found.forward, forth), (found.backward, come))
+        )
         most, back = 0.0, plan.schedule not in GREEDY
         for stages in _devices(plan):
             # The first stage of a device waits for the forward passes of those before, which wait for its gradients.
-            work = sum(found.forward[s] + found.backward[s] + found.weight[s] for s in stages)
-            before = sum(found.forward[: stages[0]]) + stages[0] * hop
-            after = sum(found.backward[: stages[0]]) + sum(found.weight[: stages[0]]) + stages[0] * hop if back else 0.0
+            work = sum(forward[s] + backward[s] + found.weight[s] for s in stages)
+            before = sum(forward[: stages[0]]) + stages[0] * hop
+            after = sum(backward[: stages[0]]) + sum(found.weight[: stages[0]]) + stages[0] * hop if back else 0.0
             most = max(most, before + micro * work + after)
         gradients, optimizer, each = self.after(plan, found)
-        waited, updated = self.waits_for_host(plan, found)
-        return most + micro * (each + waited) + gradients + optimizer + updated
+        return most + micro * each + gradients + optimizer + updated
 
     def timeline(self, plan: Plan, slow: Sequence[Slowdown] = ()) -> PipelineRun:
         """Every pass of a step's pipeline."""
         found = self.stages(plan)
+        return self._run(plan, found, self.waits_for_host(plan, found), slow)
+
+    def _run(
+        self, plan: Plan, found: _Stages, waits: tuple[list[float], list[float], float], slow: Sequence[Slowdown]
+    ) -> PipelineRun:
+        """The passes with what each waits for."""
         apart = plan.schedule in GREEDY and plan.pipeline > 1
-        schedule = make_schedule(plan, self.microbatches(plan), (found.forward[0], found.backward[0], found.weight[0]))
-        whole = found.backward if apart else [b + w for b, w in zip(found.backward, found.weight, strict=True)]
+        forward, backward = (
+            [s + w for s, w in zip(*two, strict=True)]
+            for two in ((found.forward, waits[0]), (found.backward, waits[1]))
+        )
+        schedule = make_schedule(plan, self.microbatches(plan), (forward[0], backward[0], found.weight[0]))
+        whole = backward if apart else [b + w for b, w in zip(backward, found.weight, strict=True)]
         return run_pipeline(
             schedule,
             make_placement(plan),
-            found.forward,
+            forward,
             whole,
             found.weight if apart else None,
             hop=self.hop(plan, plan.microbatch),
@@ -255,9 +292,11 @@ class Trainer(Planner):
     def held(self, plan: Plan, slow: Sequence[Slowdown] = ()) -> list[HeldOverTime]:
         """What a chip of every stage's device holds over a step."""
         found = self.stages(plan)
-        schedule = make_schedule(plan, self.microbatches(plan), (found.forward[0], found.backward[0], found.weight[0]))
+        forth, back, _ = self.waits_for_host(plan, found)
+        first = found.forward[0] + forth[0], found.backward[0] + back[0], found.weight[0]
+        schedule, last = make_schedule(plan, self.microbatches(plan), first), self.microbatches(plan) == 1
         blocks = [kinds[0] for kinds in found.blocks]
-        return held_over_time(plan, schedule, make_placement(plan), self.timeline(plan, slow).run, blocks)
+        return held_over_time(plan, schedule, make_placement(plan), self.timeline(plan, slow).run, blocks, last=last)
 
     def step(self, plan: Plan, slow: Sequence[Slowdown] = ()) -> StepTime:
         """Simulate one step, with stages or links that fall behind; raises `LoomError` for plans that do not divide."""
@@ -265,9 +304,12 @@ class Trainer(Planner):
         micro = self.microbatches(plan)
         found = self.stages(plan)
         gradients, optimizer, each = self.after(plan, found)
-        run = self.timeline(plan, slow)
-        waited, updated = self.waits_for_host(plan, found)
-        pipeline = run.seconds + micro * (each + waited)
+        waits_for = self.waits_for_host(plan, found)
+        run, updated = self._run(plan, found, waits_for, slow), waits_for[2]
+        pipeline, host = run.seconds + micro * each, updated
+        if any(waits_for[0]) or any(waits_for[1]):
+            nothing = [0.0] * len(found.forward)
+            host += run.seconds - self._run(plan, found, (nothing, nothing, 0.0), slow).seconds
         waits = max(sum(found.waits[s] for s in stages) for stages in _devices(plan))
         return StepTime(
             seconds=pipeline + gradients + optimizer + updated,
@@ -280,7 +322,7 @@ class Trainer(Planner):
             microbatches=micro,
             stages=tuple(found.counts),
             sharing=micro * each,
-            host=micro * waited + updated,
+            host=host,
         )
 
 
@@ -293,6 +335,11 @@ def _devices(plan: Plan) -> list[list[int]]:
 def _again(block: Block, plan: Plan) -> float:
     """Seconds of what the backward pass computes again."""
     return {"none": 0.0, "selective": block.attention, "full": block.forward if block.entering else 0.0}[plan.recompute]
+
+
+def _backward(block: Block, plan: Plan) -> float:
+    """Seconds of all that a block's backward pass does."""
+    return block.backward + block.weight + _again(block, plan)
 
 
 def _parameters(block: Block) -> float:

@@ -123,6 +123,8 @@ class PlannedStep:
             self.add("shared parameters and gradients, left over", "all_gather", 1, step.sharing)
         if step.gradients:
             self.add("gradients, left over", "all_reduce", 1, step.gradients)
+        if step.memory.host:
+            self.notes.append(f"a chip has {format_bytes(step.memory.host)} in its host's memory (plan.offload)")
         if step.host:
             self.add("host's transfers and update, left over", "host", 1, step.host)
         if isinstance(planner, Trainer):
