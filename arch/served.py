@@ -192,8 +192,9 @@ class CostsResult(ResultSection):
 class FoundResult(ResultSection):
     """What a search for capacity tried."""
 
-    what: Literal["rate", "replicas"]
-    value: float
+    what: Literal["rate", "replicas", "fleet"]
+    value: float = Field(description="requests a second, replicas, or dollars for an hour of a fleet's machines")
+    machines: list[int] | None = Field(default=None, description="of a fleet: how many of each group, in order")
     attain: float = Field(description="share of the requests that must keep to the limits")
     tried: list[dict[str, float]]
 

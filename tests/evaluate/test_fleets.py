@@ -6,6 +6,7 @@ from siliconloom.arch.document import Document
 from siliconloom.arch.errors import DescriptionError, LoomError, NotSupported
 from siliconloom.arch.served import ServingResult
 from siliconloom.arch.service_level import parse_level
+from siliconloom.cli import main
 from siliconloom.evaluate.capacity import find_capacity
 from siliconloom.evaluate.fleets import prepare_named
 from siliconloom.evaluate.serving_run import serve
@@ -107,7 +108,87 @@ def test_keys_that_are_of_one_machine_are_refused():
     two = fleet({"machine": "h100"}, {"machine": "a100"})
     with pytest.raises(LoomError, match="groups of a fleet say what they do"):
         prepare_named(two, "llama3-8b", "512x64", [*SETS, ("serve.prefill_replicas", "1")])
-    with pytest.raises(NotSupported, match="--find replicas of a fleet"):
+    with pytest.raises(NotSupported, match="--find replicas of a fleet: it has several kinds; --find fleet"):
         find_capacity(prepare_named(two, "llama3-8b", "512x64", SETS), "replicas", parse_level("ttft=1s"), 0.9)
     with pytest.raises(NotSupported, match="--profile of a fleet"):
         prepare_named(two, "llama3-8b", "512x64", SETS, profile="measured")
+
+
+TRIED = [("serve.router", "least_loaded")]
+
+
+@pytest.mark.parametrize(
+    ("limits", "shared"), [("ttft=150ms,tpot=9ms", False), ("ttft=2s,tpot=60ms", False), ("ttft=300ms,tpot=40ms", True)]
+)
+def test_the_cheapest_machines_are_those_of_all_numbers(limits, shared):
+    """Each number of machines served by itself: none that is cheaper keeps to the limits, and the one found does."""
+    kinds = [{"machine": "h100", "count": 1, "price": 4.0}, {"machine": "l40s", "count": 3, "price": 1.1}]
+    keys = {}
+    if shared:
+        kinds, keys = [kinds[0] | {"role": "prompts"}, kinds[1] | {"role": "answers"}], {"link": LINK}
+    level = parse_level(limits)
+    kept = []
+    asked = prepare_named(fleet(*kinds, **keys), "llama3-8b", "512x64", [*SETS, *TRIED])
+    result = find_capacity(asked, "fleet", level, 0.9, kept=kept)
+    ServingResult.model_validate(result)
+    found = result["found"]
+    good = []
+    for first in range(2):
+        for second in range(4):
+            if not (first and second if shared else first or second):
+                continue
+            some = [k | {"count": n} for k, n in zip(kinds, (first, second), strict=True) if n]
+            choice = (max(first, second) if shared else first + second) > 1
+            sets = [*SETS, *TRIED] if choice else SETS
+            one = serve(prepare_named(fleet(*some, **keys), "llama3-8b", "512x64", sets), level)
+            if one["slo"]["attained"] >= 0.9:
+                good.append((4.0 * first + 1.1 * second, [first, second], one["slo"]["attained"]))
+    price, machines, attained = min(good)
+    assert (found["value"], list(found["machines"])) == (pytest.approx(price), machines)
+    assert result["slo"]["attained"] == pytest.approx(attained)
+    assert len(kept) == 1
+    assert len(kept[0].replicas) == sum(machines)
+    assert all(each["value"] <= price and each["attained"] < 0.9 for each in found["tried"][:-1])
+
+
+def test_what_has_no_cheapest_fleet_is_refused():
+    level = parse_level("ttft=1s")
+    two = [{"machine": "h100", "price": 1}, {"machine": "a100"}]
+    for served, why in (
+        (prepare_named("dgx-h100", "llama3-8b", "512x64", SETS), "--find fleet: needs machines of several kinds"),
+        (prepare_named(fleet(*two), "llama3-8b", "512x64", SETS), r"--find fleet: groups.1 has no price"),
+        (
+            prepare_named(
+                fleet(*({"machine": "h100", "price": 1, "count": 99} for _ in range(2))), "llama3-8b", "512x64", SETS
+            ),
+            "10,000 numbers of machines are more than 1,024",
+        ),
+    ):
+        with pytest.raises(LoomError, match=why):
+            find_capacity(served, "fleet", level, 0.9)
+    slow = prepare_named(fleet({"machine": "h100", "price": 1}), "llama3-8b", "512x64", SETS)
+    with pytest.raises(LoomError, match="with none of 1 numbers of machines 90% of the requests keep to the limits"):
+        find_capacity(slow, "fleet", parse_level("ttft=1us"), 0.9)
+
+
+@pytest.mark.slow(seconds=2)
+def test_a_page_says_which_machines_are_the_cheapest(tmp_path, capsys):
+    path, page = tmp_path / "fleet.yaml", tmp_path / "page.html"
+    path.write_text(
+        "kind: fleet\nname: two\ngroups:\n- {machine: h100, price: 4}\n- {machine: l40s, count: 1, price: 1}\n"
+    )
+    words = [
+        "serve",
+        str(path),
+        "llama3-8b",
+        "64x8",
+        "--set",
+        "serve.requests=4",
+        "--find",
+        "fleet",
+        "--slo",
+        "ttft=10s",
+    ]
+    assert main([*words, "--report", str(page)]) == 0
+    assert "1 $ an hour, 1 x l40s" in " ".join(capsys.readouterr().out.split())
+    assert "The cheapest machines" in page.read_text()

@@ -389,7 +389,8 @@ def serve(
     slo
         What requests should keep to: ``"ttft=2s,tpot=50ms"``, or ``{"ttft": 2, "tpot": 0.05}`` in seconds.
     find
-        ``rate`` or ``replicas``: the highest rate, or the fewest replicas, at which requests keep to ``slo``.
+        ``rate``, ``replicas`` or ``fleet``: the highest rate, the fewest replicas or a fleet's cheapest machines with
+        which requests keep to ``slo``.
     attain
         Share of the requests that must keep to it.
     stack

@@ -38,7 +38,9 @@ def command(
     ] = None,
     find: Annotated[
         str | None,
-        typer.Option("--find", metavar="WHAT", help="Highest rate, or fewest replicas, that keeps to --slo."),
+        typer.Option(
+            "--find", metavar="WHAT", help="Highest rate, fewest replicas, cheapest fleet that keeps to --slo."
+        ),
     ] = None,
     attain: Annotated[
         float | None,

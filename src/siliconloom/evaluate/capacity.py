@@ -1,19 +1,22 @@
-"""How much a fleet can take: the highest rate, or the fewest replicas, at which requests keep to their limits."""
+"""How much a fleet can take: the highest rate, the fewest replicas or the cheapest machines that keep to limits."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
+from math import prod
 from typing import Any
 
 from msgspec.structs import replace
 
 from siliconloom.arch import LoomError, NotSupported
 from siliconloom.arch.errors import require_name
+from siliconloom.arch.fleet import ReplicaRole
 from siliconloom.arch.progress import NOBODY, Watcher
 from siliconloom.arch.service_level import ServiceLevel
 from siliconloom.arch.serving import Arrivals
 from siliconloom.evaluate.fleets import with_trace
-from siliconloom.evaluate.serving import Served, ServedFleet
+from siliconloom.evaluate.serving import FleetMember, Served, ServedFleet
 from siliconloom.evaluate.serving_run import serve
 from siliconloom.sim.service.fleet import Fleet
 
@@ -22,7 +25,9 @@ CLOSE = 0.01
 MOST_DOUBLINGS = 40
 MOST_RATE = 1e6
 """Requests a second that ``serve.rate`` may be."""
-WHATS = ("rate", "replicas")
+WHATS = ("rate", "replicas", "fleet")
+MOST_FLEETS = 1024
+"""Numbers of machines of each kind, all together, that are looked among."""
 
 
 _Found = tuple[dict[str, Any], Fleet, float | None]
@@ -39,7 +44,8 @@ def find_capacity(
     watcher: Watcher = NOBODY,
     kept: list[Fleet] | None = None,
 ) -> dict[str, Any]:
-    """The run at the highest ``rate`` (to one percent), or with the fewest ``replicas``, that keeps to the objective.
+    """The run at the highest ``rate`` (to one percent), with the fewest ``replicas``, or with the machines of a
+    ``fleet`` that cost the least (Melange, Griggs et al., 2024), that keeps to the objective.
 
     Parameters
     ----------
@@ -61,6 +67,8 @@ def find_capacity(
     if what == "replicas" and _one(served).settings.replicas_least is not None:
         raise LoomError("--find replicas: their number follows what is due (serve.replicas_least)")
     tried: list[dict[str, float]] = []
+    if what == "fleet":
+        return _cheapest(served, objective, attain, overrides, watcher=watcher, kept=kept)
 
     def run(value: float) -> tuple[dict[str, Any], Fleet]:
         fleets: list[Fleet] = []
@@ -78,6 +86,73 @@ def find_capacity(
     return result
 
 
+def _cheapest(
+    served: Served | ServedFleet,
+    objective: ServiceLevel,
+    attain: float,
+    overrides: Sequence[tuple[str, str]],
+    *,
+    watcher: Watcher,
+    kept: list[Fleet] | None,
+) -> dict[str, Any]:
+    """The cheapest machines of a fleet, by the hour, with which requests keep to the objective.
+
+    Numbers of each group's machines, up to what the fleet says, are tried in the order of their price, all of them up
+    to the first that does: one more machine is not always better, as a router may send requests to a slow one.
+    """
+    if not isinstance(served, ServedFleet):
+        raise LoomError("--find fleet: needs machines of several kinds, a file of kind: fleet")
+    members = served.members
+    for at, member in enumerate(members):
+        if member.price is None:
+            raise LoomError(f"--find fleet: groups.{at} has no price (price, dollars for an hour of a chip)")
+    if served.first.settings.replicas_least is not None:
+        raise LoomError("--find fleet: how many there are follows what is due (serve.replicas_least)")
+    most = [member.count // member.served.replicas for member in members]
+    combined = prod(each + 1 for each in most)
+    if combined > MOST_FLEETS:
+        raise LoomError(
+            f"--find fleet: {combined:,} numbers of machines are more than {MOST_FLEETS:,} (groups.0.count)"
+        )
+    apart = any(member.role is not ReplicaRole.WHOLE for member in members)
+    wanted = {ReplicaRole.PROMPTS, ReplicaRole.ANSWERS} if apart else {ReplicaRole.WHOLE}
+    ways = sorted(
+        (sum(_hourly(member, count) for member, count in zip(members, counts, strict=True)), sum(counts), counts)
+        for counts in product(*(range(each + 1) for each in most))
+        if {member.role for member, count in zip(members, counts, strict=True) if count} == wanted
+    )
+    tried: list[dict[str, float]] = []
+    best = 0.0
+    for price, _, counts in ways:
+        some = tuple(
+            replace(member, count=count * member.served.replicas)
+            for member, count in zip(members, counts, strict=True)
+            if count
+        )
+        fleets: list[Fleet] = []
+        result = serve(replace(served, members=some), objective, overrides, watcher=watcher, audits=0, kept=fleets)
+        reached = result["slo"]["attained"]
+        machines = {f"groups.{at}": float(count) for at, count in enumerate(counts)}
+        tried.append({"value": price, "attained": reached, "goodput": result["goodput"], **machines})
+        best = max(best, reached)
+        if reached < attain and result["complete"]:
+            continue
+        if kept is not None:
+            kept.append(fleets[0])
+        if reached >= attain and result["complete"]:
+            result["found"] = {"what": "fleet", "value": price, "attain": attain, "tried": tried, "machines": counts}
+        return result
+    raise LoomError(
+        f"--find fleet: with none of {len(ways):,} numbers of machines {attain:.0%} of the requests keep to the "
+        f"limits; with the best of them {best:.1%} do"
+    )
+
+
+def _hourly(member: FleetMember, machines: int) -> float:
+    """Dollars for an hour of so many of a group's machines: of the chips that work."""
+    return machines * member.served.replicas * member.served.plan.chips * (member.price or 0.0)
+
+
 def _one(served: Served | ServedFleet) -> Served:
     return served.first if isinstance(served, ServedFleet) else served
 
@@ -85,7 +160,7 @@ def _one(served: Served | ServedFleet) -> Served:
 def _of(served: Served | ServedFleet, replicas: int) -> Served:
     """The same with so many replicas."""
     if isinstance(served, ServedFleet):
-        raise NotSupported("--find replicas of a fleet: say how many there are of each kind (groups.0.count)")
+        raise NotSupported("--find replicas of a fleet: it has several kinds; --find fleet finds the cheapest")
     return replace(served, replicas=replicas)
 
 

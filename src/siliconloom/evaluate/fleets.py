@@ -129,8 +129,9 @@ def _prepare_fleet(
     first = [member for member in members if member.role is not ReplicaRole.ANSWERS]
     number = sum(member.count for member in first)
     check_stores(settings, number, max(member.served.plan.pipeline for member in first))
-    if settings.router is not Router.ROUND_ROBIN and number == 1:
-        raise LoomError(f"serve.router {settings.router.value}: changes nothing: one replica has prompts")
+    answering = sum(member.count for member in members if member.role is ReplicaRole.ANSWERS)
+    if settings.router is not Router.ROUND_ROBIN and max(number, answering) == 1:
+        raise LoomError(f"serve.router {settings.router.value}: changes nothing: there is no choice of replicas")
     for key, asked, values in (
         ("page", settings.page is not None, {member.served.settings.block for member in members}),
         ("spill, shared,", any(tier.shared for tier in settings.spill), {_cached(member.served) for member in members}),

@@ -10,7 +10,7 @@ from msgspec import Struct
 from siliconloom.arch.quantity import format_bytes, format_si
 from siliconloom.render.page import BarPart, ChartData, PageBar, PageCell, PageColumn, PageTable, page, rate
 from siliconloom.render.plan import long_time
-from siliconloom.render.serving import headline, limits_text
+from siliconloom.render.serving import found_text, headline, limits_text
 
 PERCENTILES = ("mean", "p50", "p90", "p95", "p99", "max")
 LATENCIES = (
@@ -120,6 +120,14 @@ def _chips(count: int) -> str:
     return "one chip" if count == 1 else f"{count} chips together"
 
 
+FOUND = {
+    "rate": ("The highest rate", "requests a second"),
+    "replicas": ("The fewest replicas", "replicas"),
+    "fleet": ("The cheapest machines", "dollars an hour"),
+}
+"""Of what is looked for, which one is found, and its unit."""
+
+
 def _sentences(result: dict[str, Any]) -> str:
     text = headline(result)
     limits = limits_text(result["slo"])
@@ -127,10 +135,8 @@ def _sentences(result: dict[str, Any]) -> str:
         text += f" {result['slo']['attained']:.1%} of the requests keep to {limits}."
     found = result.get("found")
     if found:
-        best = (
-            f"{found['value']:.4g} requests a second" if found["what"] == "rate" else f"{found['value']:.0f} replicas"
-        )
-        which = "The highest rate" if found["what"] == "rate" else "The fewest replicas"
+        which, unit = FOUND[found["what"]]
+        best = found_text(result) + (f" {unit}" if found["what"] != "fleet" else "")
         text += f" {which} at which {found['attain']:.0%} of them do: {best}."
     if result["preempted"]:
         text += f" Memory was short {result['preempted']:,} times, and a request went back to the queue."
@@ -245,10 +251,10 @@ def _tried(found: dict[str, Any]) -> list[dict[str, float]]:
 
 
 def _search_text(found: dict[str, Any]) -> str:
-    what = "Requests a second" if found["what"] == "rate" else "Replicas"
+    what = FOUND[found["what"]][1]
     return (
-        f"{what} that were tried, and the share of the requests that keep to the limits; {found['attain']:.0%} "
-        "of them must (the mark)."
+        f"{what[0].upper()}{what[1:]} that were tried, and the share of the requests that keep to the limits; "
+        f"{found['attain']:.0%} of them must (the mark)."
     )
 
 
@@ -264,7 +270,7 @@ def _tried_bars(found: dict[str, Any]) -> list[PageBar]:
 
 
 def _tried_table(found: dict[str, Any]) -> PageTable:
-    what = "requests a second" if found["what"] == "rate" else "replicas"
+    what = FOUND[found["what"]][1]
     columns = (PageColumn(what), PageColumn("keep to the limits"), PageColumn("goodput, requests a second"))
     rows = tuple(
         (

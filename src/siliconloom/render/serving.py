@@ -58,7 +58,7 @@ def serving_tables(result: dict[str, Any], out: Console) -> None:
     audit = result["costs"]["audit_max"]
     told: list[Row] = [
         *(
-            [(f"found: {found['what']}", f"{found['value']:.4g} ({found['attain']:.0%} keep to the limits)")]
+            [(f"found: {found['what']}", f"{found_text(result)} ({found['attain']:.0%} keep to the limits)")]
             if found
             else []
         ),
@@ -105,6 +105,16 @@ def serving_tables(result: dict[str, Any], out: Console) -> None:
         out.print(
             table("replicas", [(name, "right" if at else "left") for at, name in enumerate(COLUMNS)], _replicas(result))
         )
+
+
+def found_text(result: dict[str, Any]) -> str:
+    """What a search found, in words."""
+    found = result["found"]
+    if found["what"] == "fleet":
+        counts = filter(None, found["machines"])
+        machines = (f"{n} x {group['machine']}" for n, group in zip(counts, result["groups"], strict=True))
+        return f"{found['value']:.4g} $ an hour, {', '.join(machines)}"
+    return f"{found['value']:.4g}"
 
 
 def _room(group: dict[str, Any], *, many: bool) -> str:
@@ -206,4 +216,4 @@ def _replicas(result: dict[str, Any]) -> list[Row]:
     return found
 
 
-__all__ = ["headline", "limits_text", "serving_tables"]
+__all__ = ["found_text", "headline", "limits_text", "serving_tables"]
