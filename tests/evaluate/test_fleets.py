@@ -192,3 +192,4 @@ def test_a_page_says_which_machines_are_the_cheapest(tmp_path, capsys):
     assert main([*words, "--report", str(page)]) == 0
     assert "1 $ an hour, 1 x l40s" in " ".join(capsys.readouterr().out.split())
     assert "The cheapest machines" in page.read_text()
+    assert "machines of groups.1" in page.read_text()

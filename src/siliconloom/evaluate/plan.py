@@ -340,6 +340,7 @@ def _lost(best: Found, other: Found) -> str:
         "kernels and tensor-parallel sums": busy[1] - busy[0],
         "gradients": other.step.gradients - best.step.gradients,
         "optimizer": other.step.optimizer - best.step.optimizer,
+        "the host": other.step.host - best.step.host,
     }
     name = max(parts, key=lambda n: parts[n])
     return f"{name} (+{format_si(parts[name], 's')})" if parts[name] > 0 else "a tie"

@@ -272,8 +272,11 @@ def _tried_bars(found: dict[str, Any]) -> list[PageBar]:
 def _tried_table(found: dict[str, Any]) -> PageTable:
     what = FOUND[found["what"]][1]
     columns = (PageColumn(what), PageColumn("keep to the limits"), PageColumn("goodput, requests a second"))
+    groups = [name for name in found["tried"][0] if name.startswith("groups.")]
+    columns = (*(PageColumn(f"machines of {name}") for name in groups), *columns)
     rows = tuple(
         (
+            *(PageCell(f"{each[name]:.0f}", each[name]) for name in groups),
             PageCell(f"{each['value']:.4g}", each["value"]),
             PageCell(f"{each['attained']:.1%}", each["attained"]),
             PageCell(f"{each['goodput']:.4g}", each["goodput"]),
