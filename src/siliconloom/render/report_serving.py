@@ -271,9 +271,8 @@ def _tried_bars(found: dict[str, Any]) -> list[PageBar]:
 
 def _tried_table(found: dict[str, Any]) -> PageTable:
     what = FOUND[found["what"]][1]
-    columns = (PageColumn(what), PageColumn("keep to the limits"), PageColumn("goodput, requests a second"))
     groups = [name for name in found["tried"][0] if name.startswith("groups.")]
-    columns = (*(PageColumn(f"machines of {name}") for name in groups), *columns)
+    names = (*(f"machines of {name}" for name in groups), what, "keep to the limits", "goodput, requests a second")
     rows = tuple(
         (
             *(PageCell(f"{each[name]:.0f}", each[name]) for name in groups),
@@ -283,7 +282,7 @@ def _tried_table(found: dict[str, Any]) -> PageTable:
         )
         for each in _tried(found)
     )
-    return PageTable("tries", "what was tried", columns, rows)
+    return PageTable("tries", "what was tried", tuple(map(PageColumn, names)), rows)
 
 
 def _replicas(replicas: list[dict[str, Any]]) -> PageTable:
