@@ -14,7 +14,7 @@ from siliconloom.arch.tile import NpuTile
 from siliconloom.mapper.chip.attention_cost import attention_needs, fewest_keys
 from siliconloom.mapper.chip.banked import channel_needs, channel_tiling
 from siliconloom.mapper.chip.bounds import Bound
-from siliconloom.mapper.chip.gemm_layout import GemmLayout, layout_of
+from siliconloom.mapper.chip.gemm_layout import GemmLayout, gemm_layout_of
 from siliconloom.mapper.chip.layout import (
     CONTEXT_SHARES,
     FRUGAL_SHARES,
@@ -120,7 +120,7 @@ def _staying(tasks: Sequence[Task], tile: NpuTile, chip: Chip, least: Mapping[st
         if not isinstance(task.operator, Gemm):
             continue
         shape = gemm_shape(task.operator, task)
-        layout, most = layout_of(tile, shape), room_for_rows(tile, least)
+        layout, most = gemm_layout_of(tile, shape), room_for_rows(tile, least)
         wide = shape.halves * max(chip.nearest.access_bytes * 8 // shape.dtype.bits, panel)
         columns = max(int(layout.b_tile(wide, shape.k)), least["weights"])
         beside = room_for_rows(tile, {**least, "weights": columns})
@@ -160,7 +160,7 @@ def _constant_bytes(tile: NpuTile, tasks: Sequence[Task], least: int) -> set[int
     for task in tasks:
         if isinstance(task.operator, Gemm):
             shape = gemm_shape(task.operator, task)
-            layout = layout_of(tile, shape)
+            layout = gemm_layout_of(tile, shape)
             widest = max(widest, int(layout.functions_at(shape.stored_n)) + layout.function_bytes)
     shares = (tile.scratchpad.capacity // share for share in CONSTANT_SHARES)
     return {max(least, min(widest, share)) for share in shares}
@@ -178,7 +178,7 @@ def _least(tasks: Sequence[Task], chip: Chip, tile: NpuTile) -> list[tuple[int, 
         if isinstance(operator, Gemm):
             shape = gemm_shape(operator, task)
             whole = [int(sizes[0]) for sizes in candidates(tile, shape, parts=False)]
-            products.append((layout_of(tile, shape), whole, candidates(tile, shape)))
+            products.append((gemm_layout_of(tile, shape), whole, candidates(tile, shape)))
         elif channel_tiling(chip, task) is not None:
             _raise_to(others, channel_needs(tile, task))
         elif isinstance(operator, Attention):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from siliconloom.arch.isa import Address, Unit
 from siliconloom.arch.layout import parameter_bytes
-from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape, layout_of
+from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape, gemm_layout_of
 from siliconloom.mapper.chip.lowering import STILL, Context, Nest, Segment, Walk, joined, parts_of, when
 from siliconloom.mapper.chip.operands import operands, residual
 from siliconloom.mapper.chip.panels import PanelLayout, PanelPart
@@ -56,15 +56,15 @@ class GemmLowering:
         self.context, self.task, self.shape, self.tiling = context, task, shape, tiling
         self.nest = Nest(context, task)
         self.n_outer, self.pairs = tiling.order == "n_outer", tiling.order == "m_pairs"
-        self.turns = takes_turns(context.layout.values, layout_of(context.tile, shape), tiling)
+        self.turns = takes_turns(context.layout.values, gemm_layout_of(context.tile, shape), tiling)
         self.scales = "outer" if self.n_outer else "batch" if tiling.n >= shape.n else "tile"
         self.keeps = tiling.order == "m_kept"
         memory, name, whole = context.memory, task.operator.name, task.operator
         assert isinstance(whole, Gemm)
-        self.layout = layout = layout_of(context.tile, shape)
+        self.layout = layout = gemm_layout_of(context.tile, shape)
         self.panels = PanelLayout(context.chip, layout)
         # objects have the same size for every share: parts of a task in several memory levels may be shared differently
-        all_of = layout_of(context.tile, gemm_shape(whole, task))
+        all_of = gemm_layout_of(context.tile, gemm_shape(whole, task))
         rows, columns = whole.batch * whole.m, whole.n // 2 if shape.output_halved else whole.n
         self.a_bytes = 0 if shape.common else layout.a_plane(shape.m)
         self.c_bytes = shape.m * layout.c_row

@@ -19,7 +19,7 @@ from siliconloom.arch.description import Chip
 from siliconloom.arch.memory import Memory
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.timing import ACCUMULATOR_WRITE, BARRIER, LOAD_WRITE, QUEUE_POP, STORE_WRITE, TRANSFER_START
-from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape, layout_of
+from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape, gemm_layout_of
 from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.panels import PanelLayout
 from siliconloom.mapper.chip.rings import SLOTS
@@ -168,7 +168,7 @@ def _paces(chip: Chip, memories: GemmMemories, shape: GemmShape, sizes: tuple[In
     assert isinstance(tile, NpuTile)
     array = oriented(tile).array
     sums = shape.halves
-    layout = layout_of(tile, shape)
+    layout = gemm_layout_of(tile, shape)
     columns = np.maximum(n // sums, 1)
     m_parts, n_parts, k_parts = _parts(shape.m, m), _parts(shape.n, n), _parts(shape.k, k)
     m_tiles, n_tiles, k_tiles = (-(-total // size) for total, size in ((shape.m, m), (shape.n, n), (shape.k, k)))

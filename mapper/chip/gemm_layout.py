@@ -337,7 +337,7 @@ class GemmLayout:
 
 
 @lru_cache(maxsize=512)
-def layout_of(tile: NpuTile, shape: GemmShape) -> GemmLayout:
+def gemm_layout_of(tile: NpuTile, shape: GemmShape) -> GemmLayout:
     """A product's layout, which is made once."""
     return GemmLayout(tile, shape)
 

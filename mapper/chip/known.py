@@ -22,7 +22,7 @@ from siliconloom.mapper.chip.attention_cost import AttentionTiling
 from siliconloom.mapper.chip.banked import ChannelTiling
 from siliconloom.mapper.chip.builder import Stretch
 from siliconloom.mapper.chip.chosen import Chosen
-from siliconloom.mapper.chip.gemm_layout import layout_of
+from siliconloom.mapper.chip.gemm_layout import gemm_layout_of
 from siliconloom.mapper.chip.layout import index_bytes, most_indices
 from siliconloom.mapper.chip.lowering import Context, Stored
 from siliconloom.mapper.chip.memory import Taken
@@ -48,7 +48,7 @@ def form_of(tile: NpuTile, task: Task, chosen: Chosen) -> Hashable:
     """
     tiling, part = chosen.tiling, chosen.share.operator
     if isinstance(tiling, GemmTiling) and tiling.order == "m_kept":
-        rows = layout_of(tile, gemm_shape(part, task)).result_rows(tiling.m, tiling.n, tiling.k)
+        rows = gemm_layout_of(tile, gemm_shape(part, task)).result_rows(tiling.m, tiling.n, tiling.k)
         return int(rows), _FORMS[GemmTiling](tiling), chosen.share
     if isinstance(part, Vector) and part.function is VectorFunction.GATHER:
         return most_indices(tile), index_bytes(tile), _FORMS[VectorTiling](tiling), chosen.share

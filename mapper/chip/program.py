@@ -27,7 +27,7 @@ from siliconloom.mapper.chip.chosen import Choice, Chosen, Part, SearchEffort, T
 from siliconloom.mapper.chip.drafts import DraftsOf
 from siliconloom.mapper.chip.gather import GatherLowering
 from siliconloom.mapper.chip.gemm import GemmLowering, takes_turns
-from siliconloom.mapper.chip.gemm_layout import layout_of
+from siliconloom.mapper.chip.gemm_layout import gemm_layout_of
 from siliconloom.mapper.chip.known import Course, KnownTasks
 from siliconloom.mapper.chip.layout import Layout, declare_rings
 from siliconloom.mapper.chip.lowering import Context, Stored
@@ -182,7 +182,7 @@ def uses_values(tile: NpuTile, mapping: Mapping) -> bool:
     def uses(task: Task, chosen: Chosen) -> bool:
         part, tiling = chosen.share.operator, chosen.tiling
         if isinstance(part, Gemm) and isinstance(tiling, GemmTiling):
-            return takes_turns(layout.values, layout_of(tile, gemm_shape(part, task)), tiling)
+            return takes_turns(layout.values, gemm_layout_of(tile, gemm_shape(part, task)), tiling)
         return isinstance(part, Attention) and not part.values_in_keys
 
     return any(

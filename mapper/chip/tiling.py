@@ -22,7 +22,7 @@ from siliconloom.arch.packing import may_be_narrow
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import Count
 from siliconloom.mapper.chip.gemm_cost import KEPT, ORDERS, GemmCosts, GemmMemories, Order, gemm_costs
-from siliconloom.mapper.chip.gemm_layout import GemmShape, layout_of
+from siliconloom.mapper.chip.gemm_layout import GemmShape, gemm_layout_of
 from siliconloom.mapper.chip.layout import LARGE, Layout
 from siliconloom.mapper.chip.objective import ESTIMATED, Objective
 from siliconloom.mapper.chip.orientation import oriented
@@ -122,7 +122,7 @@ def _that_stay(
     """As `choose_tilings`, of rows that stay in both slots: of them as many as are tried, of one depth or the whole."""
     tile = chip.tile
     assert isinstance(tile, NpuTile)
-    laid, found, (rows, columns, depths) = layout_of(tile, shape), [list[GemmTiling]() for _ in layouts], sizes
+    laid, found, (rows, columns, depths) = gemm_layout_of(tile, shape), [list[GemmTiling]() for _ in layouts], sizes
     if laid.blocks or shape.m <= READ_AGAIN:
         return found
     parts = (-(-shape.m // (parts * FINE)) * FINE for parts in range(2, PARTS + 1))
@@ -187,7 +187,7 @@ def _in_slots(
         return [[] for _ in layouts]
     m, n, k = np.ix_(*sizes)
     whole = np.broadcast_to(k == shape.k, (len(sizes[0]), len(sizes[1]), len(sizes[2])))
-    laid = layout_of(tile, shape)
+    laid = gemm_layout_of(tile, shape)
     needs = laid.needs(m, n, k)
     fits = _fits_of(layouts, shape, needs)
     if not any(fit.any() for fit in fits):
@@ -250,7 +250,7 @@ def gemm_tiling(
     held = None
     if order in KEPT:
         assert isinstance(chip.tile, NpuTile)
-        held, m = m, layout_of(chip.tile, shape).result_rows(m, n, k)
+        held, m = m, gemm_layout_of(chip.tile, shape).result_rows(m, n, k)
     (costs,) = gemm_costs(chip, memories, shape, m, n, k, (order,), (values,), held)
     return _costed(sizes, order, resident, [int(np.ravel(values)[0]) for values in astuple(costs[order])])
 
@@ -288,7 +288,7 @@ def _trimmed(
     tile: NpuTile, layouts: Sequence[Layout], shape: GemmShape, m: Int, n: Int, k: Int
 ) -> tuple[Int, Int, Int]:
     """The sizes without those that fit no layout even with the least of the other two."""
-    widest, needs = _widest(layouts), layout_of(tile, shape).needs
+    widest, needs = _widest(layouts), gemm_layout_of(tile, shape).needs
     return (
         m[_fits(widest, shape, needs(m, n[:1], k[:1]))],
         n[_fits(widest, shape, needs(m[:1], n, k[:1]))],
@@ -364,7 +364,7 @@ def is_part(tile: NpuTile, shape: GemmShape, key: str, size: int) -> bool:
 def candidates(tile: NpuTile, shape: GemmShape, *, parts: bool = True) -> tuple[Int, Int, Int]:
     """Sizes of tiles to try along m, n and k; with ``parts`` also those that use a part of the array only."""
     m, n, k = grains(tile, shape)
-    bus, layout, bits = tile.dma.bytes_per_cycle, layout_of(tile, shape), shape.dtype.bits
+    bus, layout, bits = tile.dma.bytes_per_cycle, gemm_layout_of(tile, shape), shape.dtype.bits
     beat = max(bus * 8 // bits, 1)
     rows = max(1, *(bus // lowest(row) for row in (layout.a_row, layout.c_row)))
     columns = _sizes(shape.stored_n, n, beat)
@@ -395,7 +395,7 @@ def _partial(tile: NpuTile, shape: GemmShape, whole: tuple[int, int, int]) -> tu
     less room for all else otherwise, while half of it is as good as the smaller one. Panels that have no halves of a
     power of two stay whole.
     """
-    layout, (m, n, k) = layout_of(tile, shape), whole
+    layout, (m, n, k) = gemm_layout_of(tile, shape), whole
     low, shallow = set[int](), set[int]()
     columns, beat = n, oriented(tile).array.load_rows
     if layout.blocks:
@@ -426,7 +426,7 @@ def _slim(tile: NpuTile, shape: GemmShape, panel: int) -> list[int]:
     Of few panels one is a good part of the product: half of it is a tile to look at then, too. Where sums of as many
     rows as the array has do not fit, half of a panel leaves room for twice the rows, and a quarter for four times.
     """
-    layout, found, columns = layout_of(tile, shape), list[int](), panel
+    layout, found, columns = gemm_layout_of(tile, shape), list[int](), panel
     if not shape.packed or not layout.narrow or not is_power(panel):
         return found
     rows, room = min(tile.array.rows, shape.m), sums_room(tile)
@@ -447,7 +447,7 @@ def _low(tile: NpuTile, shape: GemmShape, block: int) -> list[int]:
     They are looked at where a block of the whole depth takes much of the scratchpad, or the accumulator has no room for
     all columns' sums of one.
     """
-    layout, found, rows, room = layout_of(tile, shape), list[int](), block, sums_room(tile)
+    layout, found, rows, room = gemm_layout_of(tile, shape), list[int](), block, sums_room(tile)
     while rows % 2 == 0 and (
         SLOTS * shape.halves * layout.sums(rows, shape.stored_n) >= room
         or SLOTS * LARGE * layout.needs(rows, shape.halves, shape.k)["moving"] > tile.scratchpad.capacity

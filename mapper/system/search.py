@@ -16,7 +16,7 @@ from siliconloom.mapper.system.inference import Server
 from siliconloom.mapper.system.memory import MemoryUse
 from siliconloom.mapper.system.plan import HOST_KEYS, Plan
 from siliconloom.mapper.system.planner import StepTime
-from siliconloom.mapper.system.step import check_chunks
+from siliconloom.mapper.system.step import GREEDY, check_chunks
 from siliconloom.mapper.system.training import Trainer
 
 ROUNDING_S = 1e-9
@@ -147,6 +147,8 @@ def _training(planner: Trainer | Server, base: Plan, fixed: dict[str, Any]) -> I
     if "schedule" in fixed or "chunks" in fixed:
         name = str(fixed.get("schedule", "interleaved" if int(str(fixed.get("chunks", 1))) > 1 else "1f1b"))
         orders = [(name, int(str(fixed.get("chunks", 1 if name != "interleaved" else 2))))]
+    if base.offload_activations and base.pipeline > 1 and "schedule" not in fixed:  # those read activations twice
+        orders = [order for order in orders if order[0] not in GREEDY]
     shared = [False, True] if base.tensor > 1 else [False]
     for schedule, chunks in orders:
         stages = [1, 2, 3] if "zero_group" in fixed else [0, 1, 2, 3]

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from siliconloom.arch import LoomError
+from siliconloom.arch import LoomError, NotSupported
 from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.experts import RoutedExperts
 from siliconloom.mapper.system.held import HeldOverTime, held_over_time
@@ -71,6 +71,11 @@ class Trainer(Planner):
             raise LoomError(f"plan.vocabulary: {self.graph.name} has no vocabulary that stages could share")
         if plan.vocabulary and plan.schedule != "1f1b":
             raise LoomError(f"plan.vocabulary: its passes have a place in 1f1b only (plan.schedule is {plan.schedule})")
+        if plan.offload_activations and plan.schedule in GREEDY and plan.pipeline > 1:
+            raise NotSupported(
+                f"plan.offload_activations with plan.schedule {plan.schedule}: passes of weights read activations "
+                "once more"
+            )
         if plan.offload != "none" and plan.outer > 1:
             raise LoomError(f"plan.offload {plan.offload}: is not of replicas that step by themselves (plan.outer)")
         if self.batch % (plan.data * plan.microbatch):
@@ -163,23 +168,26 @@ class Trainer(Planner):
     def waits_for_host(self, plan: Plan, found: _Stages) -> tuple[list[float], list[float], float]:
         """Seconds that each stage's forward and backward pass wait for the host, and the step for its update.
 
-        A pass begins with its first block's parameters not there, but for a backward pass, whose last block a forward
-        pass left. Kept activations of that block stay where the backward pass follows at once: on the last stage.
+        A pass begins with its first block's parameters not there, but for a backward pass behind a forward one, which
+        left the last block's. Kept activations of that block stay where its backward pass follows at once: on the last
+        stage, and not under ``gpipe``, whose forward passes all come first.
         """
         number, after = len(found.forward), 0.0
         forth, back = [0.0] * number, [0.0] * number
         if plan.offload == "none" and not plan.offload_activations:
             return forth, back, after
-        speed = plan.host_bandwidth or 0.0
+        speed, follows = plan.host_bandwidth or 0.0, plan.schedule != "gpipe" or self.microbatches(plan) == 1
+        apart = plan.schedule in GREEDY and plan.pipeline > 1
         for stage, kinds in enumerate(found.blocks):
             for blocks in kinds:
-                forward, backward = [b.forward for b in blocks], [_backward(b, plan) for b in blocks]
+                forward = [b.forward for b in blocks]
+                backward = [_backward(b, plan) - (b.weight if apart else 0.0) for b in blocks]
                 comes = [self._fetched(plan, b) for b in blocks]
                 leaves = [_kept(b, plan) if plan.offload_activations else 0.0 for b in blocks]
-                here = stage == number - 1
+                here = stage == number - 1 and follows
                 late = 0.0 if here else max(leaves[-1] / speed - forward[0], 0.0)
                 forth[stage] = max(forth[stage], waited(comes, leaves, forward, speed) + late)
-                back_comes = [0.0 if here else leaves[-1]]
+                back_comes = [(0.0 if here else leaves[-1]) + (0.0 if follows else comes[-1])]
                 back_comes += [c + k for c, k in zip(comes[-2::-1], leaves[-2::-1], strict=True)]
                 back[stage] = max(back[stage], waited(back_comes, [0.0] * len(blocks), backward[::-1], speed))
         if plan.offload != "none":

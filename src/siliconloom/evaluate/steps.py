@@ -124,7 +124,8 @@ class PlannedStep:
         if step.gradients:
             self.add("gradients, left over", "all_reduce", 1, step.gradients)
         if step.memory.host:
-            self.notes.append(f"a chip has {format_bytes(step.memory.host)} in its host's memory (plan.offload)")
+            hosted = format_bytes(step.memory.host)
+            self.notes.append(f"a chip has {hosted} in its host's memory (plan.offload), whose energy is left out")
         if step.host:
             self.add("host's transfers and update, left over", "host", 1, step.host)
         if isinstance(planner, Trainer):

@@ -7,11 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from siliconloom.arch import LoomError, load_system
+from siliconloom.arch import LoomError, NotSupported, load_system
 from siliconloom.cli import main
 from siliconloom.evaluate.cluster import cluster_of
 from siliconloom.mapper.system.host_memory import UpdatedBlock, left_after, waited
 from siliconloom.mapper.system.plan import Plan, parse_plan
+from siliconloom.mapper.system.search import plans
 from siliconloom.mapper.system.training import Trainer
 from siliconloom.sim.system.streams import Tasks, run_tasks
 from siliconloom.workloads import load_workload
@@ -225,6 +226,28 @@ def test_activations_of_stages_that_are_not_the_last_all_come_back(trainer):
     kept = [[kept_bytes(b, plan) for b in part] for part in stages]
     moved = sum(2 * sum(part) for part in kept[:-1]) + 2 * sum(kept[-1][:-1])
     assert trainer.step(plan).seconds == pytest.approx(moved / 1e6, rel=0.01)
+
+
+def test_forward_passes_that_all_come_first_leave_nothing_for_backward_ones(trainer):
+    """Under gpipe every block's parameters come twice, and all that is kept leaves and comes back."""
+    for more in ({"offload": "parameters", "host_memory_bandwidth": 1e15}, {"offload_activations": True}):
+        plan = Plan(data=8, microbatch=1, schedule="gpipe", host_bandwidth=1e6, **more)
+        blocks = trainer.stages(plan).blocks[0][0]
+        each = sum(b.weight_bytes if "offload" in more else kept_bytes(b, plan) for b in blocks)
+        gradients = 2 * trainer.graph.parameters if "offload" in more else 0
+        assert trainer.step(plan).seconds == pytest.approx((2 * 2 * each + gradients) / 1e6, rel=0.01)
+
+
+def test_schedules_whose_weights_have_passes_of_their_own_keep_activations_near(trainer):
+    plan = Plan(pipeline=8, microbatch=1, schedule="zero_bubble", offload_activations=True, host_bandwidth=25e9)
+    with pytest.raises(NotSupported, match="passes of weights read activations once more"):
+        trainer.step(plan)
+    given = {"data": 1, "tensor": 1, "pipeline": 8, "offload_activations": True, "host_bandwidth": 25e9}
+    assert all(each.schedule in ("1f1b", "interleaved") for each in plans(trainer, given))
+    near, far = (
+        trainer.step(Plan(pipeline=8, schedule="zero_bubble", offload="parameters", **h)) for h in (EASY, HOST)
+    )
+    assert near.seconds <= far.seconds
 
 
 def test_sums_behind_the_backward_pass_hold_the_update_up(trainer):
