@@ -169,8 +169,7 @@ class Trainer(Planner):
         """Seconds that each stage's forward and backward pass wait for the host, and the step for its update.
 
         A pass begins with its first block's parameters not there, but for a backward pass behind a forward one, which
-        left the last block's. Kept activations of that block stay where its backward pass follows at once: on the last
-        stage, and not under ``gpipe``, whose forward passes all come first.
+        left the last block's; under ``gpipe`` all forward passes come first.
         """
         number, after = len(found.forward), 0.0
         forth, back = [0.0] * number, [0.0] * number
@@ -184,10 +183,9 @@ class Trainer(Planner):
                 backward = [_backward(b, plan) - (b.weight if apart else 0.0) for b in blocks]
                 comes = [self._fetched(plan, b) for b in blocks]
                 leaves = [_kept(b, plan) if plan.offload_activations else 0.0 for b in blocks]
-                here = stage == number - 1 and follows
-                late = 0.0 if here else max(leaves[-1] / speed - forward[0], 0.0)
+                late = max(leaves[-1] / speed - forward[0], 0.0)
                 forth[stage] = max(forth[stage], waited(comes, leaves, forward, speed) + late)
-                back_comes = [(0.0 if here else leaves[-1]) + (0.0 if follows else comes[-1])]
+                back_comes = [leaves[-1] + (0.0 if follows else comes[-1])]
                 back_comes += [c + k for c, k in zip(comes[-2::-1], leaves[-2::-1], strict=True)]
                 back[stage] = max(back[stage], waited(back_comes, [0.0] * len(blocks), backward[::-1], speed))
         if plan.offload != "none":
