@@ -26,11 +26,12 @@ from siliconloom.mapper.chip.rings import SLOTS
 from siliconloom.mapper.chip.transfers import moved_rows
 from siliconloom.sim.timing.pace import first_load, matmul_pace
 from siliconloom.sim.timing.units import (
-    access_cycles,
+    decompressing_cycles,
     fetch_cycles,
-    load_cycles,
     moved_bytes,
+    passing_cycles,
     stored_bytes,
+    striped_bytes,
     vector_cycles,
 )
 
@@ -67,31 +68,113 @@ class GemmCosts(Struct, frozen=True):
 def gemm_costs(
     chip: Chip,
     memories: GemmMemories,
-    shape: GemmShape,
-    m: Int,
-    n: Int,
-    k: Int,
+    work: GemmWork,
     orders: Sequence[Order] = ORDERS,
     values: Sequence[int] = (0,),
     held: Int | None = None,
 ) -> list[dict[Order, GemmCosts]]:
-    """Cost the tilings ``m`` x ``n`` x ``k`` with each of these orders of the outer loops that there is.
+    """Cost tilings with each of these orders of the outer loops that there is.
 
     Tiles of the second operand take turns in two rings where they fit a slot of so many bytes (`gemm.takes_turns`):
-    there is an answer for each of ``values``. With `KEPT` as orders ``held`` are the rows that stay, and ``m`` those of
-    a result tile.
-
-    The sizes are broadcast: what depends on two of them is worked out for those two only.
+    there is an answer for each of ``values``. With `KEPT` as orders ``held`` are the rows that stay, and the tilings'
+    rows those of a result tile.
     """
-    at = _paces(chip, memories, shape, (m, n, k))
+    at = _paces(chip, memories, work)
     found = []
     for turns in (at.taking_turns(size) for size in values):
         if held is not None:
-            found.append({KEPT[0]: _kept(turns, held // m)})
+            found.append({KEPT[0]: _kept(turns, held // work.m)})
             continue
-        some = [o for o in orders if o != "m_pairs" or (not at.blocks and np.any(at.whole_k & (at.m_tiles > 1)))]
-        found.append({order: _reloaded(turns, order) for order in some})
+        pairs = not work.blocks and np.any(work.whole_k & (work.m_tiles > 1))
+        found.append({order: _reloaded(turns, order) for order in orders if order != "m_pairs" or pairs})
     return found
+
+
+class GemmWork(NamedTuple):
+    """What tiles of sizes ``m`` x ``n`` x ``k`` compute and move, whatever the clock and however fast memory is.
+
+    The sizes are broadcast: what depends on two of them is worked out for those two only. Cycles of array, vector unit
+    and sequencer are of all products of one batch; transfers those of all tiles of an operand, of one whole tile
+    (``_one``) and of the last results. ``rest`` is the last tile's product of a depth that is no multiple of theirs.
+    """
+
+    shape: GemmShape
+    m: Int
+    blocks: bool
+    m_tiles: Int
+    n_tiles: Int
+    k_tiles: Int
+    whole_k: Int
+    a: _AllMoved
+    b: _AllMoved
+    c: _AllMoved
+    p: _AllMoved
+    f: _AllMoved
+    a_one: _Moved
+    b_one: _Moved
+    c_one: _Moved
+    p_one: _Moved
+    c_last: _Moved
+    stores: Int
+    compute: Int
+    vector: Int
+    sequencer: Int
+    product: Int
+    rest: Int
+    first: Int
+    out: int
+    epilogue: Int
+    last_epilogue: Int
+    b_tile: Int
+    """Bytes of a tile of the second operand."""
+
+
+def gemm_work(chip: Chip, memories: GemmMemories, shape: GemmShape, sizes: tuple[Int, Int, Int]) -> GemmWork:
+    """Of tiles of these sizes; of the memories it matters what an access moves, and how addresses are striped."""
+    m, n, k = sizes
+    tile = chip.tile
+    assert isinstance(tile, NpuTile)
+    array = oriented(tile).array
+    layout = gemm_layout_of(tile, shape)
+    columns = np.maximum(n // shape.halves, 1)
+    m_parts, n_parts, k_parts = _parts(shape.m, m), _parts(shape.n, n), _parts(shape.k, k)
+    m_tiles, n_tiles, k_tiles = (-(-total // size) for total, size in ((shape.m, m), (shape.n, n), (shape.k, k)))
+    a, b, c, p, extra = _operands(chip, memories, shape, layout, (m, n, k), (m_tiles, n_tiles, k_tiles))
+    c_parts, one = _parts(shape.stored_n, columns), np.ones_like(n)
+    compute, vector = _work(tile, array, shape, m_parts, n_parts, k_parts)
+    results = m_tiles * n_tiles
+    product = compute / (results * k_tiles)
+    last_m, last_n = (np.where(rest > 0, rest, size) for (size, _), (rest, _) in (m_parts, n_parts))
+    return GemmWork(
+        shape,
+        m,
+        layout.blocks,
+        m_tiles,
+        n_tiles,
+        k_tiles,
+        k_tiles == 1,
+        a.total(m_parts, k_parts),
+        b.total(k_parts, n_parts),
+        c.total(m_parts, c_parts),
+        p.total([(one, one)], c_parts),
+        extra.total([(one, n_tiles)], [(np.full_like(n, layout.function_bytes), one)]),
+        a.one(m, k),
+        b.one(k, n),
+        c.one(m, columns),
+        p.one(one, columns),
+        c.one(last_m, np.maximum(last_n // shape.halves, 1)),
+        c.instructions(m, columns),
+        compute,
+        vector,
+        results * _issued(tile, shape, k_tiles, 1 + layout.apart(columns)),
+        product,
+        np.where(shape.k % k > 0, product * k_tiles * (shape.k % k) / shape.k, product),
+        first_load(array, k, shape.packing),
+        array.output_latency + ACCUMULATOR_WRITE,
+        _epilogue(shape, tile, m, n) + QUEUE_POP,
+        _epilogue(shape, tile, last_m, last_n) + QUEUE_POP,
+        np.asarray(layout.b_tile(n, k)),
+    )
 
 
 class _Paces(NamedTuple):
@@ -161,42 +244,27 @@ class _Paces(NamedTuple):
         )
 
 
-def _paces(chip: Chip, memories: GemmMemories, shape: GemmShape, sizes: tuple[Int, Int, Int]) -> _Paces:
-    """Of tiles of these sizes."""
-    m, n, k = sizes
-    tile = chip.tile
+def _paces(chip: Chip, memories: GemmMemories, work: GemmWork) -> _Paces:
+    """Of tiles that do so much work."""
+    shape, tile = work.shape, chip.tile
     assert isinstance(tile, NpuTile)
-    array = oriented(tile).array
-    sums = shape.halves
-    layout = gemm_layout_of(tile, shape)
-    columns = np.maximum(n // sums, 1)
-    m_parts, n_parts, k_parts = _parts(shape.m, m), _parts(shape.n, n), _parts(shape.k, k)
-    m_tiles, n_tiles, k_tiles = (-(-total // size) for total, size in ((shape.m, m), (shape.n, n), (shape.k, k)))
-    whole_k = k_tiles == 1
-
-    a, b, c, p, extra = _operands(chip, memories, shape, layout, (m, n, k), (m_tiles, n_tiles, k_tiles))
-    c_parts, one = _parts(shape.stored_n, columns), np.ones_like(n)
-    a_bytes, a_time = a.total(m_parts, k_parts)
-    b_bytes, b_time = b.total(k_parts, n_parts)
-    c_bytes, c_time = c.total(m_parts, c_parts)
-    p_bytes, p_time = p.total([(one, one)], c_parts)
-    f_bytes, f_time = extra.total([(one, n_tiles)], [(np.full_like(n, layout.function_bytes), one)])
-    p_bytes, p_time = p_bytes + f_bytes, p_time + f_time
-
-    compute, vector = _work(tile, array, shape, m_parts, n_parts, k_parts)
+    m_tiles, n_tiles, k_tiles, first, out, epilogue = (
+        *(work.m_tiles, work.n_tiles, work.k_tiles),
+        *(work.first, work.out, work.epilogue),
+    )
+    a_time, b_time = work.a.cycles(chip, memories.a), work.b.cycles(chip, memories.b)
+    c_time = work.c.cycles(chip, memories.c)
+    p_bytes = work.p.bytes + work.f.bytes
+    p_time = work.p.cycles(chip, memories.b) + work.f.cycles(chip, memories.b)
     results = m_tiles * n_tiles
-    products = results * k_tiles
-    sequencer = results * _issued(tile, shape, k_tiles, 1 + layout.apart(columns))
 
     # What one tile takes at each stage.
     start = QUEUE_POP + TRANSFER_START
-    a_one, b_one, c_one, p_one = a.one(m, k), b.one(k, n), c.one(m, columns), p.one(one, columns)
+    a_one, b_one = work.a_one.cycles(chip, memories.a), work.b_one.cycles(chip, memories.b)
+    c_one, p_one = work.c_one.cycles(chip, memories.c), work.p_one.cycles(chip, memories.b)
     arrive = chip.cycles(max(memories.a.latency, memories.b.latency)) + start + LOAD_WRITE
     away = chip.cycles(memories.c.latency) + start + STORE_WRITE
-    first = first_load(array, k, shape.packing)
-    product = compute / products
-    out = array.output_latency + ACCUMULATOR_WRITE
-    epilogue = _epilogue(shape, tile, m, n) + QUEUE_POP
+    product = work.product
     # A slot of a double buffer is taken from the start of its load until the product that reads it is done, so each
     # pair of products but the first waits that long; the same holds for sums and results.
     times = shape.batch
@@ -205,28 +273,27 @@ def _paces(chip: Chip, memories: GemmMemories, shape: GemmShape, sizes: tuple[In
     result_turn = epilogue + _waits(times * results) * (epilogue + c_one + start)
     # Each pace, with what comes before the first of its steps and behind the last, whose tile is the rest at the edges.
     fetch, _ = fetch_cycles(chip)
-    last_m, last_n = (np.where(rest > 0, rest, size) for (size, _), (rest, _) in (m_parts, n_parts))
-    last_store = c.one(last_m, np.maximum(last_n // sums, 1))
+    last_store = work.c_last.cycles(chip, memories.c)
     lead = fetch + a_one + b_one + arrive + first
-    ending = out + _epilogue(shape, tile, last_m, last_n) + QUEUE_POP
+    ending = out + work.last_epilogue
     tail = ending + last_store + away
     # Instructions are issued in order: what does not fit the store unit's queue keeps the next tile's products behind.
-    stores, depth = c.instructions(m, columns), tile.sequencer.queue_depth
+    stores, depth = work.stores, tile.sequencer.queue_depth
     behind_stores = arrive + first + result + out + epilogue + c_one * np.maximum(stores - depth, 0) / stores
     held_up = np.where(stores > depth, times * results * behind_stores, 0)
-    worked = np.maximum(np.maximum(times * np.maximum(compute, sequencer), partial_turn), held_up)
-    drained = lead + result + out + np.maximum(times * vector, result_turn) + last_store + away
+    worked = np.maximum(np.maximum(times * np.maximum(work.compute, work.sequencer), partial_turn), held_up)
+    drained = lead + result + out + np.maximum(times * work.vector, result_turn) + last_store + away
     behind = fetch + arrive + first + product + ending + away
     return _Paces(
         shape,
-        layout.blocks,
+        work.blocks,
         m_tiles,
         n_tiles,
         k_tiles,
-        whole_k,
-        a_bytes,
-        b_bytes,
-        c_bytes,
+        work.whole_k,
+        work.a.bytes,
+        work.b.bytes,
+        work.c.bytes,
         p_bytes,
         a_time,
         b_time,
@@ -235,10 +302,10 @@ def _paces(chip: Chip, memories: GemmMemories, shape: GemmShape, sizes: tuple[In
         a_one,
         b_one,
         p_one,
-        compute,
-        vector,
+        work.compute,
+        work.vector,
         product,
-        np.where(shape.k % k > 0, product * k_tiles * (shape.k % k) / shape.k, product),
+        work.rest,
         result,
         arrive,
         first,
@@ -250,7 +317,7 @@ def _paces(chip: Chip, memories: GemmMemories, shape: GemmShape, sizes: tuple[In
         tail,
         drained,
         behind,
-        np.asarray(layout.b_tile(n, k)),
+        work.b_tile,
     )
 
 
@@ -415,6 +482,68 @@ def _epilogue(shape: GemmShape, tile: NpuTile, m: Int, n: Int) -> Int:
     return total
 
 
+class _Transfer(NamedTuple):
+    """Transfers of one kind that a tile takes, ``where`` it takes any: bytes that they move.
+
+    ``busiest`` are bytes that all ports of the memory could have moved meanwhile, where it has several; ``made`` cycles
+    of what decompresses them.
+    """
+
+    moved: Int
+    busiest: Int | None = None
+    made: Int | None = None
+    where: NDArray[np.bool_] | None = None
+
+    def within(self, where: NDArray[np.bool_]) -> _Transfer:
+        """Where it is the other, too."""
+        return self._replace(where=where if self.where is None else self.where & where)
+
+    @property
+    def bytes(self) -> Int:
+        return self.moved if self.where is None else np.where(self.where, self.moved, 0)
+
+    def cycles(self, chip: Chip, memory: Memory) -> Int:
+        """For which they hold the memory port."""
+        held: Int = np.asarray(passing_cycles(chip, memory, self.moved, self.busiest))
+        if self.made is not None:
+            held = np.maximum(held, self.made)
+        return held if self.where is None else np.where(self.where, held, 0)
+
+
+class _Moved:
+    """What moves one tile."""
+
+    def __init__(self, transfers: Sequence[_Transfer]) -> None:
+        self.transfers = transfers
+        self._last: tuple[tuple[int, int], Int] | None = None
+        """What was answered last: of which bandwidth, and cycles a second of all tiles."""
+
+    @property
+    def bytes(self) -> Int:
+        first, *others = (each.bytes for each in self.transfers)
+        return sum(others, first)
+
+    def cycles(self, chip: Chip, memory: Memory) -> Int:
+        """For which it holds the memory port."""
+        asked = memory.total_bandwidth, chip.clock * chip.tile_count
+        if self._last is None or self._last[0] != asked:
+            first, *others = (each.cycles(chip, memory) for each in self.transfers)
+            self._last = asked, sum(others, first)
+        return self._last[1]
+
+
+class _AllMoved:
+    """What moves all tiles of an operand: of each kind of tile how many there are."""
+
+    def __init__(self, parts: Sequence[tuple[Int, _Moved]]) -> None:
+        self.parts = parts
+        self.bytes: Int = sum((many * each.bytes for many, each in parts), np.zeros((1, 1, 1), np.int64))
+
+    def cycles(self, chip: Chip, memory: Memory) -> Int:
+        """For which they hold the memory port."""
+        return sum((many * each.cycles(chip, memory) for many, each in self.parts), np.zeros((1, 1, 1), np.int64))
+
+
 class _Transfers:
     """Transfers of the tiles of one operand that lies row by row.
 
@@ -433,56 +562,53 @@ class _Transfers:
         *,
         fills: bool = False,
     ) -> None:
+        assert isinstance(chip.tile, NpuTile)
         self.fills = fills
-        self.chip, self.memory, self.bits = chip, memory, bits
+        self.dma, self.memory, self.bits = chip.tile.dma, memory, bits
         self.pitch, self.local, self.places = pitch, local, places
-        self._known: dict[tuple[int, int], tuple[Int, Int, tuple[Int, Int]]] = {}
+        self._known: dict[tuple[int, int], tuple[Int, Int, _Moved]] = {}
         """What was asked of which sizes: by their places in Python's memory, so they are kept, too."""
-
-    def one(self, rows: Int, cols: Int) -> Int:
-        """Port cycles of one tile."""
-        return self._bytes_and_cycles(rows, cols)[1]
 
     def instructions(self, rows: Int, cols: Int) -> Int:
         """Instructions that move one tile: several where it is cut."""
-        width, local = -(-cols * self.bits // 8), self.local(cols)
-        bus = self.chip.tile.dma.bytes_per_cycle  # type: ignore[union-attr]
+        width, local, bus = -(-cols * self.bits // 8), self.local(cols), self.dma.bytes_per_cycle
         made = moved_rows(bus, rows, width, np.asarray(self.pitch), local, self.places, fills=self.fills)
         return made.transfers + np.zeros_like(rows * cols)
 
-    def total(self, row_parts: Parts, col_parts: Parts) -> tuple[Int, Int]:
-        """Bytes and port cycles of all tiles."""
-        size = time = np.zeros((1, 1, 1), np.int64)
-        for tall, many in row_parts:
-            for wide, count in col_parts:
-                if not (many.any() and count.any()):
-                    continue
-                moved, held = self._bytes_and_cycles(tall, wide)
-                size, time = size + many * count * moved, time + many * count * held
-        return size, time
+    def total(self, row_parts: Parts, col_parts: Parts) -> _AllMoved:
+        """Of all tiles."""
+        return _AllMoved(
+            [
+                (many * count, self.one(tall, wide))
+                for tall, many in row_parts
+                for wide, count in col_parts
+                if many.any() and count.any()
+            ]
+        )
 
-    def _bytes_and_cycles(self, rows: Int, cols: Int) -> tuple[Int, Int]:
+    def one(self, rows: Int, cols: Int) -> _Moved:
         """Of one tile: the whole ones are asked for twice."""
         known = self._known.get((id(rows), id(cols)))
         if known is None:
-            known = self._known[id(rows), id(cols)] = rows, cols, self._both(rows, cols)
+            known = self._known[id(rows), id(cols)] = rows, cols, _Moved(self._both(rows, cols))
         return known[2]
 
-    def _both(self, rows: Int, cols: Int) -> tuple[Int, Int]:
+    def _both(self, rows: Int, cols: Int) -> list[_Transfer]:
         return self._moved(rows, -(-cols * self.bits // 8), np.asarray(self.pitch), self.local(cols), self.places)
 
-    def _moved(self, rows: Int, width: Int, pitch: Int, local: Int, places: Int) -> tuple[Int, Int]:
+    def _moved(self, rows: Int, width: Int, pitch: Int, local: Int, places: Int) -> list[_Transfer]:
         """Rows that adjoin are one row, as the builder makes them."""
-        bus = self.chip.tile.dma.bytes_per_cycle  # type: ignore[union-attr]
-        made = moved_rows(bus, rows, width, pitch, local, places, fills=self.fills)
-        moved, held = self._priced(made.rows, made.width)
-        if not made.rest_rows.any():
-            return moved, held
-        more, longer = self._priced(made.rest_rows, made.rest)
-        return moved + more, held + np.where(made.rest_rows > 0, longer, 0)
+        made = moved_rows(self.dma.bytes_per_cycle, rows, width, pitch, local, places, fills=self.fills)
+        found = [self._priced(made.rows, made.width)]
+        if made.rest_rows.any():
+            found.append(self._priced(made.rest_rows, made.rest).within(made.rest_rows > 0))
+        return found
 
-    def _priced(self, rows: Int, width: Int) -> tuple[Int, Int]:
-        return moved_bytes(self.memory, rows, width), access_cycles(self.chip, self.memory, rows, width)
+    def _priced(self, rows: Int, width: Int) -> _Transfer:
+        moved: Int = np.asarray(moved_bytes(self.memory, rows, width))
+        return _Transfer(
+            moved, None if self.memory.channels == 1 else np.asarray(striped_bytes(self.memory, rows, width))
+        )
 
 
 class _Tiles(_Transfers):
@@ -498,7 +624,7 @@ class _Tiles(_Transfers):
         super().__init__(chip, memory, 8, 0, lambda cols: cols, np.zeros(1, np.int64))
         self.size, self.begins = size, begins
 
-    def _both(self, rows: Int, cols: Int) -> tuple[Int, Int]:
+    def _both(self, rows: Int, cols: Int) -> list[_Transfer]:
         width = self.size(rows, cols)
         return self._moved(np.ones_like(width), width, width, width, self.begins(cols))
 
@@ -514,15 +640,15 @@ class _Blocks(_Transfers):
         self.layout, self.within = layout, layout.a_line(min(layout.shape.m, layout.rows))
         self.many = many
 
-    def _both(self, rows: Int, cols: Int) -> tuple[Int, Int]:
+    def _both(self, rows: Int, cols: Int) -> list[_Transfer]:
         """Whole blocks, and the lines of another one: all of that one, or those of a part of the array's rows."""
         layout = self.layout
         whole, rest = rows // layout.rows, rows % layout.rows
         width = np.asarray(layout.a_block(cols))
-        moved, held = self._moved(np.maximum(whole, 1), width, np.asarray(self.pitch), width, self.places)
-        moved, held = np.where(whole > 0, moved, 0), np.where(whole > 0, held, 0)
+        moved = self._moved(np.maximum(whole, 1), width, np.asarray(self.pitch), width, self.places)
+        found = [each.within(whole > 0) for each in moved]
         if not np.any(rest):
-            return moved, held
+            return found
         local = layout.a_line(rest)
         # lines of a block that is read as a whole adjoin: of the last one, too, where a tile begins with it
         ends = rows is not self.many and rest == layout.shape.m % layout.rows
@@ -530,9 +656,8 @@ class _Blocks(_Transfers):
         wide, pitch = np.where(part, layout.size(rest), local), np.where(part, self.within, local)
         # behind whole blocks, in main memory as in local memory
         places = self.places | np.where(whole > 0, whole * (width | self.pitch), 0)
-        more, longer = self._moved(np.maximum(cols, 1), np.maximum(wide, 1), pitch, local, places)
-        some = (rest > 0) & (cols > 0)
-        return moved + np.where(some, more, 0), held + np.where(some, longer, 0)
+        more = self._moved(np.maximum(cols, 1), np.maximum(wide, 1), pitch, local, places)
+        return [*found, *(each.within((rest > 0) & (cols > 0)) for each in more)]
 
 
 class _Panels(_Tiles):
@@ -542,22 +667,23 @@ class _Panels(_Tiles):
         super().__init__(chip, memory, lambda deep, wide: panels.tile(wide, deep), begins)
         self.panels = panels
 
-    def _both(self, rows: Int, cols: Int) -> tuple[Int, Int]:
+    def _both(self, rows: Int, cols: Int) -> list[_Transfer]:
         ratio = self.panels.layout.shape.compression
         if ratio is not None:
             local = np.asarray(self.panels.layout.b_tile(cols, rows))
-            stored = stored_bytes(self.memory, np.ones_like(local), local, ratio)
-            held: Int = np.asarray(load_cycles(self.chip, self.memory, np.ones_like(local), local, ratio))
-            return np.asarray(moved_bytes(self.memory, *stored)), held
+            whole = np.ones_like(local)
+            made: Int = np.asarray(decompressing_cycles(self.dma, whole, local))
+            return [self._priced(*stored_bytes(self.memory, whole, local, ratio))._replace(made=made)]
         if not self.panels.ends:
             return super()._both(rows, cols)
         whole, others = self.panels.spread(cols, rows)
-        moved, held = self._moved(np.ones_like(whole), whole, whole, whole, self.begins(cols))
-        moved, held = np.where(whole > 0, moved, 0), np.where(whole > 0, held, 0)
+        found = [
+            each.within(whole > 0) for each in self._moved(np.ones_like(whole), whole, whole, whole, self.begins(cols))
+        ]
         for lines, width, local in others:
-            more, longer = self._moved(np.maximum(lines, 1), width, width, local, width | local)
-            moved, held = moved + np.where(lines, more, 0), held + np.where(lines, longer, 0)
-        return moved, held
+            more = self._moved(np.maximum(lines, 1), width, width, local, width | local)
+            found += [each.within(lines > 0) for each in more]
+        return found
 
 
 Parts = list[tuple[Int, Int]]
@@ -569,4 +695,4 @@ def _parts(total: int, size: Int) -> Parts:
     return [(size, full), (rest, (rest > 0).astype(np.int64))]
 
 
-__all__ = ["GemmCosts", "GemmMemories", "ORDERS", "Order", "gemm_costs"]
+__all__ = ["GemmCosts", "GemmMemories", "GemmWork", "ORDERS", "Order", "gemm_costs", "gemm_work"]

@@ -20,6 +20,7 @@ from siliconloom.mapper.chip.bounds import data_bytes
 from siliconloom.mapper.chip.floors import array_floor, vector_floor
 from siliconloom.mapper.chip.layout import Layout
 from siliconloom.mapper.chip.orientation import oriented
+from siliconloom.mapper.chip.rings import SLOTS
 from siliconloom.workloads import Attention, Gemm, Operator, Vector
 from siliconloom.workloads.recurrence import Recurrence
 
@@ -101,14 +102,17 @@ def _least(chip: Chip, share: Share, fused: tuple[Vector, ...], after: float, ro
 def _read_again(part: Gemm, room: Rooms) -> float:
     """Bytes of both operands of one product that tiles in slots of these sizes read beyond reading each once.
 
-    Where tiles of one operand stay, the other one is read for each of them; where none does, A for every column of
-    result tiles and B for every row of them, of which there are at least as many as make the sums of one fit.
+    Where tiles of one operand stay, the other one is read for each of them, or for as many rows of A as both slots
+    hold; where none does, A for every column of result tiles and B for every row of them, of which there are at least
+    as many as make the sums of one fit.
     """
     a, b = part.precision.size(part.m * part.k), part.matrix_bytes
     tiles = max(part.precision.accumulator.size(part.m * part.n) / room.partial, 1)
     across = min(max(sqrt(b * tiles / a), 1), tiles)
     return min(
-        a * (-(-b // room.weights) - 1), b * (-(-a // room.moving) - 1), a * (across - 1) + b * (tiles / across - 1)
+        a * (-(-b // room.weights) - 1),
+        b * (-(-a // (SLOTS * room.moving)) - 1),
+        a * (across - 1) + b * (tiles / across - 1),
     )
 
 

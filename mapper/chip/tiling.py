@@ -6,10 +6,12 @@ wins.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import lru_cache
 from math import gcd, lcm
-from typing import Any
+from threading import Lock
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -21,7 +23,16 @@ from siliconloom.arch.layout import is_power, next_power, sums_room
 from siliconloom.arch.packing import may_be_narrow
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import Count
-from siliconloom.mapper.chip.gemm_cost import KEPT, ORDERS, GemmCosts, GemmMemories, Order, gemm_costs
+from siliconloom.mapper.chip.gemm_cost import (
+    KEPT,
+    ORDERS,
+    GemmCosts,
+    GemmMemories,
+    GemmWork,
+    Order,
+    gemm_costs,
+    gemm_work,
+)
 from siliconloom.mapper.chip.gemm_layout import GemmShape, gemm_layout_of
 from siliconloom.mapper.chip.layout import LARGE, Layout
 from siliconloom.mapper.chip.objective import ESTIMATED, Objective
@@ -43,6 +54,9 @@ PARTS, MOST_STAYING = 32, 4
 
 HALVES = 4
 """Sizes of so many grains and less may be whole ones and a half, as whole ones are of an array of half the size."""
+
+MOST_LOOKED = 64
+"""Products whose tiles are kept from one map to the next, such as those of a sweep's points; each some megabytes."""
 
 Int = NDArray[np.int64]
 
@@ -93,13 +107,11 @@ def choose_tilings(
         memories = GemmMemories(chip.nearest, chip.nearest, chip.nearest)
     if not layouts:
         return []
-    rows, *others = candidates(tile, shape)
-    if tiles is not None:
-        others = [np.array([size], np.int64) for size in tiles]
-    made = _in_slots(chip, layouts, shape, memories, (rows, others[0], others[1]), kept, objective)
+    every = tuple(layouts)
+    made = _in_slots(chip, every, shape, memories, tiles, kept, objective)
     if not stay:
         return made
-    more = _that_stay(chip, layouts, shape, memories, (rows, others[0], others[1]), kept, objective)
+    more = _that_stay(chip, every, shape, memories, tiles, kept, objective)
     alike: dict[tuple[int, ...], list[GemmTiling]] = {}
     found = []
     for some, held in zip(made, more, strict=True):
@@ -110,25 +122,106 @@ def choose_tilings(
     return found
 
 
-def _that_stay(
-    chip: Chip,
-    layouts: Sequence[Layout],
-    shape: GemmShape,
-    memories: GemmMemories,
-    sizes: tuple[Int, Int, Int],
-    kept: int,
-    objective: Objective,
-) -> list[list[GemmTiling]]:
-    """As `choose_tilings`, of rows that stay in both slots: of them as many as are tried, of one depth or the whole."""
+class _Looked(NamedTuple):
+    """Tiles that are looked at, and what they compute and move.
+
+    ``fits`` says of each layout which of them fit it, and ``ways`` what tells layouts apart that leave the same choice:
+    which do, and the bytes of a slot in which tiles of the second operand may take turns, where any do. ``held`` are
+    rows that stay, by the sizes along m.
+    """
+
+    sizes: tuple[Int, Int, Int]
+    whole: NDArray[np.bool_]
+    fits: list[NDArray[np.bool_]]
+    ways: list[tuple[bytes, int]]
+    work: GemmWork
+    turning: Int
+    """Bytes of those tiles of the second operand of which a product has several, 0 of others."""
+    held: Int | None = None
+
+    def size(self, pick: int) -> tuple[int, int, int]:
+        """Rows, columns and depth of a candidate."""
+        m, n, k = (int(each[at]) for each, at in zip(self.sizes, np.unravel_index(pick, self.whole.shape), strict=True))
+        return m, n, k
+
+    def ring(self, pick: int, values: int) -> int:
+        """Bytes of a slot in which tiles of the second operand do take turns."""
+        taken = int(self.turning[pick])
+        return values if 0 < taken <= values else 0
+
+
+class _Known:
+    """Tiles that were looked at for chips of the same tile and memory, whatever their clock and memory's pace."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[Hashable, list[_Looked]] = OrderedDict()
+        self._lock = Lock()
+
+    def recall(self, key: Hashable, find: Callable[[], list[_Looked]]) -> list[_Looked]:
+        with self._lock:
+            found = self._kept.pop(key, None)
+        if found is None:
+            found = find()
+        with self._lock:
+            self._kept[key] = found
+            while len(self._kept) > MOST_LOOKED:
+                self._kept.popitem(last=False)
+        return found
+
+
+_KNOWN = _Known()
+
+
+def _moving_key(chip: Chip, memories: GemmMemories) -> Hashable:
+    """All that `gemm_work` reads of memories."""
+    every = (memories.a, memories.b, memories.c, *chip.memory.values())
+    return tuple((each.access_bytes, each.channels, each.stripe) for each in every)
+
+
+def _sizes_to_try(tile: NpuTile, shape: GemmShape, tiles: tuple[int, int] | None) -> tuple[Int, Int, Int]:
+    """Sizes along m, n and k; those of columns and depth may be decided."""
+    rows, columns, depths = candidates(tile, shape)
+    if tiles is not None:
+        columns, depths = (np.array([size], np.int64) for size in tiles)
+    return rows, columns, depths
+
+
+def _look_at_slots(
+    chip: Chip, layouts: tuple[Layout, ...], shape: GemmShape, memories: GemmMemories, tiles: tuple[int, int] | None
+) -> list[_Looked]:
+    """Tiles that lie in slots of any of the layouts."""
     tile = chip.tile
     assert isinstance(tile, NpuTile)
-    laid, found, (rows, columns, depths) = gemm_layout_of(tile, shape), [list[GemmTiling]() for _ in layouts], sizes
-    if laid.blocks or shape.m <= READ_AGAIN:
-        return found
+    sizes = _trimmed(tile, layouts, shape, *_sizes_to_try(tile, shape, tiles))
+    if not all(map(len, sizes)):
+        return []
+    m, n, k = np.ix_(*sizes)
+    whole = np.broadcast_to(k == shape.k, (len(sizes[0]), len(sizes[1]), len(sizes[2])))
+    fits = _fits_of(layouts, shape, gemm_layout_of(tile, shape).needs(m, n, k))
+    if not any(fit.any() for fit in fits):
+        return []
+    fits = [np.broadcast_to(fit, whole.shape) for fit in fits]
+    ways = [(fit.tobytes(), layout.values) for fit, layout in zip(fits, layouts, strict=True)]
+    work = gemm_work(chip, memories, shape, (m, n, k))
+    return [_Looked(sizes, whole, fits, ways, work, _turning(work, whole))]
+
+
+def _turning(work: GemmWork, whole: NDArray[np.bool_]) -> Int:
+    """Bytes of tiles of the second operand of which a product has several, 0 of others."""
+    return np.where(whole, 0, work.b_tile).ravel()
+
+
+def _look_at_staying(
+    chip: Chip, layouts: tuple[Layout, ...], shape: GemmShape, memories: GemmMemories, tiles: tuple[int, int] | None
+) -> list[_Looked]:
+    """Rows that stay in both slots: of them as many as are tried, of one depth or the whole."""
+    tile = chip.tile
+    assert isinstance(tile, NpuTile)
+    laid, found = gemm_layout_of(tile, shape), list[_Looked]()
+    rows, columns, depths = _sizes_to_try(tile, shape, tiles)
     parts = (-(-shape.m // (parts * FINE)) * FINE for parts in range(2, PARTS + 1))
     rows = _with(rows, [size for size in parts if size < shape.m])
     widest = _widest(layouts)
-    made: dict[tuple[int, int, int, int], GemmTiling] = {}
     for some in (depths[depths == shape.k], depths[(depths < shape.k) & laid.may_stay(depths)]):
         # of columns of the whole depth sums of some rows have room, of those of a part sums of all that stay
         fits_any = (
@@ -144,70 +237,86 @@ def _that_stay(
         needs = laid.kept_needs(*np.ix_(*axes))
         fits = [np.broadcast_to(fit, tuple(map(len, axes))) for fit in _fits_of(layouts, shape, needs)]
         fitting = np.logical_or.reduce(fits)
+        if not fitting.any():
+            continue
         used = [fitting.any(axis=tuple({0, 1, 2} - {axis})) for axis in range(3)]
         axes = tall[used[0]], columns[used[1]], some[used[2]]
         m, n, k = np.ix_(*axes)
+        whole = np.broadcast_to(k == shape.k, (len(axes[0]), len(axes[1]), len(axes[2])))
+        fits = [fit[np.ix_(*used)] for fit in fits]
+        ways = [(fit.tobytes(), 0 if whole.all() else layout.values) for fit, layout in zip(fits, layouts, strict=True)]
+        work = gemm_work(chip, memories, shape, (laid.result_rows(m, n, k), n, k))
+        found.append(_Looked(axes, whole, fits, ways, work, _turning(work, whole), m))
+    return found
+
+
+def _that_stay(
+    chip: Chip,
+    layouts: tuple[Layout, ...],
+    shape: GemmShape,
+    memories: GemmMemories,
+    tiles: tuple[int, int] | None,
+    kept: int,
+    objective: Objective,
+) -> list[list[GemmTiling]]:
+    """As `choose_tilings`, of rows that stay in both slots."""
+    tile = chip.tile
+    assert isinstance(tile, NpuTile)
+    found = [list[GemmTiling]() for _ in layouts]
+    if gemm_layout_of(tile, shape).blocks or shape.m <= READ_AGAIN:
+        return found
+    key = "stay", tile, layouts, shape, tiles, _moving_key(chip, memories)
+    made: dict[tuple[int, int, int, int], GemmTiling] = {}
+    for looked in _KNOWN.recall(key, lambda: _look_at_staying(chip, layouts, shape, memories, tiles)):
         alike: dict[tuple[bytes, int], list[GemmTiling]] = {}
-        if not fitting.any():
-            continue
-        (costed,) = gemm_costs(chip, memories, shape, laid.result_rows(m, n, k), n, k, KEPT, held=m)
-        costs = costed[KEPT[0]]
-        table = _Table(costs, tuple(map(len, axes)), objective)
-        for number, (fit, layout) in enumerate(zip(fits, layouts, strict=True)):
-            # estimates leave out what columns gain that take turns in a ring of values; runs do not
-            values = layout.values if some[0] < shape.k else 0
-            among, same = np.flatnonzero(fit[np.ix_(*used)]), (fit.tobytes(), values)
-            if not len(among):
-                continue
-            for pick in dict.fromkeys(table.best(among, kept)) if same not in alike else ():
-                places = np.unravel_index(pick, tuple(map(len, axes)))
-                tall, wide, deep = (int(each[place]) for each, place in zip(axes, places, strict=True))
-                key = tall, wide, deep, values if laid.turns(wide, deep, values) else 0
-                if key not in made:
-                    made[key] = _costed((tall, wide, deep), KEPT[0], deep == shape.k, table.costs(pick))
-                alike.setdefault(same, []).append(made[key])
-            found[number] += alike[same]
+        # estimates leave out what columns gain that take turns in a ring of values; runs do not
+        (costed,) = gemm_costs(chip, memories, looked.work, KEPT, held=looked.held)
+        table = _Table(costed[KEPT[0]], looked.whole.shape, objective)
+        for number, (fit, way) in enumerate(zip(looked.fits, looked.ways, strict=True)):
+            if way not in alike:
+                alike[way] = []
+                among = np.flatnonzero(fit)
+                for pick in dict.fromkeys(table.best(among, kept)) if len(among) else ():
+                    size = looked.size(pick)
+                    ring = *size, looked.ring(pick, way[1])
+                    if ring not in made:
+                        made[ring] = _costed(size, KEPT[0], size[2] == shape.k, table.costs(pick))
+                    alike[way].append(made[ring])
+            found[number] += alike[way]
     return found
 
 
 def _in_slots(
     chip: Chip,
-    layouts: Sequence[Layout],
+    layouts: tuple[Layout, ...],
     shape: GemmShape,
     memories: GemmMemories,
-    candidates: tuple[Int, Int, Int],
+    tiles: tuple[int, int] | None,
     kept: int,
     objective: Objective,
 ) -> list[list[GemmTiling]]:
     """As `choose_tilings`, of tiles that lie in slots."""
-    tile = chip.tile
-    assert isinstance(tile, NpuTile)
-    sizes = _trimmed(tile, layouts, shape, *candidates)
-    if not all(map(len, sizes)):
+    key = "slots", chip.tile, layouts, shape, tiles, _moving_key(chip, memories)
+    found = _KNOWN.recall(key, lambda: _look_at_slots(chip, layouts, shape, memories, tiles))
+    if not found:
         return [[] for _ in layouts]
-    m, n, k = np.ix_(*sizes)
-    whole = np.broadcast_to(k == shape.k, (len(sizes[0]), len(sizes[1]), len(sizes[2])))
-    laid = gemm_layout_of(tile, shape)
-    needs = laid.needs(m, n, k)
-    fits = _fits_of(layouts, shape, needs)
-    if not any(fit.any() for fit in fits):
-        return [[] for _ in layouts]
+    (looked,) = found
+    whole = looked.whole
     # pairs of tiles spare bytes and, as nothing is loaded for the next pair meanwhile, no time
     orders = ORDERS[:2] if objective.name == "time" else ORDERS
-    pairs = whole & np.broadcast_to(m < shape.m, whole.shape)
+    pairs = whole & np.broadcast_to(looked.work.m < shape.m, whole.shape)
     rings = sorted({layout.values for layout in layouts})
     tables_of = {
         values: {order: _Table(of_order, whole.shape, objective) for order, of_order in costs.items()}
-        for values, costs in zip(rings, gemm_costs(chip, memories, shape, m, n, k, orders, rings), strict=True)
+        for values, costs in zip(rings, gemm_costs(chip, memories, looked.work, orders, rings), strict=True)
     }
     made: dict[tuple[Order, int, int], GemmTiling] = {}
     alike: dict[tuple[bytes, int], list[GemmTiling]] = {}
     """What is found where the same tiles fit, which is so of many layouts."""
-    for fit, layout in zip(fits, layouts, strict=True):
-        values = layout.values
-        if (same := (fit.tobytes(), values)) in alike:
+    for fit, way in zip(looked.fits, looked.ways, strict=True):
+        if way in alike:
             continue
-        tables = tables_of[values]
+        tables = tables_of[way[1]]
         picks = dict.fromkeys(
             (order, pick)
             for kind, some in (
@@ -219,18 +328,16 @@ def _in_slots(
             if order in tables
             for pick in (tables[order].best(kind, kept) if len(kind) else ())
         )
+        tilings = []
         for order, pick in picks:
-            if (order, pick, values) not in made:
-                places = np.unravel_index(pick, whole.shape)
-                tall, wide, deep = (int(each[place]) for each, place in zip(sizes, places, strict=True))
-                # a ring of values makes no difference to tiles that take no turns in it: one tiling for both
-                ring = values if laid.turns(wide, deep, values) else 0
-                if (order, pick, ring) not in made:
-                    costs = tables[order].costs(pick)
-                    made[order, pick, ring] = _costed((tall, wide, deep), order, deep == shape.k, costs)
-                made[order, pick, values] = made[order, pick, ring]
-        alike[same] = sorted((made[*pick, values] for pick in picks), key=objective.of_tiling)
-    return [alike[fit.tobytes(), layout.values] for fit, layout in zip(fits, layouts, strict=True)]
+            # a ring of values makes no difference to tiles that take no turns in it: one tiling for both
+            ring = order, pick, looked.ring(pick, way[1])
+            if ring not in made:
+                size = looked.size(pick)
+                made[ring] = _costed(size, order, size[2] == shape.k, tables[order].costs(pick))
+            tilings.append(made[ring])
+        alike[way] = sorted(tilings, key=objective.of_tiling)
+    return [alike[way] for way in looked.ways]
 
 
 def gemm_tiling(
@@ -251,7 +358,8 @@ def gemm_tiling(
     if order in KEPT:
         assert isinstance(chip.tile, NpuTile)
         held, m = m, gemm_layout_of(chip.tile, shape).result_rows(m, n, k)
-    (costs,) = gemm_costs(chip, memories, shape, m, n, k, (order,), (values,), held)
+    work = gemm_work(chip, memories, shape, (m, n, k))
+    (costs,) = gemm_costs(chip, memories, work, (order,), (values,), held)
     return _costed(sizes, order, resident, [int(np.ravel(values)[0]) for values in astuple(costs[order])])
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import INTERVAL_ONE, Chip
 from siliconloom.arch.memory import Memory
-from siliconloom.arch.tile import NpuTile, VectorUnit
+from siliconloom.arch.tile import Dma, NpuTile, VectorUnit
 from siliconloom.arch.timing import FETCH_START, VECTOR_START
 from siliconloom.arch.vector import Count, VectorFunction
 from siliconloom.arch.word import WORD_BYTES
@@ -74,10 +74,15 @@ def striped_bytes(memory: Memory, rows: Count, row_bytes: Count) -> Count:
 
 def access_cycles(chip: Chip, memory: Memory, rows: Count, row_bytes: Count) -> Count:
     """Cycles for which a transfer of ``rows`` x ``row_bytes`` from or to ``memory`` holds a tile's memory port."""
-    cycles = transfer_cycles(chip, moved_bytes(memory, rows, row_bytes), memory)
-    if memory.channels == 1:
+    busiest = None if memory.channels == 1 else striped_bytes(memory, rows, row_bytes)
+    return passing_cycles(chip, memory, moved_bytes(memory, rows, row_bytes), busiest)
+
+
+def passing_cycles(chip: Chip, memory: Memory, moved: Count, busiest: Count | None) -> Count:
+    """The same, of a transfer that moves so many bytes; of several ports ``busiest`` are the `striped_bytes`."""
+    cycles = transfer_cycles(chip, moved, memory)
+    if busiest is None:
         return cycles
-    busiest = striped_bytes(memory, rows, row_bytes)
     rate, share = memory.total_bandwidth, chip.clock * chip.tile_count
     if isinstance(busiest, int):
         return max(cycles, -(-busiest * share // rate))
@@ -113,9 +118,15 @@ def load_cycles(chip: Chip, memory: Memory, rows: Count, row_bytes: Count, compr
     if compression is None:
         return held
     assert isinstance(chip.tile, NpuTile)
-    assert chip.tile.dma.decompression is not None
-    made: Count = -(-rows * row_bytes // chip.tile.dma.decompression)
+    made = decompressing_cycles(chip.tile.dma, rows, row_bytes)
     return max(held, made) if isinstance(held, int) and isinstance(made, int) else np.maximum(held, made)
+
+
+def decompressing_cycles(dma: Dma, rows: Count, row_bytes: Count) -> Count:
+    """Cycles in which the decompressor of a DMA gives ``rows`` x ``row_bytes``."""
+    assert dma.decompression is not None
+    made: Count = -(-rows * row_bytes // dma.decompression)
+    return made
 
 
 def _largest(a: Count, b: int) -> Count:

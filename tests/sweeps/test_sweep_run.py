@@ -94,7 +94,7 @@ def test_an_objective_that_a_point_lacks_ends_the_sweep_and_finished_points_are_
         return None if len(asked) > 3 else 1.0
 
     monkeypatch.setitem(METRICS._rows, "heat", Metric("W", True, heat))
-    with pytest.raises(LoomError, match=r"the point memory.dram.bandwidth=4 GB/s.* has no heat; 4 finished points are"):
+    with pytest.raises(LoomError, match=r"the point memory.dram.bandwidth=.* has no heat; 4 finished points are"):
         run_sweep(sweep(objectives=["heat"]), "kept", workers=1)
     shown, _ = stored_result("kept")
     assert not shown.complete

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from siliconloom.arch.errors import LoomError
 from siliconloom.sweeps.executors import KILLED, MOST_FRUITLESS, LocalProcesses
+from siliconloom.sweeps.likeness import Shares, in_groups, likeness
 from siliconloom.sweeps.question import PointAnswer
 
 DONE = PointAnswer({"time": 1.0})
@@ -20,8 +21,9 @@ class MortalPool:
     def __init__(self, deadly):
         self.deadly, self.waiting, self.dead = deadly, [], False
 
-    def submit(self, _, setting, question):
+    def submit(self, _, setting, sets):
         assert setting is None
+        question = int(sets[0][1])
         if self.dead:
             raise BrokenProcessPool("dead")
         future = Future()
@@ -46,7 +48,7 @@ def answered(count, deadly):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LocalProcesses, "_started", lambda self: MortalPool(deadly))
         with LocalProcesses(None, 2) as pool:
-            return list(pool.answers((number, number) for number in range(count)))
+            return list(pool.answers((number, (("key", str(number)),)) for number in range(count)))
 
 
 @given(st.integers(1, 40), st.data())
@@ -60,3 +62,35 @@ def test_every_question_is_answered_once_and_only_deadly_ones_fail(count, data):
 def test_workers_that_die_of_everything_end_the_sweep():
     with pytest.raises(LoomError, match="die before they answer anything"):
         answered(4 * MOST_FRUITLESS, set(range(4 * MOST_FRUITLESS)))
+
+
+KEYS = ("tile.array.rows", "tile.scratchpad.capacity", "memory.dram.bandwidth", "clock", "memory.dram.latency")
+POINTS = st.lists(st.tuples(*(st.integers(0, 2) for _ in KEYS)), max_size=60, unique=True)
+
+
+@given(POINTS, st.integers(1, 4), st.randoms())
+def test_every_question_goes_to_one_worker_and_those_that_are_alike_to_few(points, workers, random):
+    """A worker goes on with what it has begun, and one without any takes what nobody began, or a half of another's."""
+    sets = [tuple(zip(KEYS, map(str, point), strict=True)) for point in points]
+    questions = in_groups(enumerate(sets))
+    assert sorted(questions) == list(enumerate(sets))
+    kinds = {likeness(each)[0] for each in sets}
+    shares, left = Shares(questions, workers), set(range(len(points)))
+    last, begun = {}, set()
+    while left:
+        worker = random.randrange(workers)
+        number, found = shares.following(worker)
+        left.remove(number)
+        alike = likeness(found)[0]
+        if last.get(worker) != alike:
+            assert alike not in begun or begun == kinds
+        begun.add(alike)
+        last[worker] = alike
+    assert all(shares.following(worker) is None for worker in range(workers))
+
+
+def test_points_that_differ_in_pace_alone_and_then_in_buffers_follow_one_another():
+    keys = ("clock", "tile.array.rows", "tile.scratchpad.capacity")
+    points = ["1 8 2", "1 16 1", "1 8 1", "2 8 2", "2 16 1"]
+    questions = [(number, tuple(zip(keys, each.split(), strict=True))) for number, each in enumerate(points)]
+    assert [number for number, _ in in_groups(questions)] == [0, 3, 2, 1, 4]

@@ -8,23 +8,24 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import Executor as Executors
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from multiprocessing.connection import wait as wait_for
 from types import TracebackType
 from typing import Protocol, Self
 
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.processes import cores
-from siliconloom.sweeps.axes import Sets
+from siliconloom.sweeps.likeness import Question, Shares
 from siliconloom.sweeps.question import PointAnswer, PointSetting, answer
 
-Question = tuple[int, Sets]
 Answered = tuple[int, PointAnswer]
 AHEAD = 4
-"""Questions for each worker that are under way or wait for one."""
+"""Questions of each worker: one is under way, the others wait for it."""
 DEATHS = 2
 """Workers that may die of a question before it is said to kill them."""
 MOST_FRUITLESS = 6
@@ -56,79 +57,102 @@ class InProcess:
             yield number, answer(self._setting, sets)
 
 
+class _Worker:
+    """A process, and what it was asked: one question after the other."""
+
+    def __init__(self, pool: Executors) -> None:
+        self.pool = pool
+        self.running: dict[Future[PointAnswer], Question] = {}
+
+
 class LocalProcesses:
     """Processes of this machine, started anew, so that they share nothing with this one.
 
-    A worker that dies takes its question with it to another one; a question that two have died of has failed.
+    Points that are alike go to the same one, as long as there are others for the rest (`Shares`). A worker that dies
+    takes its question with it to another one, which has no other meanwhile; a question that two have died of has
+    failed.
     """
 
     def __init__(self, setting: PointSetting, workers: int) -> None:
-        self._setting, self._workers = setting, workers
+        self._setting = setting
         self._before = {process.pid for process in multiprocessing.active_children()}
         self._fruitless = 0
-        self._pool = self._started()
+        self._workers = [_Worker(self._started()) for _ in range(workers)]
 
-    def _started(self) -> ProcessPoolExecutor:
+    def _started(self) -> Executors:
         context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(self._workers, context, begin_worker, (self._setting,))
+        return ProcessPoolExecutor(1, context, begin_worker, (self._setting,))
 
-    def _restart(self) -> None:
-        """Begin anew after a worker died; raises `LoomError` where they die whatever they are asked."""
-        self._pool.shutdown(wait=False)
+    def _restart(self, worker: _Worker) -> None:
+        """Begin anew after it died; raises `LoomError` where they die whatever they are asked."""
+        worker.pool.shutdown(wait=False)
         self._fruitless += 1
         if self._fruitless > MOST_FRUITLESS:
             hint = 'a script needs if __name__ == "__main__":, or workers=1 (--workers 1)'
             raise LoomError(f"worker processes die before they answer anything; {hint}")
-        self._pool = self._started()
+        worker.pool = self._started()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._pool.shutdown(wait=kind is None, cancel_futures=True)
+        for worker in self._workers:
+            worker.pool.shutdown(wait=kind is None, cancel_futures=True)
         if kind is not None:  # whoever interrupts does not wait for what is under way
             for process in multiprocessing.active_children():
                 if process.pid not in self._before:
                     process.kill()
 
     def answers(self, questions: Iterable[Question]) -> Iterator[Answered]:
-        waiting = iter(questions)
-        running: dict[Future[PointAnswer], Question] = {}
+        shares = Shares(list(questions), len(self._workers))
         deaths: dict[int, int] = {}
         again: list[Question] = []
         while True:
-            alone = bool(again) and deaths.get(again[0][0], 0) >= DEATHS - 1
-            while len(running) < (1 if alone else AHEAD * self._workers):
-                following = again.pop(0) if again else None if alone else next(waiting, None)
-                if following is None:
-                    break
-                try:
-                    running[self._pool.submit(answer, self._setting, following[1])] = following
-                except BrokenProcessPool:  # a worker died while it had nothing to do
-                    again.insert(0, following)
-                    if running:
-                        break
-                    self._restart()
+            for number, worker in enumerate(self._workers):
+                if not any(each[0] in deaths for each in worker.running.values()):  # it answers for that one alone
+                    self._ask(worker, partial(shares.following, number), again)
+            running = {future: worker for worker in self._workers for future in worker.running}
             if not running:
                 return
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
-                asked = running.pop(future)
+                worker = running[future]
+                if future not in worker.running:  # lost with another one, below
+                    continue
+                alone = len(worker.running) == 1
+                asked = worker.running.pop(future)
                 try:
                     found = future.result()
                     self._fruitless = 0
                     yield asked[0], found
                 except BrokenProcessPool:
-                    lost = [asked, *running.values()]
-                    running.clear()
-                    self._restart()
+                    lost = [asked, *worker.running.values()]
+                    worker.running.clear()
+                    self._restart(worker)
                     for question in lost:
                         if alone and deaths.get(question[0], 0) >= DEATHS - 1:
                             yield question[0], KILLED
                         else:
                             deaths[question[0]] = deaths.get(question[0], 0) + 1
                             again.append(question)
-                    break
+
+    def _ask(self, worker: _Worker, following: Callable[[], Question | None], again: list[Question]) -> None:
+        """Give it what there is room for: while some wait that a worker died of, one of those and no other."""
+        while len(worker.running) < AHEAD and not (again and worker.running):
+            suspected = bool(again)
+            question = again.pop(0) if suspected else following()
+            if question is None:
+                return
+            try:
+                worker.running[worker.pool.submit(answer, self._setting, question[1])] = question
+            except BrokenProcessPool:  # it died while it had nothing to do
+                again.insert(0, question)
+                if worker.running:
+                    return
+                self._restart(worker)
+                continue
+            if suspected:
+                return
 
 
 def begin_worker(setting: PointSetting) -> None:

@@ -20,6 +20,7 @@ from siliconloom.sweeps.analysis import ParetoFront
 from siliconloom.sweeps.axes import Indices, check_keys, sets_at, user_files
 from siliconloom.sweeps.designs import design_of
 from siliconloom.sweeps.executors import Executor, executor_of
+from siliconloom.sweeps.likeness import in_groups
 from siliconloom.sweeps.question import PointAnswer, PointSetting, file_digest, is_of_library, setting_of
 from siliconloom.sweeps.search import PointSearch
 from siliconloom.sweeps.shown import DescribedSweep, point_of, result_of
@@ -183,7 +184,7 @@ class SweepRun:
         for key, found in self._store.known([keys[n] for n in order]).items():
             self._reused += 1
             self._learn(key, found)
-        left = [(n, sets[n]) for n in order if keys[n] not in self._known]
+        left = in_groups((n, sets[n]) for n in order if keys[n] not in self._known)
         if left:
             for number, found in self._evaluator(len(left)).answers(iter(left)):
                 self._heed()  # what was under way may have made an error, or worse, of the interruption
