@@ -237,8 +237,7 @@ def _in_blocks(
     layout, chosen = found.mapping.choice
     if layout.values and not uses_values(chip.tile, found.mapping):
         found = draft(chip, graph, replace(found.mapping, choice=(replace(layout, values=0), chosen)), kept=kept)
-    made = checked(chip, graph, found, notes, kept, drafts if own is None else None)
-    return replace(made, searched=searched, objective=objective.name)
+    return replace(checked(chip, graph, found, notes, kept), searched=searched, objective=objective.name)
 
 
 def _best(

@@ -127,12 +127,6 @@ class MemoryMap:
         home = next(h for h in self.homes[item.key] if h.first <= unit < h.first + h.count)
         return home.address + (unit - home.first) * unit_bytes
 
-    def of_chip(self, chip: Chip) -> MemoryMap:
-        """The same objects where they are, in the memory of a chip with the same alignment and one level."""
-        found = MemoryMap(chip)
-        found.add(self.taken())
-        return found
-
     def taken(self) -> Taken:
         """All that was taken so far."""
         return Taken(dict(self.items), dict(self._starts), self.used)

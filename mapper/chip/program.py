@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
 from collections.abc import Mapping as NamedValues
+from collections.abc import Sequence
 from functools import partial
 from operator import attrgetter
 from types import MappingProxyType
@@ -156,21 +156,17 @@ class Drafted(Struct, frozen=True):
 
 
 class Lowered(NamedTuple):
-    """A Program, where every result lies, and which operators do not read the model's operands."""
+    """A Program with its tasks, where every result lies, and which operators do not read the model's operands."""
 
     program: Program
+    runs: list[tuple[Task, list[tuple[int, Chosen]]]]
+    """Every task, and in each part that it stands in how often it is executed and what is chosen for it."""
     results: NamedValues[str, Stored]
     apart: NamedValues[str, str]
 
-
-def _tasks_of(parts: Sequence[Part], choice: Choice) -> tuple[MappedTask, ...]:
-    """Every task with its tilings; one of several parts is one."""
-    runs: dict[str, tuple[Task, list[tuple[int, Chosen]]]] = {}
-    for part, tiled in zip(parts, choice[1], strict=True):
-        for task in part.tasks:
-            name = task.operator.name
-            runs.setdefault(name, (task, []))[1].append((part.count, tiled[name]))
-    return tuple(_mapped(*run) for run in runs.values())
+    def tasks(self) -> tuple[MappedTask, ...]:
+        """Every task with its tilings; one of several parts is one."""
+        return tuple(_mapped(task, run) for task, run in self.runs)
 
 
 def _mapped(task: Task, run: Sequence[tuple[int, Chosen]]) -> MappedTask:
@@ -239,21 +235,20 @@ def draft(
 
 def known_draft(drafts: DraftsOf, graph: Graph, mapping: Mapping) -> Drafted:
     """As `draft`, for its time: of a mapping that is known the program that was made before."""
+    layout, made = mapping.choice
+    forms = (
+        drafts.form(task, tiled[task.operator.name])
+        for part, tiled in zip(mapping.parts, made, strict=True)
+        for task in part.tasks
+    )
     room = drafts.tile.sequencer.program_words
-    key = "whole", *_forms(drafts, mapping), drafts.rings(mapping.choice[0])
+    key = "whole", *forms, drafts.rings(layout)
     found: Drafted = drafts.known.recall(
         key, lambda: _draft(drafts.chip, graph, mapping, drafts.known.tasks, None, frozenset()), attrgetter("program")
     )
     if len(found.program.instructions) > room:
         return draft(drafts.chip, graph, mapping, drafts.known.tasks)
     return replace(found, mapping=mapping)
-
-
-def _forms(drafts: DraftsOf, mapping: Mapping) -> Iterator[Hashable]:
-    """What a lowering reads of what is decided of every task."""
-    for part, tiled in zip(mapping.parts, mapping.choice[1], strict=True):
-        for task in part.tasks:
-            yield drafts.form(task, tiled[task.operator.name])
 
 
 def _lengths(program: Program) -> Counter[str]:
@@ -270,28 +265,18 @@ def _draft(
         memory.add(kept.taken)
     lowered = lower_tasks(chip, graph, mapping.parts, mapping.choice, memory, draft=True, known=known, short=short)
     timed = known is not None
-    tasks = () if timed else _tasks_of(mapping.parts, mapping.choice)
+    tasks = () if timed else lowered.tasks()
     return Drafted(mapping, lowered.program, tasks, memory, lowered.results, lowered.apart, timed, short)
 
 
 def checked(
-    chip: Chip,
-    graph: Graph,
-    drafted: Drafted,
-    notes: tuple[str, ...],
-    kept: Kept | None = None,
-    drafts: DraftsOf | None = None,
+    chip: Chip, graph: Graph, drafted: Drafted, notes: tuple[str, ...], kept: Kept | None = None
 ) -> MappedWorkload:
-    """What the mapper decided, with its bound; a program that is known to ``drafts`` has been checked before."""
-    mapping = drafted.mapping
-    if drafted.timed and drafts is not None:
-        key = "checked", chip.tile, mapping.choice[0], *_forms(drafts, mapping)
-        found: Drafted = drafts.known.recall(key, lambda: _whole(draft(chip, graph, mapping)), attrgetter("program"))
-        tasks = _tasks_of(mapping.parts, mapping.choice)
-        drafted = replace(found, mapping=mapping, tasks=tasks, memory=found.memory.of_chip(chip))
-    else:
-        drafted = _whole(draft(chip, graph, mapping, kept=kept) if drafted.timed else drafted)
-    memory = drafted.memory
+    """What the mapper decided, with its bound."""
+    if drafted.timed:
+        drafted = draft(chip, graph, drafted.mapping, kept=kept)
+    program, memory, mapping = drafted.program, drafted.memory, drafted.mapping
+    whole = Program(program.instructions, program.semaphores, program.operators, program.tiles)
     memory.check()
     if mapping.placement is not None:
         placed = {demand.item for demand in mapping.placement.demands}
@@ -302,7 +287,7 @@ def checked(
     return MappedWorkload(
         chip,
         graph,
-        drafted.program,
+        whole,
         drafted.tasks,
         mapping.choice[0],
         used,
@@ -317,12 +302,6 @@ def checked(
     )
 
 
-def _whole(drafted: Drafted) -> Drafted:
-    """With a program that has been checked."""
-    made = drafted.program
-    return replace(drafted, program=Program(made.instructions, made.semaphores, made.operators, made.tiles))
-
-
 def lower_tasks(
     chip: Chip,
     graph: Graph,
@@ -334,7 +313,7 @@ def lower_tasks(
     known: KnownTasks | None = None,
     short: frozenset[str] = frozenset(),
 ) -> Lowered:
-    """The Program, in whose tables a task of several parts stands once.
+    """The Program, and every task with what is chosen for it; a task of several parts stands in the tables once.
 
     Tiles of attention are written out for the sake of a long pipeline, but for tasks that are to be ``short``.
     """
@@ -348,6 +327,7 @@ def lower_tasks(
     numbers, outputs, apart = dict[str, int](), dict[str, Stored](), dict[str, str]()
     in_place = updated(graph)
     course = Course()
+    runs = list[tuple[Task, list[tuple[int, Chosen]]]]()
     for part, tiled in zip(parts, tilings, strict=True):
         memory.repetition = part.first
         with builder.loop(part.count) as layer:
@@ -356,14 +336,18 @@ def lower_tasks(
             )
             for task in part.tasks:
                 name = task.operator.name
-                builder.operator = numbers.setdefault(name, len(numbers))
+                if name not in numbers:
+                    numbers[name] = len(numbers)
+                    runs.append((task, []))
+                builder.operator = numbers[name]
                 context.written = 1 if name in short else MOST_WRITTEN
+                runs[builder.operator][1].append((part.count, tiled[name]))
                 emit = partial(_lower, context, task, tiled[name])
                 emit() if known is None else known.lower(course, context, task, tiled[name], emit)
     memory.repetition = 0
     for operator in graph.resting:  # nothing reads them, and they take room
         memory.take(operator.name, "parameters", operator.weight_bytes, operator.repeat)
-    return Lowered(builder.finish(tuple(numbers), draft=draft), outputs, apart)
+    return Lowered(builder.finish(tuple(numbers), draft=draft), runs, outputs, apart)
 
 
 def _lower(context: Context, task: Task, chosen: Chosen) -> None:

@@ -55,8 +55,9 @@ PARTS, MOST_STAYING = 32, 4
 HALVES = 4
 """Sizes of so many grains and less may be whole ones and a half, as whole ones are of an array of half the size."""
 
-MOST_LOOKED = 64
-"""Products whose tiles are kept from one map to the next, such as those of a sweep's points; each some megabytes."""
+MOST_LOOKED = 500_000
+"""Tiles that are kept from one map to the next, such as those of a sweep's points, at some 100 bytes each; what was
+asked for the longest ago goes first."""
 
 Int = NDArray[np.int64]
 
@@ -155,18 +156,26 @@ class _Known:
 
     def __init__(self) -> None:
         self._kept: OrderedDict[Hashable, list[_Looked]] = OrderedDict()
+        self._tiles = 0
         self._lock = Lock()
 
     def recall(self, key: Hashable, find: Callable[[], list[_Looked]]) -> list[_Looked]:
         with self._lock:
-            found = self._kept.pop(key, None)
-        if found is None:
-            found = find()
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        found = find()
         with self._lock:
-            self._kept[key] = found
-            while len(self._kept) > MOST_LOOKED:
-                self._kept.popitem(last=False)
+            if key not in self._kept:
+                self._kept[key] = found
+                self._tiles += _count(found)
+            while self._tiles > MOST_LOOKED:
+                self._tiles -= _count(self._kept.popitem(last=False)[1])
         return found
+
+
+def _count(looked: list[_Looked]) -> int:
+    return sum(each.whole.size for each in looked)
 
 
 _KNOWN = _Known()
