@@ -280,10 +280,7 @@ def _pool(
         for each in range((chip.tile_count // share.tiles).bit_length()):
             looked_at[each] += 1
         working = chip if share.tiles == chip.tile_count else chip.model_copy(update={"tile_count": share.tiles})
-        found = _tilings(working, candidates, task, share.operator, levels, kept, tiles, objective, stay)
-        for layout, tilings in enumerate(found):
-            for tiling in tilings:
-                pool.add(layout, share, tiling)
+        pool.add(share, _tilings(working, candidates, task, share.operator, levels, kept, tiles, objective, stay))
     pool.effort.seconds += time.perf_counter() - began
     return pool
 

@@ -109,8 +109,21 @@ class Pool:
         self._picks: dict[int, int] = {}
         """`pick` by layout, until the next simulation."""
 
-    def add(self, layout: int, share: Share, tiling: Tiling) -> None:
-        """Make a candidate known under a layout."""
+    def add(self, share: Share, tilings: Sequence[Sequence[Tiling]]) -> None:
+        """Make candidates known: those under each layout, of which many have the same ones."""
+        same: dict[int, tuple[list[int], int]] = {}
+        for layout, some in enumerate(tilings):
+            if not some:
+                continue
+            known = same.get(id(some))
+            if known is None:
+                made = [self._number(layout, share, tiling) for tiling in some]
+                known = same[id(some)] = made, min(self.all[number].cost for number in made)
+            self.under[layout] += known[0]
+            self.best[layout] = min(known[1], self.best.get(layout, LONG))
+
+    def _number(self, layout: int, share: Share, tiling: Tiling) -> int:
+        """Of a candidate, which is a new one where it was under no layout before."""
         key = id(share), id(tiling)
         number = self._numbers.setdefault(key, len(self.all))
         if number == len(self.all):
@@ -123,8 +136,7 @@ class Pool:
             self.kinds.append(kind_of(share, tiling))
             if self._has_twin(number):
                 self.alike.setdefault(sizes_of(self.all[number]), []).append(number)
-        self.under[layout].append(number)
-        self.best[layout] = min(self.all[number].cost, self.best.get(layout, LONG))
+        return number
 
     def value(self, number: int) -> float:
         """Cycles, as far as they are known; of what will not be simulated any more a cautious guess."""

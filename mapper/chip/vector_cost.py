@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -46,7 +47,7 @@ def choose_vector_tilings(
     found = []
     assert isinstance(chip.tile, NpuTile)
     made = VectorLayout(chip.tile, shape)
-    tall, flat = _sizes(chip.tile, made)
+    tall, flat = _sizes(chip.tile, shape)
     rings = dict.fromkeys(ring for each in (tall, flat) for needs in each.values() for ring in needs)
     alike: dict[tuple[int, ...], list[VectorTiling]] = {}
     for layout in layouts:
@@ -75,9 +76,10 @@ def _fitting(layout: Layout, sizes: Sizes) -> list[tuple[int, int]]:
     return [size for size, needs in sizes.items() if all(need <= getattr(layout, ring) for ring, need in needs.items())]
 
 
-def _sizes(tile: NpuTile, made: VectorLayout) -> tuple[Sizes, Sizes]:
+@lru_cache(maxsize=512)
+def _sizes(tile: NpuTile, shape: VectorShape) -> tuple[Sizes, Sizes]:
     """Tiles to try, of whole rows, and of one row that is cut when the function allows it; the largest first."""
-    shape, by_row = made.shape, vector_cost(made.shape.function).by_row
+    made, by_row = VectorLayout(tile, shape), vector_cost(shape.function).by_row
     lanes, bus = made.lanes, tile.dma.bytes_per_cycle
     several = max(1, bus // lowest(made.row))  # so many rows begin where a long row of a transfer may
     rows = {min(shape.rows, -(-r // unit) * unit) for r in _halvings(shape.rows) for unit in (1, several)}
