@@ -22,7 +22,7 @@ from siliconloom.mapper.chip.banked import channel_tiling
 from siliconloom.mapper.chip.bounds import Bound, least_bytes, operator_bound
 from siliconloom.mapper.chip.chosen import Choice, Chosen, Measure, Part, Rivals, SearchEffort, Tiling
 from siliconloom.mapper.chip.divisions import Divisions, divisions_of
-from siliconloom.mapper.chip.gemm_cost import GemmMemories
+from siliconloom.mapper.chip.gemm_moves import GemmMemories
 from siliconloom.mapper.chip.layout import Layout, banks_of
 from siliconloom.mapper.chip.objective import ESTIMATED, NEARLY, Objective
 from siliconloom.mapper.chip.pool import LEAST_MEASURED, Pool

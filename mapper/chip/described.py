@@ -29,8 +29,8 @@ from siliconloom.mapper.chip.attention_layout import AttentionLayout, may_stay
 from siliconloom.mapper.chip.attention_places import most_heads, query_parts
 from siliconloom.mapper.chip.banked import refuse_banked
 from siliconloom.mapper.chip.chosen import Chosen, Part, Tiling
-from siliconloom.mapper.chip.gemm_cost import GemmMemories
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape, smaller_blocks
+from siliconloom.mapper.chip.gemm_moves import GemmMemories
 from siliconloom.mapper.chip.layout import ACCUMULATED, Layout, banks_of, slots_of
 from siliconloom.mapper.chip.memory import Key
 from siliconloom.mapper.chip.operands import Turned
@@ -39,7 +39,8 @@ from siliconloom.mapper.chip.placement import Counts, Demand, Placement, assign_
 from siliconloom.mapper.chip.program import MappedWorkload
 from siliconloom.mapper.chip.sharing import CUT_DIMENSIONS, Cut, Share, part_of
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
-from siliconloom.mapper.chip.tiling import GemmTiling, gemm_tiling, grains, is_part
+from siliconloom.mapper.chip.tile_sizes import grains, is_part
+from siliconloom.mapper.chip.tiling import GemmTiling, gemm_tiling
 from siliconloom.mapper.chip.transfers import LONGEST_ROW
 from siliconloom.mapper.chip.vector_cost import VectorTiling, vector_tiling
 from siliconloom.mapper.chip.vector_shape import VectorLayout, vector_shape

@@ -25,10 +25,11 @@ from siliconloom.mapper.chip.layout import (
     layouts,
     room_for_rows,
 )
+from siliconloom.mapper.chip.looked import PARTS
 from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.rings import SLOTS
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
-from siliconloom.mapper.chip.tiling import FINE, PARTS, candidates
+from siliconloom.mapper.chip.tile_sizes import FINE, candidates
 from siliconloom.mapper.chip.vector_shape import VectorLayout, vector_shape
 from siliconloom.workloads import Attention, Gemm
 

@@ -29,8 +29,9 @@ from siliconloom.mapper.chip.bounds import least_bytes, mean_bound
 from siliconloom.mapper.chip.budget import Budget
 from siliconloom.mapper.chip.chosen import INTERRUPTED, Chosen, LocalEffort, Tiling
 from siliconloom.mapper.chip.described import mapping_of, mapping_text
-from siliconloom.mapper.chip.gemm_cost import KEPT, ORDERS, GemmMemories
+from siliconloom.mapper.chip.gemm_cost import KEPT, ORDERS
 from siliconloom.mapper.chip.gemm_layout import GemmLayout
+from siliconloom.mapper.chip.gemm_moves import GemmMemories
 from siliconloom.mapper.chip.known import KnownTasks
 from siliconloom.mapper.chip.layout import LARGE, Layout, slots_of
 from siliconloom.mapper.chip.moves import LOOPS, SIZES, Moves, Needs, Sample, exact_fit

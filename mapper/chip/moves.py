@@ -27,7 +27,7 @@ from siliconloom.mapper.chip.layout import ACCUMULATED, Layout, banks_of, grain_
 from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.sharing import Cut, Share, shares
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
-from siliconloom.mapper.chip.tiling import grains, is_part
+from siliconloom.mapper.chip.tile_sizes import grains, is_part
 from siliconloom.workloads import Attention, Gemm
 
 SHRUNK = 60

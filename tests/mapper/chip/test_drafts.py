@@ -9,7 +9,7 @@ from siliconloom.arch import LoomError, load_chip
 from siliconloom.arch.isa import Opcode
 from siliconloom.evaluate import timed
 from siliconloom.evaluate.chip import simulate
-from siliconloom.mapper.chip import drafts
+from siliconloom.mapper.chip import drafts, looked
 from siliconloom.mapper.chip.attention_layout import AttentionLayout
 from siliconloom.mapper.chip.bounds import operator_bound
 from siliconloom.mapper.chip.choice import choose_layouts
@@ -26,6 +26,7 @@ CHANGES = {
     "clock": lambda r: r.choice([250, 500, 800, 1000]) * 10**6,
     "memory.dram.bandwidth": lambda r: r.choice([3, 5, 12, 25, 100, 400, 3000]) * 10**9,
     "memory.dram.latency": lambda r: r.choice([5, 20, 100, 500]),
+    "memory.dram.ports": lambda r: r.choice([1, 2, 4]),
     "memory.dram.access_bytes": lambda r: r.choice([16, 32, 64, 256]),
     "tile.scratchpad.capacity": lambda r: r.choice([64, 128, 256, 512, 1024, 8192]) * KIB,
     "tile.accumulator.capacity": lambda r: r.choice([16, 64, 256, 1024]) * KIB,
@@ -80,6 +81,7 @@ def plain(program):
 
 def forget():
     drafts.forget()
+    looked.forget()
     timed.forget()
 
 

@@ -1,0 +1,294 @@
+"""What the tiles of a product's operands and results move: bytes, and for how long that holds the memory port.
+
+Which transfers a tile takes is the same however fast memory is; `Moved.cycles` says what they take on a chip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from siliconloom.arch.description import Chip
+from siliconloom.arch.memory import Memory
+from siliconloom.arch.tile import NpuTile
+from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape
+from siliconloom.mapper.chip.panels import PanelLayout
+from siliconloom.mapper.chip.transfers import moved_rows
+from siliconloom.sim.timing.units import decompressing_cycles, moved_bytes, passing_cycles, stored_bytes, striped_bytes
+
+Int = NDArray[np.int64]
+Parts = list[tuple[Int, Int]]
+"""Sizes of tiles along a dimension, and how many there are of each."""
+
+
+class GemmMemories(Struct, frozen=True):
+    """Memory levels of the moving operand A, of B, and of results and residual."""
+
+    a: Memory
+    b: Memory
+    c: Memory
+
+
+class _Operands(NamedTuple):
+    """Transfers of both operands, results, parameters of columns, and parameters of functions."""
+
+    a: _Transfers
+    b: _Transfers
+    c: _Transfers
+    p: _Transfers
+    extra: _Transfers
+
+
+def operand_transfers(
+    chip: Chip,
+    memories: GemmMemories,
+    shape: GemmShape,
+    layout: GemmLayout,
+    sizes: tuple[Int, Int, Int],
+    tiles: tuple[Int, Int, Int],
+) -> _Operands:
+    """Where the tiles of each operand begin, of so many tiles of these sizes along m, n and k."""
+    (m, n, k), (m_tiles, n_tiles, k_tiles), bits = sizes, tiles, shape.dtype.bits
+    a_places: Any
+    b_places: Any
+    c_places: Any
+    columns = np.maximum(n // (2 if shape.output_halved else 1), 1)
+    c_tiles = -(-shape.stored_n // columns)
+    if layout.blocks:
+        line, within = layout.a_line(np.minimum(m, shape.m)), layout.a_line(min(shape.m, layout.rows))
+        part = m < min(shape.m, layout.rows)  # of a block, whose lines are not all its own
+        a_places = np.where(m_tiles > 1, np.where(part, layout.size(m), layout.a_pitch), 0)
+        a_places = a_places | np.where(k_tiles > 1, np.where(part, within, line) * k, 0)
+        a: _Transfers = _Blocks(chip, memories.a, layout, a_places, m)
+    else:
+        a_places = np.where(m_tiles > 1, m * layout.a_row, 0) | np.where(k_tiles > 1, layout.size(k), 0)
+        a = _Transfers(chip, memories.a, bits, layout.a_row, layout.a_local, a_places, fills=True)
+    c_places = np.where(m_tiles > 1, m * layout.c_row, 0) | np.where(c_tiles > 1, layout.size(columns), 0)
+    if shape.packed:
+        panels = PanelLayout(chip, layout)
+        b_places = np.where(n_tiles > 1, panels.pitch(n), 0)
+        b: _Transfers = _Panels(
+            chip, memories.b, panels, lambda wide: b_places | np.where(k_tiles > 1, panels.tile(wide, k), 0)
+        )
+    else:
+        b_places = np.where(n_tiles > 1, layout.size(n), 0) | np.where(k_tiles > 1, k * layout.b_row, 0)
+        b = _Transfers(chip, memories.b, bits, layout.b_row, layout.b_local, b_places)
+    p_places = np.where(c_tiles > 1, layout.columns(columns), 0)
+    return _Operands(
+        a,
+        b,
+        _Transfers(chip, memories.c, bits, layout.c_row, layout.c_local, c_places),
+        _Tiles(chip, memories.b, lambda _, wide: layout.columns(wide), lambda _: p_places),
+        _Tiles(chip, memories.b, lambda _, size: size, np.zeros_like),
+    )
+
+
+class _Transfer(NamedTuple):
+    """Transfers of one kind that a tile takes, ``where`` it takes any: bytes that they move.
+
+    ``busiest`` are bytes that all ports of the memory could have moved meanwhile, where it has several; ``made`` cycles
+    of what decompresses them.
+    """
+
+    moved: Int
+    busiest: Int | None = None
+    made: Int | None = None
+    where: NDArray[np.bool_] | None = None
+
+    def within(self, where: NDArray[np.bool_]) -> _Transfer:
+        """Where it is the other, too."""
+        return self._replace(where=where if self.where is None else self.where & where)
+
+    @property
+    def bytes(self) -> Int:
+        return self.moved if self.where is None else np.where(self.where, self.moved, 0)
+
+    def cycles(self, chip: Chip, memory: Memory) -> Int:
+        """For which they hold the memory port."""
+        held: Int = np.asarray(passing_cycles(chip, memory, self.moved, self.busiest))
+        if self.made is not None:
+            held = np.maximum(held, self.made)
+        return held if self.where is None else np.where(self.where, held, 0)
+
+
+class Moved:
+    """What moves one tile."""
+
+    def __init__(self, transfers: Sequence[_Transfer]) -> None:
+        self.transfers = transfers
+        self._last: tuple[tuple[int, int], Int] | None = None
+        """What was answered last: of which bandwidth, and cycles a second of all tiles."""
+
+    @property
+    def bytes(self) -> Int:
+        first, *others = (each.bytes for each in self.transfers)
+        return sum(others, first)
+
+    def cycles(self, chip: Chip, memory: Memory) -> Int:
+        """For which it holds the memory port."""
+        asked = memory.total_bandwidth, chip.clock * chip.tile_count
+        if self._last is None or self._last[0] != asked:
+            first, *others = (each.cycles(chip, memory) for each in self.transfers)
+            self._last = asked, sum(others, first)
+        return self._last[1]
+
+
+class AllMoved:
+    """What moves all tiles of an operand: of each kind of tile how many there are."""
+
+    def __init__(self, parts: Sequence[tuple[Int, Moved]]) -> None:
+        self.parts = parts
+        self.bytes: Int = sum((many * each.bytes for many, each in parts), np.zeros((1, 1, 1), np.int64))
+
+    def cycles(self, chip: Chip, memory: Memory) -> Int:
+        """For which they hold the memory port."""
+        return sum((many * each.cycles(chip, memory) for many, each in self.parts), np.zeros((1, 1, 1), np.int64))
+
+
+class _Transfers:
+    """Transfers of the tiles of one operand that lies row by row.
+
+    ``pitch`` is from row to row in memory, ``local`` gives that of a tile's columns in local memory; tiles begin at
+    multiples of ``places``.
+    """
+
+    def __init__(
+        self,
+        chip: Chip,
+        memory: Memory,
+        bits: int,
+        pitch: int,
+        local: Callable[[Int], Int],
+        places: Int,
+        *,
+        fills: bool = False,
+    ) -> None:
+        assert isinstance(chip.tile, NpuTile)
+        self.fills = fills
+        self.dma, self.memory, self.bits = chip.tile.dma, memory, bits
+        self.pitch, self.local, self.places = pitch, local, places
+        self._known: dict[tuple[int, int], tuple[Int, Int, Moved]] = {}
+        """What was asked of which sizes: by their places in Python's memory, so they are kept, too."""
+
+    def instructions(self, rows: Int, cols: Int) -> Int:
+        """Instructions that move one tile: several where it is cut."""
+        width, local, bus = -(-cols * self.bits // 8), self.local(cols), self.dma.bytes_per_cycle
+        made = moved_rows(bus, rows, width, np.asarray(self.pitch), local, self.places, fills=self.fills)
+        return made.transfers + np.zeros_like(rows * cols)
+
+    def total(self, row_parts: Parts, col_parts: Parts) -> AllMoved:
+        """Of all tiles."""
+        return AllMoved(
+            [
+                (many * count, self.one(tall, wide))
+                for tall, many in row_parts
+                for wide, count in col_parts
+                if many.any() and count.any()
+            ]
+        )
+
+    def one(self, rows: Int, cols: Int) -> Moved:
+        """Of one tile: the whole ones are asked for twice."""
+        known = self._known.get((id(rows), id(cols)))
+        if known is None:
+            known = self._known[id(rows), id(cols)] = rows, cols, Moved(self._both(rows, cols))
+        return known[2]
+
+    def _both(self, rows: Int, cols: Int) -> list[_Transfer]:
+        return self._moved(rows, -(-cols * self.bits // 8), np.asarray(self.pitch), self.local(cols), self.places)
+
+    def _moved(self, rows: Int, width: Int, pitch: Int, local: Int, places: Int) -> list[_Transfer]:
+        """Rows that adjoin are one row, as the builder makes them."""
+        made = moved_rows(self.dma.bytes_per_cycle, rows, width, pitch, local, places, fills=self.fills)
+        found = [self._priced(made.rows, made.width)]
+        if made.rest_rows.any():
+            found.append(self._priced(made.rest_rows, made.rest).within(made.rest_rows > 0))
+        return found
+
+    def _priced(self, rows: Int, width: Int) -> _Transfer:
+        moved: Int = np.asarray(moved_bytes(self.memory, rows, width))
+        return _Transfer(
+            moved, None if self.memory.channels == 1 else np.asarray(striped_bytes(self.memory, rows, width))
+        )
+
+
+class _Tiles(_Transfers):
+    """Transfers of the tiles of one operand that lies tile by tile.
+
+    ``size`` gives the bytes of one of so many rows and columns, ``begins`` what those of so many columns begin at
+    multiples of.
+    """
+
+    def __init__(
+        self, chip: Chip, memory: Memory, size: Callable[[Int, Int], Int], begins: Callable[[Int], Int]
+    ) -> None:
+        super().__init__(chip, memory, 8, 0, lambda cols: cols, np.zeros(1, np.int64))
+        self.size, self.begins = size, begins
+
+    def _both(self, rows: Int, cols: Int) -> list[_Transfer]:
+        width = self.size(rows, cols)
+        return self._moved(np.ones_like(width), width, width, width, self.begins(cols))
+
+
+class _Blocks(_Transfers):
+    """Transfers of the tiles of a first operand in blocks of rows, each transposed, of ``many`` rows but for the last.
+
+    Of the last tile, too, sizes are asked for by a table of their own.
+    """
+
+    def __init__(self, chip: Chip, memory: Memory, layout: GemmLayout, places: Int, many: Int) -> None:
+        super().__init__(chip, memory, layout.shape.dtype.bits, layout.a_pitch, lambda width: width, places)
+        self.layout, self.within = layout, layout.a_line(min(layout.shape.m, layout.rows))
+        self.many = many
+
+    def _both(self, rows: Int, cols: Int) -> list[_Transfer]:
+        """Whole blocks, and the lines of another one: all of that one, or those of a part of the array's rows."""
+        layout = self.layout
+        whole, rest = rows // layout.rows, rows % layout.rows
+        width = np.asarray(layout.a_block(cols))
+        moved = self._moved(np.maximum(whole, 1), width, np.asarray(self.pitch), width, self.places)
+        found = [each.within(whole > 0) for each in moved]
+        if not np.any(rest):
+            return found
+        local = layout.a_line(rest)
+        # lines of a block that is read as a whole adjoin: of the last one, too, where a tile begins with it
+        ends = rows is not self.many and rest == layout.shape.m % layout.rows
+        part = (whole == 0) & (rest < layout.shape.m) & np.logical_not(ends)
+        wide, pitch = np.where(part, layout.size(rest), local), np.where(part, self.within, local)
+        # behind whole blocks, in main memory as in local memory
+        places = self.places | np.where(whole > 0, whole * (width | self.pitch), 0)
+        more = self._moved(np.maximum(cols, 1), np.maximum(wide, 1), pitch, local, places)
+        return [*found, *(each.within((rest > 0) & (cols > 0)) for each in more)]
+
+
+class _Panels(_Tiles):
+    """Transfers of the tiles of parameters, whose last panels may lie in narrower rows."""
+
+    def __init__(self, chip: Chip, memory: Memory, panels: PanelLayout, begins: Callable[[Int], Int]) -> None:
+        super().__init__(chip, memory, lambda deep, wide: panels.tile(wide, deep), begins)
+        self.panels = panels
+
+    def _both(self, rows: Int, cols: Int) -> list[_Transfer]:
+        ratio = self.panels.layout.shape.compression
+        if ratio is not None:
+            local = np.asarray(self.panels.layout.b_tile(cols, rows))
+            whole = np.ones_like(local)
+            made: Int = np.asarray(decompressing_cycles(self.dma, whole, local))
+            return [self._priced(*stored_bytes(self.memory, whole, local, ratio))._replace(made=made)]
+        if not self.panels.ends:
+            return super()._both(rows, cols)
+        whole, others = self.panels.spread(cols, rows)
+        found = [
+            each.within(whole > 0) for each in self._moved(np.ones_like(whole), whole, whole, whole, self.begins(cols))
+        ]
+        for lines, width, local in others:
+            more = self._moved(np.maximum(lines, 1), width, width, local, width | local)
+            found += [each.within(lines > 0) for each in more]
+        return found
+
+
+__all__ = ["AllMoved", "GemmMemories", "Moved", "Parts", "operand_transfers"]

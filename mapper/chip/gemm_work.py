@@ -1,0 +1,147 @@
+"""What tiles of a product compute and move, whatever the clock and however fast memory is: the work of every unit."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from siliconloom.arch.array import SystolicArray
+from siliconloom.arch.description import Chip
+from siliconloom.arch.tile import NpuTile
+from siliconloom.arch.timing import ACCUMULATOR_WRITE, QUEUE_POP
+from siliconloom.mapper.chip.gemm_layout import GemmShape, gemm_layout_of
+from siliconloom.mapper.chip.gemm_moves import AllMoved, GemmMemories, Moved, Parts, operand_transfers
+from siliconloom.mapper.chip.orientation import oriented
+from siliconloom.sim.timing.pace import first_load, matmul_pace
+from siliconloom.sim.timing.units import vector_cycles
+
+Int = NDArray[np.int64]
+
+
+class TileWork(NamedTuple):
+    """What tiles of sizes ``m`` x ``n`` x ``k`` compute and move, whatever the clock and however fast memory is.
+
+    The sizes are broadcast: what depends on two of them is worked out for those two only. Cycles of array, vector unit
+    and sequencer are of all products of one batch; transfers those of all tiles of an operand, of one whole tile
+    (``_one``) and of the last results. ``rest`` is the last tile's product of a depth that is no multiple of theirs.
+    """
+
+    shape: GemmShape
+    m: Int
+    blocks: bool
+    m_tiles: Int
+    n_tiles: Int
+    k_tiles: Int
+    whole_k: Int
+    a: AllMoved
+    b: AllMoved
+    c: AllMoved
+    p: AllMoved
+    f: AllMoved
+    a_one: Moved
+    b_one: Moved
+    c_one: Moved
+    p_one: Moved
+    c_last: Moved
+    stores: Int
+    compute: Int
+    vector: Int
+    sequencer: Int
+    product: Int
+    rest: Int
+    first: Int
+    out: int
+    epilogue: Int
+    last_epilogue: Int
+    b_tile: Int
+    """Bytes of a tile of the second operand."""
+
+
+def tile_work(chip: Chip, memories: GemmMemories, shape: GemmShape, sizes: tuple[Int, Int, Int]) -> TileWork:
+    """Of tiles of these sizes; of the memories it matters what an access moves, and how addresses are striped."""
+    m, n, k = sizes
+    tile = chip.tile
+    assert isinstance(tile, NpuTile)
+    array = oriented(tile).array
+    layout = gemm_layout_of(tile, shape)
+    columns = np.maximum(n // shape.halves, 1)
+    m_parts, n_parts, k_parts = _parts(shape.m, m), _parts(shape.n, n), _parts(shape.k, k)
+    m_tiles, n_tiles, k_tiles = (-(-total // size) for total, size in ((shape.m, m), (shape.n, n), (shape.k, k)))
+    a, b, c, p, extra = operand_transfers(chip, memories, shape, layout, (m, n, k), (m_tiles, n_tiles, k_tiles))
+    c_parts, one = _parts(shape.stored_n, columns), np.ones_like(n)
+    compute, vector = _work(tile, array, shape, m_parts, n_parts, k_parts)
+    results = m_tiles * n_tiles
+    product = compute / (results * k_tiles)
+    last_m, last_n = (np.where(rest > 0, rest, size) for (size, _), (rest, _) in (m_parts, n_parts))
+    return TileWork(
+        shape,
+        m,
+        layout.blocks,
+        m_tiles,
+        n_tiles,
+        k_tiles,
+        k_tiles == 1,
+        a.total(m_parts, k_parts),
+        b.total(k_parts, n_parts),
+        c.total(m_parts, c_parts),
+        p.total([(one, one)], c_parts),
+        extra.total([(one, n_tiles)], [(np.full_like(n, layout.function_bytes), one)]),
+        a.one(m, k),
+        b.one(k, n),
+        c.one(m, columns),
+        p.one(one, columns),
+        c.one(last_m, np.maximum(last_n // shape.halves, 1)),
+        c.instructions(m, columns),
+        compute,
+        vector,
+        results * _issued(tile, shape, k_tiles, 1 + layout.apart(columns)),
+        product,
+        np.where(shape.k % k > 0, product * k_tiles * (shape.k % k) / shape.k, product),
+        first_load(array, k, shape.packing),
+        array.output_latency + ACCUMULATOR_WRITE,
+        _epilogue(shape, tile, m, n) + QUEUE_POP,
+        _epilogue(shape, tile, last_m, last_n) + QUEUE_POP,
+        np.asarray(layout.b_tile(n, k)),
+    )
+
+
+def _work(
+    tile: NpuTile, array: SystolicArray, shape: GemmShape, m_parts: Parts, n_parts: Parts, k_parts: Parts
+) -> tuple[Int, Int]:
+    """Cycles of the array and of the vector unit for all tiles, whole ones and rests."""
+    compute = vector = np.zeros((1, 1, 1), np.int64)
+    m_some, n_some, k_some = ([part for part in parts if part[1].any()] for parts in (m_parts, n_parts, k_parts))
+    for tall, m_count in m_some:
+        for wide, n_count in n_some:
+            for deep, k_count in k_some:
+                pace = matmul_pace(array, tall, shape.whole_n(array, wide), np.maximum(deep, 1), shape.packing)
+                compute = compute + m_count * n_count * k_count * pace
+            vector = vector + m_count * n_count * _epilogue(shape, tile, tall, wide)
+    return compute, vector
+
+
+def _issued(tile: NpuTile, shape: GemmShape, k_tiles: Int, products: Int) -> Int:
+    """Cycles of the sequencer for a result tile, of so many products for each tile along the depth."""
+    issue, loop, whole = tile.sequencer.issue_cycles, tile.sequencer.loop_cycles, k_tiles == 1
+    loads = 2 - whole.astype(np.int64)
+    for_tiles = k_tiles * ((products + loads) * issue + np.where(whole, 0, loop))
+    return np.asarray(for_tiles + (len(shape.passes) + 1 + shape.residual) * issue + loop, np.int64)
+
+
+def _epilogue(shape: GemmShape, tile: NpuTile, m: Int, n: Int) -> Int:
+    """Vector cycles of one result tile of ``m`` rows and ``n`` columns of sums."""
+    total, columns = np.zeros((1, 1, 1), np.int64), n // (2 if shape.output_halved else 1)
+    for each in shape.passes:
+        total = total + vector_cycles(tile.vector, each.function, m, columns, dtype=tile.parameter_format)
+    return total
+
+
+def _parts(total: int, size: Int) -> Parts:
+    """Size and number of the full tiles along a dimension, and of the rest."""
+    full, rest = total // size, total % size
+    return [(size, full), (rest, (rest > 0).astype(np.int64))]
+
+
+__all__ = ["TileWork", "tile_work"]

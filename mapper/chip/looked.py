@@ -1,0 +1,252 @@
+"""Tiles of products that are looked at for the divisions of a tile's buffers, with what they compute and move.
+
+They are kept from one map to the next: chips that differ in clock and in their memory's pace alone look at the same.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from threading import Lock
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from siliconloom.arch.description import Chip
+from siliconloom.arch.tile import NpuTile
+from siliconloom.arch.vector import Count
+from siliconloom.mapper.chip.gemm_layout import GemmShape, gemm_layout_of
+from siliconloom.mapper.chip.gemm_moves import GemmMemories
+from siliconloom.mapper.chip.gemm_work import TileWork, tile_work
+from siliconloom.mapper.chip.layout import Layout
+from siliconloom.mapper.chip.tile_sizes import FINE, candidates, with_sizes
+from siliconloom.mapper.chip.transfers import LONGEST_ROW
+
+PARTS, MOST_STAYING = 32, 4
+"""Rows that stay are tried down to this part of all of them; of each division of the buffers the most that have room.
+"""
+MOST_LOOKED = 500_000
+"""Tiles that are kept from one map to the next, such as those of a sweep's points, at some 100 bytes each; what was
+asked for the longest ago goes first."""
+
+Int = NDArray[np.int64]
+
+
+class Looked(NamedTuple):
+    """Tiles that are looked at, and what they compute and move.
+
+    ``fits`` says of each layout which of them fit it, and ``ways`` what tells layouts apart that leave the same choice:
+    which do, and the bytes of a slot in which tiles of the second operand may take turns, where any do. ``held`` are
+    rows that stay, by the sizes along m.
+    """
+
+    sizes: tuple[Int, Int, Int]
+    whole: NDArray[np.bool_]
+    fits: list[NDArray[np.bool_]]
+    ways: list[tuple[bytes, int]]
+    work: TileWork
+    turning: Int
+    """Bytes of those tiles of the second operand of which a product has several, 0 of others."""
+    held: Int | None = None
+
+    def size(self, pick: int) -> tuple[int, int, int]:
+        """Rows, columns and depth of a candidate."""
+        m, n, k = (int(each[at]) for each, at in zip(self.sizes, np.unravel_index(pick, self.whole.shape), strict=True))
+        return m, n, k
+
+    def ring(self, pick: int, values: int) -> int:
+        """Bytes of a slot in which tiles of the second operand do take turns."""
+        taken = int(self.turning[pick])
+        return values if 0 < taken <= values else 0
+
+
+class _Known:
+    """Tiles that were looked at for chips of the same tile and memory, whatever their clock and memory's pace."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[Hashable, list[Looked]] = OrderedDict()
+        self._tiles = 0
+        self._lock = Lock()
+
+    def clear(self) -> None:
+        with self._lock:
+            self._kept.clear()
+            self._tiles = 0
+
+    def recall(self, key: Hashable, find: Callable[[], list[Looked]]) -> list[Looked]:
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        found = find()
+        with self._lock:
+            if key not in self._kept:
+                self._kept[key] = found
+                self._tiles += _count(found)
+            while self._tiles > MOST_LOOKED:
+                self._tiles -= _count(self._kept.popitem(last=False)[1])
+        return found
+
+
+def _count(looked: list[Looked]) -> int:
+    return sum(each.whole.size for each in looked)
+
+
+_KNOWN = _Known()
+
+
+def forget() -> None:
+    """Keep none of them."""
+    _KNOWN.clear()
+
+
+def _moving_key(chip: Chip, memories: GemmMemories) -> Hashable:
+    """All that `tile_work` reads of memories."""
+    every = (memories.a, memories.b, memories.c, *chip.memory.values())
+    return tuple((each.access_bytes, each.channels, each.stripe) for each in every)
+
+
+def _sizes_to_try(tile: NpuTile, shape: GemmShape, tiles: tuple[int, int] | None) -> tuple[Int, Int, Int]:
+    """Sizes along m, n and k; those of columns and depth may be decided."""
+    rows, columns, depths = candidates(tile, shape)
+    if tiles is not None:
+        columns, depths = (np.array([size], np.int64) for size in tiles)
+    return rows, columns, depths
+
+
+def _look_at_slots(
+    chip: Chip, layouts: tuple[Layout, ...], shape: GemmShape, memories: GemmMemories, tiles: tuple[int, int] | None
+) -> list[Looked]:
+    """Tiles that lie in slots of any of the layouts."""
+    tile = chip.tile
+    assert isinstance(tile, NpuTile)
+    sizes = _trimmed(tile, layouts, shape, *_sizes_to_try(tile, shape, tiles))
+    if not all(map(len, sizes)):
+        return []
+    m, n, k = np.ix_(*sizes)
+    whole = np.broadcast_to(k == shape.k, (len(sizes[0]), len(sizes[1]), len(sizes[2])))
+    fits = _fits_of(layouts, shape, gemm_layout_of(tile, shape).needs(m, n, k))
+    if not any(fit.any() for fit in fits):
+        return []
+    fits = [np.broadcast_to(fit, whole.shape) for fit in fits]
+    ways = [(fit.tobytes(), layout.values) for fit, layout in zip(fits, layouts, strict=True)]
+    work = tile_work(chip, memories, shape, (m, n, k))
+    return [Looked(sizes, whole, fits, ways, work, _turning(work, whole))]
+
+
+def _turning(work: TileWork, whole: NDArray[np.bool_]) -> Int:
+    """Bytes of tiles of the second operand of which a product has several, 0 of others."""
+    return np.where(whole, 0, work.b_tile).ravel()
+
+
+def _look_at_staying(
+    chip: Chip, layouts: tuple[Layout, ...], shape: GemmShape, memories: GemmMemories, tiles: tuple[int, int] | None
+) -> list[Looked]:
+    """Rows that stay in both slots: of them as many as are tried, of one depth or the whole."""
+    tile = chip.tile
+    assert isinstance(tile, NpuTile)
+    laid, found = gemm_layout_of(tile, shape), list[Looked]()
+    rows, columns, depths = _sizes_to_try(tile, shape, tiles)
+    parts = (-(-shape.m // (parts * FINE)) * FINE for parts in range(2, PARTS + 1))
+    rows = with_sizes(rows, [size for size in parts if size < shape.m])
+    widest = _widest(layouts)
+    for some in (depths[depths == shape.k], depths[(depths < shape.k) & laid.may_stay(depths)]):
+        # of columns of the whole depth sums of some rows have room, of those of a part sums of all that stay
+        fits_any = (
+            _fits(widest, shape, laid.kept_needs(rows, columns[:1], some[:1])) if len(some) else np.array([False])
+        )
+        if not fits_any.any():
+            continue
+        tall = rows[fits_any]
+        taken = laid.kept_slot(tall, columns[:1], some[:1])
+        ends = {int(np.count_nonzero(taken <= layout.moving)) for layout in layouts}
+        tall = tall[sorted({place for end in ends for place in range(max(end - MOST_STAYING, 0), end)})]
+        axes = tall, columns, some
+        needs = laid.kept_needs(*np.ix_(*axes))
+        fits = [np.broadcast_to(fit, tuple(map(len, axes))) for fit in _fits_of(layouts, shape, needs)]
+        fitting = np.logical_or.reduce(fits)
+        if not fitting.any():
+            continue
+        used = [fitting.any(axis=tuple({0, 1, 2} - {axis})) for axis in range(3)]
+        axes = tall[used[0]], columns[used[1]], some[used[2]]
+        m, n, k = np.ix_(*axes)
+        whole = np.broadcast_to(k == shape.k, (len(axes[0]), len(axes[1]), len(axes[2])))
+        fits = [fit[np.ix_(*used)] for fit in fits]
+        ways = [(fit.tobytes(), 0 if whole.all() else layout.values) for fit, layout in zip(fits, layouts, strict=True)]
+        work = tile_work(chip, memories, shape, (laid.result_rows(m, n, k), n, k))
+        found.append(Looked(axes, whole, fits, ways, work, _turning(work, whole), m))
+    return found
+
+
+def _trimmed(
+    tile: NpuTile, layouts: Sequence[Layout], shape: GemmShape, m: Int, n: Int, k: Int
+) -> tuple[Int, Int, Int]:
+    """The sizes without those that fit no layout even with the least of the other two."""
+    widest, needs = _widest(layouts), gemm_layout_of(tile, shape).needs
+    return (
+        m[_fits(widest, shape, needs(m, n[:1], k[:1]))],
+        n[_fits(widest, shape, needs(m[:1], n, k[:1]))],
+        k[_fits(widest, shape, needs(m[:1], n[:1], k))],
+    )
+
+
+def _widest(layouts: Sequence[Layout]) -> Layout:
+    """Of each ring the largest slot that any of the layouts has: what does not fit these fits none."""
+    return Layout(*(max(getattr(layout, each) for layout in layouts) for each in Layout.__struct_fields__))
+
+
+def _fits_of(layouts: Sequence[Layout], shape: GemmShape, needs: Mapping[str, Count]) -> list[NDArray[np.bool_]]:
+    """`_fits` of each layout; those whose rings are as large in all that is needed have one answer."""
+    found: dict[tuple[int, ...], NDArray[np.bool_]] = {}
+    made = []
+    for layout in layouts:
+        rooms = tuple(getattr(layout, ring) for ring in needs)
+        if rooms not in found:
+            found[rooms] = _fits(layout, shape, needs)
+        made.append(found[rooms])
+    return made
+
+
+def _fits(layout: Layout, shape: GemmShape, needs: Mapping[str, Count]) -> NDArray[np.bool_]:
+    """Where what tiles need of a slot of each ring is there."""
+    fits: Any = True
+    for ring, need in needs.items():
+        room = getattr(layout, ring)
+        if ring == "weights" and shape.packed:  # such a tile is one row of a transfer
+            room = min(room, LONGEST_ROW)
+        fits = fits & (need <= room)
+    return np.asarray(fits, np.bool_)
+
+
+def in_slots(
+    chip: Chip, layouts: tuple[Layout, ...], shape: GemmShape, memories: GemmMemories, tiles: tuple[int, int] | None
+) -> list[Looked]:
+    """Tiles that lie in slots of any of the layouts: all of them, or nothing where none fits.
+
+    ``tiles`` has columns and depth, where these are decided already.
+    """
+    return _recall("slots", _look_at_slots, chip, layouts, shape, memories, tiles)
+
+
+def that_stay(
+    chip: Chip, layouts: tuple[Layout, ...], shape: GemmShape, memories: GemmMemories, tiles: tuple[int, int] | None
+) -> list[Looked]:
+    """Rows that stay in both slots: of them as many as are tried, of one depth or the whole."""
+    return _recall("stay", _look_at_staying, chip, layouts, shape, memories, tiles)
+
+
+def _recall(
+    kind: str,
+    look: Callable[..., list[Looked]],
+    chip: Chip,
+    layouts: tuple[Layout, ...],
+    shape: GemmShape,
+    memories: GemmMemories,
+    tiles: tuple[int, int] | None,
+) -> list[Looked]:
+    key = kind, chip.tile, layouts, shape, tiles, _moving_key(chip, memories)
+    return _KNOWN.recall(key, lambda: look(chip, layouts, shape, memories, tiles))
+
+
+__all__ = ["PARTS", "Looked", "forget", "in_slots", "that_stay"]
