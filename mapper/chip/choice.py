@@ -45,7 +45,7 @@ NEAR = 1.003
 """No other way to share an operator is costed when a candidate is this close to what no mapping beats."""
 WORTH = 0.002
 """What all tasks together could still gain, of the whole workload's time, is not looked for."""
-FINALISTS = 3
+FINALISTS = 8
 """Most ways to divide the buffers for which the whole workload is simulated."""
 CLOSE = 1.02
 """Only those whose operators together take at most this many times as long as the best."""

@@ -61,7 +61,7 @@ IN_A_ROW = 4
 """Executions of a task that are simulated to learn what one of them takes among neighbours."""
 OVERLAP = 0.007
 """Among more than few tasks rivals are tried where operators that overlap save at least this part of the time."""
-TRIED, FEW_TRIED = 10000, 20000
+TRIED, FEW_TRIED = 20000, 20000
 """Most instructions of whole workloads that are simulated with rivals of single tasks; among few tasks."""
 SEARCHED = "searches of mappings and other objectives than time"
 """What is not built for attention in a channel."""

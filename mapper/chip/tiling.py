@@ -108,12 +108,16 @@ def _that_stay(
     made: dict[tuple[int, int, int, int], GemmTiling] = {}
     for looked in that_stay(chip, layouts, shape, memories, tiles):
         alike: dict[tuple[bytes, int], list[GemmTiling]] = {}
-        # estimates leave out what columns gain that take turns in a ring of values; runs do not
-        (costed,) = gemm_costs(chip, memories, looked.work, KEPT, held=looked.held)
-        table = _Table(costed[KEPT[0]], looked.whole.shape, objective)
+        rings = sorted({values for _, values in looked.ways})
+        tables = {
+            values: _Table(costs[KEPT[0]], looked.whole.shape, objective)
+            for values, costs in zip(
+                rings, gemm_costs(chip, memories, looked.work, KEPT, rings, looked.held), strict=True
+            )
+        }
         for number, (fit, way) in enumerate(zip(looked.fits, looked.ways, strict=True)):
             if way not in alike:
-                alike[way] = []
+                alike[way], table = [], tables[way[1]]
                 among = np.flatnonzero(fit)
                 for pick in dict.fromkeys(table.best(among, kept)) if len(among) else ():
                     size = looked.size(pick)

@@ -1,12 +1,14 @@
 """Fleets of several kinds of machines: what they do together, what they cost, and what is refused."""
 
 import pytest
+from msgspec.structs import replace
 
 from siliconloom.arch.document import Document
 from siliconloom.arch.errors import DescriptionError, LoomError, NotSupported
 from siliconloom.arch.served import ServingResult
 from siliconloom.arch.service_level import parse_level
 from siliconloom.cli import main
+from siliconloom.evaluate import capacity
 from siliconloom.evaluate.capacity import find_capacity
 from siliconloom.evaluate.fleets import prepare_named
 from siliconloom.evaluate.serving_run import serve
@@ -149,6 +151,61 @@ def test_the_cheapest_machines_are_those_of_all_numbers(limits, shared):
     assert len(kept) == 1
     assert len(kept[0].replicas) == sum(machines)
     assert all(each["value"] <= price and each["attained"] < 0.9 for each in found["tried"][:-1])
+
+
+WIDE = {"machine": "dgx-h100", "count": 1, "price": 1.0, "plan": {"tensor": "2", "data": "2"}}
+"""Two replicas of two chips each."""
+
+
+@pytest.mark.parametrize("draft", [False, True])
+def test_machines_of_several_chips_and_replicas_cost_what_works(draft):
+    """And what guesses for them: of all numbers by their price, counted by hand; what is reached exactly is reached."""
+    sets = [*SETS, *TRIED]
+    if draft:
+        guessing = {"draft": "gpt2", "draft_on": "l40s", "draft_latency_s": "0.0001", "draft_price": "3"}
+        sets += [("serve.speculate", "2"), ("serve.acceptance", "0.5")]
+        sets += [(f"serve.{key}", value) for key, value in guessing.items()]
+    kinds = [WIDE, {"machine": "h100", "count": 2, "price": 3.5}]
+    hourly = [2 * (2 * 1.0 + 3 * draft), 3.5 + 3 * draft]
+    asked = prepare_named(fleet(*kinds), "gpt2-medium", "512x64", sets)
+    level = parse_level("e2e=10s")
+    found = find_capacity(asked, "fleet", level, 1.0)["found"]
+    assert list(found["machines"]) == ([0, 1] if hourly[1] < hourly[0] else [1, 0])
+    assert found["value"] == pytest.approx(min(hourly))
+    assert found["tried"][-1]["attained"] == 1.0
+    with pytest.raises(LoomError, match=r"with none of 5 numbers of machines 99.99% of the requests") as caught:
+        find_capacity(asked, "fleet", parse_level("ttft=1us"), 0.9999)
+    assert str(caught.value).endswith("with the best of them 0% do")
+
+
+def test_of_machines_that_cost_as_much_the_fewest_are_taken():
+    kinds = [{"machine": "l40s", "count": 2, "price": 1.0}, {"machine": "h100", "count": 1, "price": 2.0}]
+    asked = prepare_named(fleet(*kinds), "gpt2-medium", "512x64", [*SETS, *TRIED])
+    for slow in ({"machine": "l40s", "count": 2, "price": 0.0}, kinds[0]):
+        asked = prepare_named(fleet(slow, kinds[1]), "gpt2-medium", "512x64", [*SETS, *TRIED])
+        tried = find_capacity(asked, "fleet", parse_level("e2e=100s"), 0.5)["found"]["tried"]
+        assert len(tried) == 1
+        assert (tried[0]["groups.0"], tried[0]["groups.1"]) == (1, 0)
+
+
+def test_numbers_of_machines_that_do_not_serve_are_passed_over(monkeypatch):
+    """One of them fails for a reason of its own; where all do, the first reason is told."""
+    kinds = [{"machine": "l40s", "count": 1, "price": 1.0}, {"machine": "h100", "count": 1, "price": 2.0}]
+    asked = prepare_named(fleet(*kinds), "gpt2-medium", "512x64", [*SETS, *TRIED])
+    refusing, usual = {"l40s"}, capacity.serve
+
+    def some(served, *words, **keys):
+        if len(served.members) == 1 and served.members[0].served.cluster.name in refusing:
+            raise LoomError("too little of it")
+        return usual(served, *words, **keys)
+
+    monkeypatch.setattr(capacity, "serve", some)
+    assert list(find_capacity(asked, "fleet", parse_level("e2e=10s"), 0.9)["found"]["machines"]) == [0, 1]
+    with pytest.raises(LoomError, match=r"1 do not serve \(groups.0.count=1, groups.1.count=0: too little of it\)"):
+        find_capacity(asked, "fleet", parse_level("ttft=1us"), 0.9)
+    monkeypatch.setattr(capacity, "serve", lambda *_, **__: some(replace(asked, members=asked.members[:1])))
+    with pytest.raises(LoomError, match=r"^too little of it$"):
+        find_capacity(asked, "fleet", parse_level("e2e=10s"), 0.9)
 
 
 def test_what_has_no_cheapest_fleet_is_refused():

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from siliconloom.arch.errors import LoomError
+from siliconloom.sweeps import executors
 from siliconloom.sweeps.executors import KILLED, MOST_FRUITLESS, LocalProcesses
 from siliconloom.sweeps.likeness import Shares, in_groups, likeness
 from siliconloom.sweeps.question import PointAnswer
@@ -16,52 +17,91 @@ DONE = PointAnswer({"time": 1.0})
 
 
 class MortalPool:
-    """A pool in which even questions wait for the next odd one, and all that waits dies with a deadly one."""
+    """One process: it answers a question when it is asked the next but one, or when nobody else asks, and may die.
 
-    def __init__(self, deadly):
-        self.deadly, self.waiting, self.dead = deadly, [], False
+    It dies of ``deadly`` questions whenever it begins with them, and once of each of ``killed``, as of a kill -9.
+    """
+
+    def __init__(self, deadly, killed, late):
+        self.deadly, self.killed, self.late = deadly, killed, late
+        self.waiting, self.dead, self.begun = [], False, []
 
     def submit(self, _, setting, sets):
         assert setting is None
-        question = int(sets[0][1])
         if self.dead:
             raise BrokenProcessPool("dead")
         future = Future()
-        self.waiting.append(future)
-        if question in self.deadly:
-            self.dead = True
-            self._end(lambda each: each.set_exception(BrokenProcessPool("died")))
-        elif question % 2 or question < 0 or len(self.waiting) == 1:
-            self._end(lambda each: each.set_result(DONE))
+        self.waiting.append((int(sets[0][1]), future))
+        if len(self.waiting) > self.late:
+            self.work()
         return future
 
-    def _end(self, with_it):
-        for each in self.waiting:
-            with_it(each)
+    def work(self):
+        """Answer the first question, or die of it with all that wait."""
+        question, future = self.waiting.pop(0)
+        self.begun.append(question)
+        if question not in self.deadly and question not in self.killed:
+            future.set_result(DONE)
+            return
+        self.killed.discard(question)
+        self.dead = True
+        for each in (future, *(each for _, each in self.waiting)):
+            each.set_exception(BrokenProcessPool("died"))
         self.waiting.clear()
 
     def shutdown(self, **_):
         return None
 
 
-def answered(count, deadly):
+def answered(count, deadly, killed=(), workers=2):
+    """Answers of two workers, and what each of their processes began with."""
+    pools, killed = [], set(killed)
+
+    def started(self):
+        pools.append(MortalPool(deadly, killed, len(pools) % 4))
+        return pools[-1]
+
+    def waited(futures, return_when):
+        while not any(future.done() for future in futures):
+            next(pool for pool in pools if pool.waiting).work()
+        return {future for future in futures if future.done()}, set()
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LocalProcesses, "_started", lambda self: MortalPool(deadly))
-        with LocalProcesses(None, 2) as pool:
-            return list(pool.answers((number, (("key", str(number)),)) for number in range(count)))
+        patch.setattr(LocalProcesses, "_started", started)
+        patch.setattr(executors, "wait", waited)
+        with LocalProcesses(None, workers) as pool:
+            found = list(pool.answers((number, (("key", str(number)),)) for number in range(count)))
+    return found, pools
 
 
-@given(st.integers(1, 40), st.data())
-def test_every_question_is_answered_once_and_only_deadly_ones_fail(count, data):
-    deadly = data.draw(st.sets(st.integers(0, count - 1), max_size=2))
-    found = answered(count, deadly)
+@given(st.integers(1, 40), st.integers(1, 3), st.data())
+def test_every_question_is_answered_once_and_only_deadly_ones_fail(count, workers, data):
+    """Those that a process dies of whenever it begins with them; not those that waited, nor were killed once."""
+    some = st.sets(st.integers(0, count - 1), max_size=2)
+    deadly = data.draw(some)
+    found, pools = answered(count, deadly, data.draw(some) - deadly, workers)
     assert sorted(number for number, _ in found) == list(range(count))
     assert {number for number, answer in found if answer is KILLED} == deadly
+    for number in deadly:  # the second time with no other question behind it
+        assert sum(number in pool.begun for pool in pools) == 2
+
+
+def test_a_question_that_a_worker_died_of_is_asked_alone():
+    _, pools = answered(12, {5})
+    second = [pool for pool in pools if 5 in pool.begun][1]
+    assert second.begun == [5]
 
 
 def test_workers_that_die_of_everything_end_the_sweep():
     with pytest.raises(LoomError, match="die before they answer anything"):
         answered(4 * MOST_FRUITLESS, set(range(4 * MOST_FRUITLESS)))
+
+
+def test_workers_that_die_now_and_then_do_not():
+    count = 12 * MOST_FRUITLESS
+    found, _ = answered(count, set(), set(range(0, count, 4)))
+    assert len(found) == count
+    assert all(answer is DONE for _, answer in found)
 
 
 KEYS = ("tile.array.rows", "tile.scratchpad.capacity", "memory.dram.bandwidth", "clock", "memory.dram.latency")
@@ -94,3 +134,13 @@ def test_points_that_differ_in_pace_alone_and_then_in_buffers_follow_one_another
     points = ["1 8 2", "1 16 1", "1 8 1", "2 8 2", "2 16 1"]
     questions = [(number, tuple(zip(keys, each.split(), strict=True))) for number, each in enumerate(points)]
     assert [number for number, _ in in_groups(questions)] == [0, 3, 2, 1, 4]
+
+
+def test_a_worker_without_any_takes_the_last_half_of_what_another_one_has_left():
+    questions = [(number, (("clock", str(number)),)) for number in range(9)]
+    shares = Shares(questions, 2)
+    assert shares.following(0)[0] == 0
+    assert [shares.following(1)[0] for _ in range(4)] == [5, 6, 7, 8]
+    assert [shares.following(0)[0] for _ in range(3)] == [1, 2, 3]
+    assert shares.following(1)[0] == 4
+    assert shares.following(0) is shares.following(1) is None

@@ -106,13 +106,17 @@ def _cheapest(
     for at, member in enumerate(members):
         if member.price is None:
             raise LoomError(f"--find fleet: groups.{at} has no price (price, dollars for an hour of a chip)")
-    if served.first.settings.replicas_least is not None:
+    settings = served.first.settings
+    if settings.draft_on is not None and settings.draft_price is None:
+        raise LoomError("--find fleet: serve.draft_on has no price (serve.draft_price, dollars an hour)")
+    if settings.replicas_least is not None:
         raise LoomError("--find fleet: how many there are follows what is due (serve.replicas_least)")
     most = [member.count // member.served.replicas for member in members]
     combined = prod(each + 1 for each in most)
     if combined > MOST_FLEETS:
+        largest = most.index(max(most))
         raise LoomError(
-            f"--find fleet: {combined:,} numbers of machines are more than {MOST_FLEETS:,} (groups.0.count)"
+            f"--find fleet: {combined:,} numbers of machines are more than {MOST_FLEETS:,} (groups.{largest}.count)"
         )
     apart = any(member.role is not ReplicaRole.WHOLE for member in members)
     wanted = {ReplicaRole.PROMPTS, ReplicaRole.ANSWERS} if apart else {ReplicaRole.WHOLE}
@@ -122,6 +126,7 @@ def _cheapest(
         if {member.role for member, count in zip(members, counts, strict=True) if count} == wanted
     )
     tried: list[dict[str, float]] = []
+    refused: list[tuple[tuple[int, ...], LoomError]] = []
     best = 0.0
     for price, _, counts in ways:
         some = tuple(
@@ -130,7 +135,11 @@ def _cheapest(
             if count
         )
         fleets: list[Fleet] = []
-        result = serve(replace(served, members=some), objective, overrides, watcher=watcher, audits=0, kept=fleets)
+        try:
+            result = serve(replace(served, members=some), objective, overrides, watcher=watcher, audits=0, kept=fleets)
+        except LoomError as error:  # of this number of machines: others may serve
+            refused.append((counts, error))
+            continue
         reached = result["slo"]["attained"]
         machines = {f"groups.{at}": float(count) for at, count in enumerate(counts)}
         tried.append({"value": price, "attained": reached, "goodput": result["goodput"], **machines})
@@ -141,16 +150,32 @@ def _cheapest(
             kept.append(fleets[0])
         if reached >= attain and result["complete"]:
             result["found"] = {"what": "fleet", "value": price, "attain": attain, "tried": tried, "machines": counts}
+        else:
+            note = "interrupted: the search had not ended, and these machines were being tried"
+            result["notes"] = [note, *result["notes"]]
         return result
+    if refused and not tried:
+        raise refused[0][1]
+    rest = ""
+    if refused:
+        counts, reason = refused[0]
+        one = ", ".join(f"groups.{at}.count={count}" for at, count in enumerate(counts))
+        rest = f"; {len(refused)} do not serve ({one}: {reason})"
     raise LoomError(
-        f"--find fleet: with none of {len(ways):,} numbers of machines {attain:.0%} of the requests keep to the "
-        f"limits; with the best of them {best:.1%} do"
+        f"--find fleet: with none of {len(ways):,} numbers of machines {_percent(attain)} of the requests keep to the "
+        f"limits; with the best of them {_percent(best)} do{rest}"
     )
 
 
 def _hourly(member: FleetMember, machines: int) -> float:
-    """Dollars for an hour of so many of a group's machines: of the chips that work."""
-    return machines * member.served.replicas * member.served.plan.chips * (member.price or 0.0)
+    """Dollars for an hour of so many of a group's machines: of the chips that work, and of those that guess ahead."""
+    served = member.served
+    replica = served.plan.chips * (member.price or 0.0) + (served.settings.draft_price or 0.0)
+    return machines * served.replicas * replica
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.6g}%"
 
 
 def _one(served: Served | ServedFleet) -> Served:
@@ -215,8 +240,8 @@ def _highest(asked: Served | ServedFleet, run: Any, attain: float) -> _Found:
             rate /= 2
     if good is None:
         raise LoomError(
-            f"--find rate: at no rate do {attain:.0%} of the requests keep to the limits; at {rate * 2:.3g} requests a "
-            f"second {best:.1%} do"
+            f"--find rate: at no rate do {_percent(attain)} of the requests keep to the limits; at {rate * 2:.3g} "
+            f"requests a second {_percent(best)} do"
         )
     if not high:
         raise LoomError(f"--find rate: no rate that can be tried breaks the limits, up to {low:,.4g} a second")
@@ -243,7 +268,7 @@ def _fewest(asked: Served | ServedFleet, run: Any, attain: float) -> _Found:
         return result, fleet, None
     if result["slo"]["attained"] < attain:
         reached = result["slo"]["attained"]
-        kept = f"{reached:.1%} of the requests keep to the limits, not {attain:.0%}"
+        kept = f"{_percent(reached)} of the requests keep to the limits, not {_percent(attain)}"
         raise LoomError(f"--find replicas: with all {most} replicas {kept}")
     best: _Found = (result, fleet, float(most))
     while high - low > 1 and best[0]["complete"]:

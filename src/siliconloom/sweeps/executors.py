@@ -64,13 +64,18 @@ class _Worker:
         self.pool = pool
         self.running: dict[Future[PointAnswer], Question] = {}
 
+    def lost(self) -> list[Question]:
+        """Take back, of a process that died, what it has not answered, in the order in which it was asked."""
+        gone = [each for each in self.running if not each.done() or each.exception() is not None]
+        return [self.running.pop(each) for each in gone]
+
 
 class LocalProcesses:
     """Processes of this machine, started anew, so that they share nothing with this one.
 
-    Points that are alike go to the same one, as long as there are others for the rest (`Shares`). A worker that dies
-    takes its question with it to another one, which has no other meanwhile; a question that two have died of has
-    failed.
+    Points that are alike go to the same one, as long as there are others for the rest (`Shares`). What a worker worked
+    on when it died is asked again, of one that has no other question meanwhile; when that one dies of it, too, it has
+    failed. Questions that waited for the worker are asked again as any others.
     """
 
     def __init__(self, setting: PointSetting, workers: int) -> None:
@@ -110,7 +115,7 @@ class LocalProcesses:
         while True:
             for number, worker in enumerate(self._workers):
                 if not any(each[0] in deaths for each in worker.running.values()):  # it answers for that one alone
-                    self._ask(worker, partial(shares.following, number), again)
+                    self._ask(worker, partial(shares.following, number), again, deaths)
             running = {future: worker for worker in self._workers for future in worker.running}
             if not running:
                 return
@@ -119,28 +124,29 @@ class LocalProcesses:
                 worker = running[future]
                 if future not in worker.running:  # lost with another one, below
                     continue
-                alone = len(worker.running) == 1
-                asked = worker.running.pop(future)
                 try:
                     found = future.result()
                     self._fruitless = 0
-                    yield asked[0], found
+                    yield worker.running.pop(future)[0], found
                 except BrokenProcessPool:
-                    lost = [asked, *worker.running.values()]
-                    worker.running.clear()
+                    # the first was under way, or would have been; the others have only waited
+                    first, *waited = worker.lost()
                     self._restart(worker)
-                    for question in lost:
-                        if alone and deaths.get(question[0], 0) >= DEATHS - 1:
-                            yield question[0], KILLED
-                        else:
-                            deaths[question[0]] = deaths.get(question[0], 0) + 1
-                            again.append(question)
+                    again += waited
+                    deaths[first[0]] = deaths.get(first[0], 0) + 1
+                    if deaths[first[0]] < DEATHS:
+                        again.append(first)
+                    else:
+                        yield first[0], KILLED
 
-    def _ask(self, worker: _Worker, following: Callable[[], Question | None], again: list[Question]) -> None:
-        """Give it what there is room for: while some wait that a worker died of, one of those and no other."""
-        while len(worker.running) < AHEAD and not (again and worker.running):
-            suspected = bool(again)
-            question = again.pop(0) if suspected else following()
+    def _ask(
+        self, worker: _Worker, following: Callable[[], Question | None], again: list[Question], deaths: dict[int, int]
+    ) -> None:
+        """Give it what there is room for, first what was lost; what a worker died of alone."""
+        while len(worker.running) < AHEAD:
+            if again and again[0][0] in deaths and worker.running:
+                return
+            question = again.pop(0) if again else following()
             if question is None:
                 return
             try:
@@ -151,7 +157,7 @@ class LocalProcesses:
                     return
                 self._restart(worker)
                 continue
-            if suspected:
+            if question[0] in deaths:
                 return
 
 
