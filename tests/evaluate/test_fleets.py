@@ -169,7 +169,9 @@ def test_machines_of_several_chips_and_replicas_cost_what_works(draft):
     hourly = [2 * (2 * 1.0 + 3 * draft), 3.5 + 3 * draft]
     asked = prepare_named(fleet(*kinds), "gpt2-medium", "512x64", sets)
     level = parse_level("e2e=10s")
-    found = find_capacity(asked, "fleet", level, 1.0)["found"]
+    kept = []
+    found = find_capacity(asked, "fleet", level, 1.0, kept=kept)["found"]
+    assert len(kept[0].replicas) == found["machines"][0] * 2 + found["machines"][1]
     assert list(found["machines"]) == ([0, 1] if hourly[1] < hourly[0] else [1, 0])
     assert found["value"] == pytest.approx(min(hourly))
     assert found["tried"][-1]["attained"] == 1.0

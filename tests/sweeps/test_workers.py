@@ -82,14 +82,8 @@ def test_every_question_is_answered_once_and_only_deadly_ones_fail(count, worker
     found, pools = answered(count, deadly, data.draw(some) - deadly, workers)
     assert sorted(number for number, _ in found) == list(range(count))
     assert {number for number, answer in found if answer is KILLED} == deadly
-    for number in deadly:  # the second time with no other question behind it
+    for number in deadly:
         assert sum(number in pool.begun for pool in pools) == 2
-
-
-def test_a_question_that_a_worker_died_of_is_asked_alone():
-    _, pools = answered(12, {5})
-    second = [pool for pool in pools if 5 in pool.begun][1]
-    assert second.begun == [5]
 
 
 def test_workers_that_die_of_everything_end_the_sweep():

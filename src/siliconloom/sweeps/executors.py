@@ -73,9 +73,9 @@ class _Worker:
 class LocalProcesses:
     """Processes of this machine, started anew, so that they share nothing with this one.
 
-    Points that are alike go to the same one, as long as there are others for the rest (`Shares`). What a worker worked
-    on when it died is asked again, of one that has no other question meanwhile; when that one dies of it, too, it has
-    failed. Questions that waited for the worker are asked again as any others.
+    Points that are alike go to the same one, as long as there are others for the rest (`Shares`). Each works on one
+    question at a time: the one that it died of is asked again, and has failed when a second one dies of it. Those that
+    waited behind it are asked again as any others.
     """
 
     def __init__(self, setting: PointSetting, workers: int) -> None:
@@ -114,8 +114,7 @@ class LocalProcesses:
         again: list[Question] = []
         while True:
             for number, worker in enumerate(self._workers):
-                if not any(each[0] in deaths for each in worker.running.values()):  # it answers for that one alone
-                    self._ask(worker, partial(shares.following, number), again, deaths)
+                self._ask(worker, partial(shares.following, number), again)
             running = {future: worker for worker in self._workers for future in worker.running}
             if not running:
                 return
@@ -139,13 +138,9 @@ class LocalProcesses:
                     else:
                         yield first[0], KILLED
 
-    def _ask(
-        self, worker: _Worker, following: Callable[[], Question | None], again: list[Question], deaths: dict[int, int]
-    ) -> None:
-        """Give it what there is room for, first what was lost; what a worker died of alone."""
+    def _ask(self, worker: _Worker, following: Callable[[], Question | None], again: list[Question]) -> None:
+        """Give it what there is room for, first what was lost."""
         while len(worker.running) < AHEAD:
-            if again and again[0][0] in deaths and worker.running:
-                return
             question = again.pop(0) if again else following()
             if question is None:
                 return
@@ -156,9 +151,6 @@ class LocalProcesses:
                 if worker.running:
                     return
                 self._restart(worker)
-                continue
-            if question[0] in deaths:
-                return
 
 
 def begin_worker(setting: PointSetting) -> None:
