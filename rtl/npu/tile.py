@@ -390,13 +390,14 @@ class NpuTileCircuit(Circuit):
         The port serves one transfer at a time, whoever asked first, on a tie the unit with the lower code.
         """
         names = list(engines())
-        asks, flies = {}, {}
+        asks, rivals, flies = {}, {}, {}
         for u in names:
             front = fronts[u]
             flying = Signal(range(self.geometry.outstanding + 1), name=f"{u}_flying")
             asks[u] = Signal(name=f"{u}_asks")
             flies[u] = front.clear & (flying < self.geometry.outstanding)
             m.d.sync += flying.eq(flying + front.issue - front.done.left)
+            rivals[u] = flies[u] & front.read.issued.ready & front.done.issued.ready & ~front.entry.barrier
             m.d.comb += asks[u].eq(flies[u] & front.room & ~front.entry.barrier)
         if len(names) < 2:
             return flies
@@ -405,6 +406,8 @@ class NpuTileCircuit(Circuit):
             self.library.make(FirstComeArbiter, len(names)),
             "port_order",
             asks=Cat(*asks.values()),
+            # nobody leaves unless all engines are free, which is known last
+            rivals=Cat(*rivals.values()),
             taken=Cat(*(fronts[u].work for u in names)),
         )
         found = {}
