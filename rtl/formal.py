@@ -327,7 +327,10 @@ class _System:
         return covered, None
 
     def step(self, k: int, distinct: bool, goals: list[str] | None = None) -> Counterexample | None:
-        """A run of ``k`` good cycles, from any state, and one that breaks any of the goals, or of these goals."""
+        """A run of ``k`` good cycles, from any state, and one that breaks any of the goals, or of these goals.
+
+        Invariants are looked at first, and what holds in the last cycle is taken for granted of what is looked at next.
+        """
         solver = self.z3.SolverFor("QF_BV")
         seen: list[Any] = []
         for cycle in range(k + 1):
@@ -341,9 +344,11 @@ class _System:
                 pairs = [zip(registers, other, strict=True) for other in seen]
                 solver.add(*[self.z3.Or([a != b for a, b in pair]) for pair in pairs])
             seen.append(registers)
-        for goal in goals or self.goals:  # one at a time: all together are much harder to decide
-            if self.holds(solver, self.z3.Not(self.at(k, self.values[goal]))):
+        for goal in sorted(goals or self.goals, key=lambda name: not name.startswith("invariant")):
+            good = self.at(k, self.values[goal])
+            if self.holds(solver, self.z3.Not(good)):  # one at a time: all together are much harder to decide
                 return self.counterexample(k, reachable=False)
+            solver.add(good)
         return None
 
     def counterexample(self, last: int, *, reachable: bool) -> Counterexample:

@@ -195,11 +195,15 @@ class FpgaTop(Circuit):
         handshakes: list[tuple[Any, Signal]] = [(core[c.valid], takes[c.ready]) for c in self.interface.outputs]
         if self.interface.levels:
             handshakes.append((asked, answered))
-        earlier: Any = Const(0, 1)
-        for message, (valid, take) in zip(messages, handshakes, strict=True):
+        # who may send is a register: what one channel offers reaches no other within a cycle
+        grants, earlier = Signal(len(handshakes), name="grants"), Const(0, 1)
+        m.d.sync += grants.eq(0)
+        for (message, (valid, take)), grant in zip(zip(messages, handshakes, strict=True), grants, strict=True):
             beat = Cat(Const(message.number, BYTE), *[core[port.name] for port in message.ports])
-            m.d.comb += take.eq(~busy & ~earlier)
-            with m.If(valid & take):
+            m.d.comb += take.eq(grant)
+            with m.If(valid & ~earlier & ~busy & ~grants.any()):
+                m.d.sync += grant.eq(1)
+            with m.If(grant):  # what is offered stays
                 m.d.sync += [line.eq(Cat(beat, Const(0, len(line) - len(beat)))), more.eq(message.bytes), busy.eq(1)]
             earlier = earlier | valid
         return answered

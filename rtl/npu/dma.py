@@ -249,7 +249,12 @@ class StoreEngine(Circuit):
         timing.confirm("STORE_WRITE", scratchpad=SramWrapper.LATENCY, rotation=1, queue=Queue.LATENCY)
         entry = self.instruction.payload
         m.d.comb += self.taken.eq(self.instruction.valid & self.instruction.ready)
-        pace = Pace(m, geometry, self.taken)
+        # what the memory takes for the last beat of a row, which may have to fill an access
+        last_time = Signal(range((1 + geometry.access // geometry.bus) * geometry.interval))
+        pace = Pace(m, geometry, self.taken, counts=False)
+        filled = pace.of(Const(1), Const(1), (entry.n + (geometry.bus - 1)) >> offset)
+        with m.If(self.taken):
+            m.d.sync += last_time.eq(filled * geometry.interval)
         layout = walk_layout(offset)
         job, fresh, active = seen(layout, name="job"), Signal(layout), seen(name="active")
         for name, value in walk_fields(entry, offset).items():
@@ -259,7 +264,7 @@ class StoreEngine(Circuit):
         burst_left, in_burst = seen(range(LONGEST_BURST + 1), name="burst_left"), seen(name="in_burst")
         bursts = Bursts(address, row, pitch, burst_left, in_burst, next_burst(m, geometry, walk.beats, address))
         queues = self._queues(m)
-        burst_last = self._reads(m, pace, walk, bursts, queues, active)
+        burst_last = self._reads(m, pace, walk, bursts, queues, active, last_time)
         with m.If(self.taken):
             m.d.sync += [
                 job.eq(fresh),
@@ -295,7 +300,14 @@ class StoreEngine(Circuit):
         return StoreQueues(beat, pushes, begin, final, head, beats, responses, addresses)
 
     def _reads(
-        self, m: Module, pace: Pace, walk: DmaWalk, bursts: Bursts, queues: StoreQueues, active: Signal
+        self,
+        m: Module,
+        pace: Pace,
+        walk: DmaWalk,
+        bursts: Bursts,
+        queues: StoreQueues,
+        active: Signal,
+        last_time: Signal,
     ) -> Signal:
         """Reads of the scratchpad, begun when their place in the queue is sure; returns what ends a burst."""
         geometry, fetch = self.geometry, self.fetch
@@ -303,11 +315,13 @@ class StoreEngine(Circuit):
         pushes, addresses, responses = queues.pushes, queues.addresses, queues.responses
         room = (queues.data.level + pushes[0] + pushes[1]) < self.DEPTH
         opens = ~in_burst
-        possible = Signal()
+        possible, due = Signal(), Signal()
         m.d.comb += [
-            pace.beats.eq(pace.of(Const(1), walk.row_ends, (walk.width + (geometry.bus - 1)) >> log2(geometry.bus))),
+            pace.time.eq(Mux(walk.row_ends, last_time, geometry.interval)),
+            # of both kinds of beats at once: which it is comes late
+            due.eq(Mux(walk.row_ends, pace.due_within(1, last_time), pace.due_within(1, Const(geometry.interval)))),
             possible.eq(active & room & (~opens | (addresses.i.ready & responses.i.ready))),
-            fetch.enable.eq(possible & pace.due_within(1)),
+            fetch.enable.eq(possible & due),
             fetch.address.eq(walk.local),
             walk.step.eq(fetch.enable),
             pace.advance.eq(fetch.enable),
@@ -328,7 +342,7 @@ class StoreEngine(Circuit):
                 m.d.sync += [row.eq(row + pitch), address.eq(row + pitch)]
             with m.If(walk.ends):
                 m.d.sync += active.eq(0)
-        held = pace.hold(m, active, fetch.enable & walk.ends)
+        held = pace.hold(m, active, fetch.enable & walk.ends, due=Const(1))
         m.d.comb += [self.instruction.ready.eq(~held), self.held.eq(held | pace.released), self.read.eq(pace.released)]
         return burst_last
 
@@ -419,17 +433,19 @@ class Pace:
     Beats are counted as the memory moves them: every row is rounded up to whole accesses. With T cycles passed, and
     beats so far that take P of them, the next ones taking B, everything is over in cycle ceil(P + B). So it is due
     within n cycles when ceil(P + B) <= T + n, which is P + B + 1 - e < T + n + 1 with e the least part of a cycle.
-    ``lead`` is P + 1 - e - T: what is due is the sign of a sum.
+    ``lead`` is P + 1 - e - T: what is due is the sign of a sum. Who knows the ``time`` B of the next beats drives it
+    (``counts`` is false then), otherwise their number.
     """
 
-    def __init__(self, m: Module, geometry: Geometry, start: Signal) -> None:
+    def __init__(self, m: Module, geometry: Geometry, start: Signal, *, counts: bool = True) -> None:
         self.bus, self.access = geometry.bus, geometry.access // geometry.bus
         self.beats = Signal(range(LONGEST_BURST + self.access), name="pace_beats")
         self.advance = Signal(name="pace_advance")
         self.released = Signal(name="pace_released")
         self.lead = seen(signed(TIME_BITS + FRACTION + 1), name="pace_lead")
         self.time = Signal(range((LONGEST_BURST + self.access) * geometry.interval), name="pace_time")
-        m.d.comb += self.time.eq(self.beats * geometry.interval)
+        if counts:
+            m.d.comb += self.time.eq(self.beats * geometry.interval)
         with m.If(start):
             m.d.sync += self.lead.eq(INTERVAL_ONE - 1)
         with m.Elif(self.advance):
@@ -442,17 +458,24 @@ class Pace:
         filled = (-width)[: log2(self.access)]
         return beats + Mux(ends, filled, 0) if self.access > 1 else beats
 
-    def due_within(self, cycles: Value | int) -> Value:
-        """Whether everything up to and including the ``beats`` next ones is over so many cycles from now."""
-        ahead = Value.cast(cycles + 1) << FRACTION
-        return self.lead + (self.time - ahead) < 0
+    def due_within(self, cycles: Value | int, time: Value | None = None) -> Value:
+        """Whether everything up to and including the next beats is over so many cycles from now.
 
-    def hold(self, m: Module, active: Signal, final: Signal) -> Signal:
-        """Whether the port is held in this cycle: until the cycle before the last one of all beats' time."""
+        Those are the ``beats``, or some that take a ``time``.
+        """
+        ahead = Value.cast(cycles + 1) << FRACTION
+        taken = self.time if time is None else time
+        return self.lead + (taken - ahead) < 0
+
+    def hold(self, m: Module, active: Signal, final: Signal, due: Value | None = None) -> Signal:
+        """Whether the port is held in this cycle: until the cycle before the last one of all beats' time.
+
+        ``due`` says whether that is over a cycle from now where beats are the ``final`` ones, if the caller knows.
+        """
         self.ending = ending = seen(name="pace_ending")
         over = Signal(name="pace_over")
         m.d.comb += [
-            over.eq((final & self.due_within(1)) | (ending & (self.lead < 2 * INTERVAL_ONE))),
+            over.eq((final & (self.due_within(1) if due is None else due)) | (ending & (self.lead < 2 * INTERVAL_ONE))),
             self.released.eq(over),
         ]
         with m.If(over):
@@ -477,7 +500,10 @@ def is_misaligned(entry: Any, bus: int) -> Value:
 
 
 def walk_layout(offset: int) -> data.StructLayout:
-    """What a walk over the local side of a transfer needs; ``place`` and ``pitch`` are memory addresses in a window."""
+    """What a walk over the local side of a transfer needs.
+
+    ``place`` and ``pitch`` are memory addresses in a window; ``short``: a row is one beat; ``once``: there is one row.
+    """
     return data.StructLayout(
         {
             "m": SIZE_BITS,
@@ -486,6 +512,8 @@ def walk_layout(offset: int) -> data.StructLayout:
             "local_pitch": LOCAL_BITS,
             "place": max(offset, 1),
             "pitch": max(offset, 1),
+            "short": 1,
+            "once": 1,
         }
     )
 
@@ -499,6 +527,8 @@ def walk_fields(entry: Any, offset: int) -> dict[str, Value]:
         "local_pitch": entry.local_pitch,
         "place": entry.memory[:offset] if offset else 0,
         "pitch": entry.pitch[:offset] if offset else 0,
+        "short": entry.n <= 1 << offset,
+        "once": entry.m == 1,
     }
 
 
@@ -507,7 +537,7 @@ class DmaWalk:
 
     Present beat: ``local`` byte address of its window, ``lanes`` its bytes in the window of the scratchpad, or
     (``in_memory``) in that of the bus, ``turn`` the rotation from bus to scratchpad, ``back`` the opposite one,
-    ``beats`` left in the row, ``rows_left``, ``row_ends`` and ``ends``.
+    ``beats`` left in the row, ``rows_left``, ``row_ends`` and ``ends``, of which registers tell.
     """
 
     def __init__(
@@ -530,6 +560,7 @@ class DmaWalk:
         self.beats = Signal(SIZE_BITS, name="walk_beats")
         self.row_ends, self.ends = Signal(name="walk_row_ends"), Signal(name="walk_ends")
         self.local = Signal(LOCAL_BITS, name="walk_local")
+        row_over, last_row = seen(name="walk_row_over"), seen(name="walk_last_row")
         lanes = owner.library.make(ByteMask, bus)
         self.turn, self.back = Signal(max(offset, 1), name="walk_turn"), Signal(max(offset, 1), name="walk_back")
         inner = Signal(max(offset, 1), name="walk_inner")
@@ -538,8 +569,8 @@ class DmaWalk:
         m.d.comb += [
             self.rows_left.eq(now["rows"]),
             self.beats.eq((now["left"] + (bus - 1)) >> offset),
-            self.row_ends.eq(now["left"] <= bus),
-            self.ends.eq(self.row_ends & (now["rows"] == 1)),
+            self.row_ends.eq(Mux(self.inside, row_over, job.short)),
+            self.ends.eq(self.row_ends & Mux(self.inside, last_row, job.once)),
             inner.eq(now["address"][:offset] if offset else 0),
             count.eq(Mux(self.row_ends, now["left"], bus)),
             self.local.eq(aligned(now["address"], offset)),
@@ -564,6 +595,10 @@ class DmaWalk:
                     rows.eq(now["rows"] - 1),
                     place.eq(now["place"] + job.pitch),
                 ]
+            m.d.sync += [
+                row_over.eq(Mux(self.row_ends, job.short, now["left"] <= 2 * bus)),
+                last_row.eq(now["rows"] == Mux(self.row_ends, 2, 1)),
+            ]
 
     def restart(self, m: Module) -> None:
         """Begin with the first row of a new job."""

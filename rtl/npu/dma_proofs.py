@@ -200,7 +200,7 @@ def store_beats_proof(circuit: StoreEngine, geometry: Geometry) -> Proof:
     end else if (read) has_port <= 0;
   end"""
     waiting = circuit.responses
-    job = 2 * SIZE_BITS + 2 * LOCAL_BITS + 2 * max(offset, 1)
+    job = 2 * SIZE_BITS + 2 * LOCAL_BITS + 2 * max(offset, 1) + 2
     wires = {
         "begins": (1, "begin"),
         "head": (MEMORY_BITS + 8, "head"),
@@ -215,6 +215,8 @@ def store_beats_proof(circuit: StoreEngine, geometry: Geometry) -> Proof:
         "inside": (1, "walk_inside"),
         "walk_left": (SIZE_BITS, "walk_left"),
         "walk_rows": (SIZE_BITS, "walk_rows_after"),
+        "walk_row_over": (1, "walk_row_over"),
+        "walk_last_row": (1, "walk_last_row"),
         "at": (MEMORY_BITS, "address"),
         "row": (MEMORY_BITS, "row"),
         "pitch": (MEMORY_BITS, "pitch"),
@@ -251,6 +253,9 @@ def store_beats_proof(circuit: StoreEngine, geometry: Geometry) -> Proof:
             "walk": "!active || (left != 0 && width != 0 && left <= width && "
             f"width == job[{2 * SIZE_BITS - 1}:{SIZE_BITS}] && left == (inside ? walk_left : width) && "
             f"rows == (inside ? walk_rows : job[{SIZE_BITS - 1}:0]))",
+            "job": f"!active || (job[{job - 2}] == (width <= {bus}) && "
+            f"job[{job - 1}] == (job[{SIZE_BITS - 1}:0] == 1))",
+            "ends": f"!active || !inside || (walk_row_over == (left <= {bus}) && walk_last_row == (rows == 1))",
             "place": "!active || (at == next_address && row == next_row && step == pitch)",
             "burst": "in_burst == (to_come != 0) && (!in_burst || "
             "(burst_left == to_come && active && to_come <= owed))",

@@ -403,7 +403,8 @@ class RowScalars(Circuit):
             places.eq(Mux(self.online, top - FALL, Mux(self.softmax, top + 9, (top >> 1) + 8))),
             some.eq(spread != 0),
         ]
-        base, step, factor, places_4 = Signal(17), Signal(10), Signal(17), Signal(6)
+        base, step, places_4 = Signal(17), Signal(10), Signal(6)
+        base_4, fall, factor = Signal(17), Signal(10), Signal(17)
         index = mantissa[8:]
         for name, table, chosen in (("reciprocals", RECIPROCALS, self.softmax), ("roots", ROOTS, ~self.softmax)):
             values = [table.get(i, 0) for i in range(257)]
@@ -412,7 +413,12 @@ class RowScalars(Circuit):
             found = entry(m, name, both, index, 27)
             with m.If(chosen):
                 m.d.comb += Cat(base, step).eq(found)
-        m.d.sync += [factor.eq(Mux(some, base - ((step * mantissa[:8] + 128) >> 8), 0)), places_4.eq(places)]
+        m.d.sync += [
+            base_4.eq(Mux(some, base, 0)),
+            fall.eq(Mux(some, (step * mantissa[:8] + 128) >> 8, 0)),
+            places_4.eq(places),
+        ]
+        m.d.comb += factor.eq(base_4 - fall)
         scale, offset, places_5 = Signal(STATE["scale"]), Signal(STATE["offset"]), Signal(6)
         # what is divided in the end is in 1/128, the table's reciprocals in 1/127
         closing = factor + (factor >> CLOSING_BITS) + (factor >> 2 * CLOSING_BITS)

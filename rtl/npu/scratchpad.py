@@ -321,8 +321,8 @@ class AdderLane(Circuit):
         this one.
     sums, memory : In(32)
         From the array, one cycle before its line is in ``memory``; from the memory.
-    fall, half : In
-        Where sums are rescaled: what is there is first divided by 2^``fall``, halves to even; half of that.
+    fall, under : In
+        Where sums are rescaled: what is there is first divided by 2^``fall``, halves to even; its bits below the half.
     total : Out(32)
         To the memory.
     """
@@ -332,7 +332,7 @@ class AdderLane(Circuit):
 
     def __init__(self, library: Library) -> None:
         ports = {"add": In(1), "forward": In(1), "hold": In(1), "sums": In(32), "memory": In(32), "total": Out(32)}
-        ports |= {"fall": In(range(self.MOST + 1)), "half": In(self.MOST)}
+        ports |= {"fall": In(range(self.MOST + 1)), "under": In(self.MOST)}
         super().__init__(library, library.name("adder"), ports)
         self.held = Signal(32)
 
@@ -340,15 +340,16 @@ class AdderLane(Circuit):
         m = self.module()
         sums, up = Signal(32), Signal()
         before = Signal(signed(32))
-        older, below, floor = Signal(signed(self.MOST)), Signal(), Signal(signed(32))
+        older, below, floor, half = Signal(signed(self.MOST)), Signal(), Signal(32), Signal()
         m.d.comb += [
             before.eq(Mux(self.forward, self.held, self.memory)),
             older.eq(before),
-            floor.eq(older >> self.fall),
-            below.eq(((self.half - 1) & older).any()),
-            # the carry of the addition that is there anyway
-            up.eq(self.add & (self.half & older).any() & (below | floor[0])),
-            self.total.eq((sums + Mux(self.add, floor, 0) + up)[:32]),
+            # the half is the last bit that is shifted out
+            Cat(half, floor).eq(Cat(Const(0, 1), older).as_signed() >> self.fall),
+            below.eq((self.under & older).any()),
+            up.eq(self.add & half & (below | floor[0])),
+            # rounding up is the carry of the addition that is there anyway
+            self.total.eq((Cat(Const(1, 1), sums) + Cat(up, Mux(self.add, floor, 0)))[1:33]),
         ]
         m.d.sync += sums.eq(self.sums)
         with m.If(self.hold):
@@ -357,7 +358,7 @@ class AdderLane(Circuit):
 
 
 class FloatAdderLane(Circuit):
-    """One sum of the accumulator in fp32; members as of `AdderLane`, without ``half``.
+    """One sum of the accumulator in fp32; members as of `AdderLane`, without ``under``.
 
     A sum that replaces what is there stays as it came. What falls below the smallest normal number is a zero.
     """
@@ -507,6 +508,7 @@ class AccumulatorCircuit(Circuit):
             port = getattr(self, f"{unit}_rises")
             with m.If(port.enable):
                 m.d.comb += [getattr(risen, name).eq(getattr(port, name)) for name in risen.signature.members]
+        put = Signal.like(risen.data, name="rise_put")
         rise = self.place(
             m,
             self.library.make(SramWrapper, len(risen.data), SLOTS * ROW_LIMIT),
@@ -515,17 +517,20 @@ class AccumulatorCircuit(Circuit):
             raddr=Cat(wanted.row, wanted.slot),
             wen=risen.enable,
             waddr=Cat(risen.row, risen.slot),
-            wdata=risen.data,
+            wdata=put,
         ).rdata
-        rescale, fall, half = Signal(), Signal(range(AdderLane.MOST + 1)), Signal(AdderLane.MOST)
+        rescale, fall, under = Signal(), Signal(range(AdderLane.MOST + 1)), Signal(AdderLane.MOST)
         m.d.sync += rescale.eq(wanted.rescale)
         if not self.geometry.dtype.is_integer:
+            m.d.comb += put.eq(risen.data)
             return {"fall": Mux(rescale, rise, 0)}
         m.d.comb += [
-            fall.eq(Mux(rescale, Mux(rise > AdderLane.MOST, AdderLane.MOST, rise), 0)),
-            half.eq((1 << fall) >> 1),
+            # bounded where it is written: what is read is shifted by at once
+            put.eq(Mux(risen.data > AdderLane.MOST, AdderLane.MOST, risen.data)),
+            fall.eq(Mux(rescale, rise, 0)),
+            under.eq(Cat(fall > place + 1 for place in range(AdderLane.MOST))),
         ]
-        return {"fall": fall, "half": half}
+        return {"fall": fall, "under": under}
 
     def _wanted(self, m: Module, writes: list[Any]) -> Any:
         """What is written in this cycle, by whomever."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from operator import and_, or_
 from typing import Any
 
-from amaranth import Array, Cat, Module, Mux, Signal
+from amaranth import Array, Cat, Module, Mux, Shape, Signal
 from amaranth.hdl import Value
 from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out
@@ -25,8 +25,12 @@ from siliconloom.rtl.npu.interfaces import read_channels
 
 ADDRESSES = {"memory": MEMORY_BITS, "a": LOCAL_BITS, "b": LOCAL_BITS, "c": LOCAL_BITS, "d": LOCAL_BITS}
 """Addresses of an instruction, and their bits."""
+SHOWN = {"memory": Opcode.LOAD, **dict.fromkeys("abcd", Opcode.MATMUL)}
+"""An opcode whose word has each of the addresses."""
 FETCH_BURST = 16
 """Beats of a burst that fetches instructions."""
+LIMB = 18
+"""Bits of a factor of a product that is one multiplier of an FPGA: an index and a stride are several."""
 
 
 class Fetch(Circuit):
@@ -113,8 +117,8 @@ class Fetch(Circuit):
 class SequencerCircuit(Circuit):
     """Executes loops and dispatches every other instruction, one after the other.
 
-    A loop's start or back-edge takes ``loop_cycles``, a dispatch ``issue_cycles``, of which all but the last sum up the
-    addresses, some loop levels a cycle; in the last the entry enters its queue, as soon as that has room.
+    A loop's start or back-edge takes ``loop_cycles``, a dispatch ``issue_cycles``, of which all but the last multiply
+    for the addresses, some loop levels a cycle; in the last the entry enters its queue, as soon as that has room.
 
     Members
     -------
@@ -160,14 +164,24 @@ class SequencerCircuit(Circuit):
             ports |= {f"to_{unit}": Out(stream.Signature(layout))}
         super().__init__(library, library.name("sequencer"), ports, reset=True)
         # Registers, which a proof may look at: the word in front is valid; the cycle of its execution; open loops, and
-        # where each begins, its index and its count.
+        # where each begins, its index and its count; what a word is whose execution has begun (`kinds`); of every
+        # address what is summed up, products of the levels of the cycle before, by the places of their factors, and
+        # their sum.
         self.valid = Signal()
         self.phase = Signal(range(max(geometry.issue_cycles, geometry.loop_cycles, 2)))
         self.level = Signal(range(LEVELS + 1))
         self.begin = [Signal(count, name=f"begin_{i}") for i in range(LEVELS)]
         self.index = [Signal(SIZE_BITS, name=f"index_{i}") for i in range(LEVELS)]
         self.count = [Signal(SIZE_BITS, name=f"count_{i}") for i in range(LEVELS)]
+        self.began = {kind: Signal(name=f"began_{kind}") for kind in ("opens", "closes", "dispatches")}
         self.sums = {name: Signal(width, name=f"{name}_sum", reset_less=True) for name, width in ADDRESSES.items()}
+        self.terms = {name: Signal(width, name=f"{name}_terms") for name, width in ADDRESSES.items()}
+        self.products = {name: [partial(name, place) for place in range(self.per_step)] for name in ADDRESSES}
+
+    @property
+    def per_step(self) -> int:
+        """Levels whose terms are multiplied in one cycle of a dispatch."""
+        return -(-LEVELS // (self.geometry.issue_cycles - 1))
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
@@ -176,8 +190,8 @@ class SequencerCircuit(Circuit):
         transfer, compute, gather = (self._fields(each) for each in (Opcode.LOAD, Opcode.MATMUL, Opcode.GATHER))
         opcode, size = transfer["opcode"], transfer["m"]
         is_transfer, is_gather = Signal(), Signal()
-        there = built_units(geometry)
-        known = [each for each in Opcode if each.unit in there]
+        units = built_units(geometry)
+        known = [each for each in Opcode if each.unit in units]
         m.d.comb += [
             is_gather.eq(reduce(or_, (opcode == each for each in known if each in GATHERS))),
             is_transfer.eq(reduce(or_, (opcode == each for each in known if each in TRANSFERS)) | is_gather),
@@ -194,9 +208,16 @@ class SequencerCircuit(Circuit):
 
         # The word in front is valid when it had been fetched before it was read.
         pc, valid, phase = self.number, self.valid, self.phase
-        advance, target = Signal(), Signal(len(pc))
-        m.d.comb += [target.eq(pc), self.read_address.eq(Mux(advance, target, pc))]
-        m.d.comb += self.read.eq(self.running & (self.read_address < self.fetched))
+        advance, target, there = Signal(), Signal(len(pc)), Signal()
+        following = Signal(len(pc))
+        # whether there is a word at each place that may be read next, known before it is known which
+        m.d.comb += [
+            following.eq(pc + 1),
+            target.eq(following),
+            there.eq(following < self.fetched),
+            self.read_address.eq(Mux(advance, target, pc)),
+            self.read.eq(self.running & Mux(advance, there, pc < self.fetched)),
+        ]
         m.d.sync += [pc.eq(self.read_address), valid.eq(self.read)]
         with m.If(self.start):
             m.d.sync += [pc.eq(0), valid.eq(0), self.running.eq(1), phase.eq(0), level.eq(0)]
@@ -214,45 +235,50 @@ class SequencerCircuit(Circuit):
             sized.eq(reduce(and_, (has_size(name, known, opcode, compute[name]) for name in ("m", "n", "k")))),
             dispatch.eq(
                 reduce(
-                    or_, (goes_to_queue(each, opcode, unit, sized, built, there) for each in (Opcode.BARRIER, *known))
+                    or_, (goes_to_queue(each, opcode, unit, sized, built, units) for each in (Opcode.BARRIER, *known))
                 )
             ),
         ]
-        with m.If(valid & self.running & ~self.halt):
-            with m.If(opcode == Opcode.END):
-                m.d.comb += self.ended.eq(1)
-                m.d.sync += [self.running.eq(0), valid.eq(0)]
-            with m.Elif((opcode == Opcode.LOOP) & (level < LEVELS) & (size != 0)):
-                with m.If(phase == loop_cycles - 1):
-                    m.d.comb += [advance.eq(1), target.eq(pc + 1)]
-                    m.d.sync += [phase.eq(0), level.eq(level + 1), begin[level].eq(pc + 1)]
-                    for depth in range(LEVELS):
-                        with m.If(level == depth):
-                            m.d.sync += [index[depth].eq(0), count[depth].eq(size)]
-                with m.Else():
-                    m.d.sync += phase.eq(phase + 1)
-            with m.Elif((opcode == Opcode.NEXT) & (level != 0)):
-                with m.If(phase == loop_cycles - 1):
-                    m.d.comb += [advance.eq(1), target.eq(Mux(top_last, pc + 1, begin[top]))]
-                    m.d.sync += phase.eq(0)
-                    with m.If(top_last):
-                        m.d.sync += level.eq(level - 1)
-                    for depth in range(LEVELS):
-                        with m.If(top == depth):
-                            m.d.sync += index[depth].eq(Mux(top_last, 0, index[depth] + 1))
-                with m.Else():
-                    m.d.sync += phase.eq(phase + 1)
-            with m.Elif(dispatch):
-                with m.If(phase == issue_cycles - 1):
-                    m.d.comb += [push.eq(1), self.blocked.eq(~ready[unit])]
-                    with m.If(ready[unit]):
-                        m.d.comb += [advance.eq(1), target.eq(pc + 1)]
-                        m.d.sync += phase.eq(0)
-                with m.Else():
-                    m.d.sync += phase.eq(phase + 1)
+        # A word of several cycles is what it was in the first one.
+        kinds = {
+            "opens": (opcode == Opcode.LOOP) & (level < LEVELS) & (size != 0),
+            "closes": (opcode == Opcode.NEXT) & (level != 0),
+            "dispatches": dispatch,
+        }
+        live, goes_on = Signal(), Signal()
+        m.d.comb += [live.eq(valid & self.running & ~self.halt), goes_on.eq(phase != 0)]
+        last = {kind: Signal(name=f"{kind}_last") for kind in kinds}
+        for kind, value in kinds.items():
+            cycles = issue_cycles if kind == "dispatches" else loop_cycles
+            m.d.comb += last[kind].eq(live & (phase == cycles - 1) & (value if cycles == 1 else self.began[kind]))
+            with m.If(~goes_on):
+                m.d.sync += self.began[kind].eq(value)
+        m.d.comb += [
+            push.eq(last["dispatches"]),
+            self.blocked.eq(push & ~ready[unit]),
+            advance.eq(last["opens"] | last["closes"] | (push & ready[unit])),
+            self.ended.eq(live & ~goes_on & (opcode == Opcode.END)),
+            self.illegal.eq(live & ~goes_on & ~reduce(or_, kinds.values()) & (opcode != Opcode.END)),
+        ]
+        with m.If(advance):
+            m.d.sync += phase.eq(0)
+        with m.Elif(live & ~push):
+            m.d.sync += phase.eq(phase + 1)
+        with m.If(last["opens"]):
+            m.d.sync += [level.eq(level + 1), begin[level].eq(following)]
+            for depth in range(LEVELS):
+                with m.If(level == depth):
+                    m.d.sync += [index[depth].eq(0), count[depth].eq(size)]
+        with m.If(last["closes"]):
+            with m.If(top_last):
+                m.d.sync += level.eq(level - 1)
             with m.Else():
-                m.d.comb += self.illegal.eq(1)
-                m.d.sync += [self.running.eq(0), valid.eq(0)]
+                m.d.comb += [target.eq(begin[top]), there.eq(begin[top] < self.fetched)]
+            for depth in range(LEVELS):
+                with m.If(top == depth):
+                    m.d.sync += index[depth].eq(Mux(top_last, 0, index[depth] + 1))
+        with m.If(self.ended | self.illegal):
+            m.d.sync += [phase.eq(phase), self.running.eq(0), valid.eq(0)]
 
         # Conditions of the semaphores and of the accumulator.
         def holds(mask: Signal, states: Cat) -> Signal:
@@ -306,14 +332,22 @@ class SequencerCircuit(Circuit):
     def _addresses(
         self, m: Module, words: dict[str, Any], index: list[Signal], phase: Signal
     ) -> tuple[dict[str, Signal], dict[str, Value]]:
-        """Affine addresses: all but the last cycle of a dispatch add some levels' terms, the last base and slot.
+        """Affine addresses: a cycle of a dispatch, but the last, multiplies some levels' terms, the next one adds them.
 
-        ``words`` has the fields of the word that each address is taken from, or a choice between two. Returns the
-        addresses, and whether each of the local ones is in its second slot.
+        So the products are registers, in front of which nothing but a multiplier stands; one of long factors is
+        several, each of two limbs. ``words`` has the fields of the word that each address is taken from, or a choice
+        between two. Returns the addresses, which are whole in the last cycle, and whether each of the local ones is in
+        its second slot.
         """
-        steps = self.geometry.issue_cycles - 1
-        per_step = -(-LEVELS // steps)
-        results, turned = {}, {}
+        steps, per_step = self.geometry.issue_cycles - 1, self.per_step
+        levels_of = [range(step * per_step, min((step + 1) * per_step, LEVELS)) for step in range(steps)]
+        factors = [Signal(SIZE_BITS, name=f"factor_{place}") for place in range(per_step)]
+        with m.Switch(phase):
+            for step, levels in enumerate(levels_of):
+                with m.Case(step):
+                    m.d.comb += [factor.eq(index[i]) for factor, i in zip(factors, levels, strict=False)]
+        results: dict[str, Signal] = {}
+        turned: dict[str, Value] = {}
         for name, width in ADDRESSES.items():
             if name == "memory":
                 parts = ("base", *(f"stride{i}" for i in range(LEVELS)))
@@ -325,27 +359,67 @@ class SequencerCircuit(Circuit):
             else:
                 either, one, other = word
                 pick = {part: Mux(either, one[f"{name}.{part}"], other[f"{name}.{part}"]) for part in parts}
-            total = self.sums[name]
-            term = Signal(width, name=f"{name}_term")
+            strides = [Signal(stride_bits(name), name=f"{name}_stride_{place}") for place in range(per_step)]
             with m.Switch(phase):
-                for step in range(steps):
-                    levels = range(step * per_step, min((step + 1) * per_step, LEVELS))
+                for step, levels in enumerate(levels_of):
                     with m.Case(step):
-                        products = [(index[i].as_unsigned() * pick[f"stride{i}"].as_signed())[:width] for i in levels]
-                        m.d.comb += term.eq(sum(products[1:], products[0]) if products else 0)
-            with m.If(phase == 0):
-                m.d.sync += total.eq(term)
-            with m.Elif(phase < steps):
-                m.d.sync += total.eq(total + term)
-            result = Signal(width, name=f"{name}_address")
-            if name == "memory":
-                m.d.comb += result.eq(pick["base"] + total)
-            else:
+                        m.d.comb += [stride.eq(pick[f"stride{i}"]) for stride, i in zip(strides, levels, strict=False)]
+            before, total = self.sums[name], Signal(width, name=f"{name}_address")
+            begin: Value = pick["base"]
+            if name != "memory":
                 odd = (Cat(*(i[0] for i in index)) & pick["parity"]).xor() ^ pick["odd"]
-                m.d.comb += result.eq(pick["base"] + total + Mux(odd, pick["slot"], 0))
+                begin = pick["base"] + Mux(odd, pick["slot"], 0)
                 turned[name] = odd
-            results[name] = result
+            terms: dict[int, list[Value]] = {}
+            with m.If(phase < steps):
+                m.d.sync += before.eq(Mux(phase == 0, begin, total))
+                for factor, stride, products in zip(factors, strides, self.products[name], strict=True):
+                    for (low, high), product in products.items():
+                        m.d.sync += product.eq(limb(factor, low) * limb(stride, high, signed=True))
+            for products in self.products[name]:
+                for (low, high), product in products.items():
+                    terms.setdefault(low + high, []).append(product)
+            m.d.comb += [
+                self.terms[name].eq(tree([tree(terms[at]) << at for at in sorted(terms, reverse=True)])),
+                total.eq(before + self.terms[name]),
+            ]
+            results[name] = total
         return results, turned
+
+
+def stride_bits(name: str) -> int:
+    """Bits of the strides of an address."""
+    return next(field.width for field in word_layout(SHOWN[name]) if field.name == f"{name}.stride0")
+
+
+def partial(name: str, place: int) -> dict[tuple[int, int], Signal]:
+    """Registers for the products of the limbs of an index and a stride, by where the limbs begin, as far as they count.
+
+    A stride is signed, and so is its last limb.
+    """
+    found, width, bits = {}, ADDRESSES[name], stride_bits(name)
+    for low in range(0, SIZE_BITS, LIMB):
+        for high in range(0, min(bits, width - low), LIMB):
+            whole = min(LIMB, SIZE_BITS - low) + min(LIMB, bits - high)
+            last = high + LIMB >= bits
+            shape = Shape(min(whole, width - low - high), signed=last)
+            found[low, high] = Signal(shape, name=f"{name}_product_{place}_{low}_{high}", reset_less=True)
+    return found
+
+
+def limb(number: Value, low: int, *, signed: bool = False) -> Value:
+    """The limb of a number that begins at a bit; the last one of a signed number is signed."""
+    piece = number[low : low + LIMB]
+    return piece.as_signed() if signed and low + LIMB >= len(number) else piece
+
+
+def tree(values: Iterable[Value]) -> Value:
+    """The sum of some numbers, two by two."""
+    found = list(values)
+    while len(found) > 1:
+        pairs = [a + b for a, b in zip(found[::2], found[1::2], strict=False)]
+        found = pairs + found[2 * len(pairs) :]
+    return found[0]
 
 
 def has_size(name: str, known: list[Opcode], opcode: Value, value: Value) -> Value:

@@ -129,7 +129,10 @@ class Progress(NamedTuple):
 
 
 class FirstFault(NamedTuple):
-    """Whether something goes wrong in this cycle, what, and the place of the instruction concerned."""
+    """Whether something went wrong in the cycle before, what, and the place of the instruction concerned.
+
+    Registers, since what can go wrong is seen all over the tile: a unit may begin one more instruction meanwhile.
+    """
 
     happens: Signal
     cause: Signal
@@ -224,7 +227,7 @@ class NpuTileCircuit(Circuit):
         accumulator, scratchpad = self._memories(m, units)
         parts = Parts(control, start, fetch, sequencer, semaphores, fronts, accumulator, scratchpad)
         progress = self._progress(m, run, parts)
-        fault = self._faults(m, parts, progress)
+        fault = self._faults(m, run, parts, progress)
         self._course(m, run, parts, progress, fault)
         self._count(m, run, parts, counts)
         return m
@@ -390,13 +393,14 @@ class NpuTileCircuit(Circuit):
         The port serves one transfer at a time, whoever asked first, on a tie the unit with the lower code.
         """
         names = list(engines())
-        asks, flies = {}, {}
+        asks, rivals, flies = {}, {}, {}
         for u in names:
             front = fronts[u]
             flying = Signal(range(self.geometry.outstanding + 1), name=f"{u}_flying")
             asks[u] = Signal(name=f"{u}_asks")
             flies[u] = front.clear & (flying < self.geometry.outstanding)
             m.d.sync += flying.eq(flying + front.issue - front.done.left)
+            rivals[u] = flies[u] & front.read.issued.ready & front.done.issued.ready & ~front.entry.barrier
             m.d.comb += asks[u].eq(flies[u] & front.room & ~front.entry.barrier)
         if len(names) < 2:
             return flies
@@ -405,6 +409,8 @@ class NpuTileCircuit(Circuit):
             self.library.make(FirstComeArbiter, len(names)),
             "port_order",
             asks=Cat(*asks.values()),
+            # nobody leaves unless all engines are free, which is known last
+            rivals=Cat(*rivals.values()),
             taken=Cat(*(fronts[u].work for u in names)),
         )
         found = {}
@@ -476,8 +482,8 @@ class NpuTileCircuit(Circuit):
         m.d.sync += patience.eq(Mux(stuck, Mux(patience == PATIENCE, patience, patience + 1), 0))
         return Progress(quiet, nothing_queued, program_over, patience)
 
-    def _faults(self, m: Module, parts: Parts, progress: Progress) -> FirstFault:
-        """What goes wrong in this cycle: the first of these that does."""
+    def _faults(self, m: Module, run: RunState, parts: Parts, progress: Progress) -> FirstFault:
+        """What went wrong in the cycle before: the first of these that did."""
         words, start, sequencer = parts.control.words, parts.start, parts.sequencer
         accumulator, scratchpad = parts.accumulator, parts.scratchpad
         movers = engines()
@@ -501,11 +507,15 @@ class NpuTileCircuit(Circuit):
             (Cause.PROGRAM_SIZE, sequencer.running & (sequencer.number == words), sequencer.number),
             (Cause.DEADLOCK, progress.patience == PATIENCE, 0),
         )
-        wrong, found, place = Signal(), Signal(4), Signal(SIZE_BITS)
-        for code, happens, where in reversed(faults):
-            with m.If(happens):
-                m.d.comb += [found.eq(code), place.eq(where), wrong.eq(1)]
-        return FirstFault(wrong, found, place)
+        fault = FirstFault(Signal(name="fault"), Signal(4), Signal(SIZE_BITS))
+        watched = Signal()
+        m.d.sync += watched.eq(run.running | start)
+        for number, (code, happens, where) in reversed([*enumerate(faults)]):
+            happened, there = Signal(name=f"fault_{number}"), Signal(SIZE_BITS, name=f"fault_{number}_at")
+            m.d.sync += [happened.eq(happens), there.eq(where)]
+            with m.If(happened & watched):
+                m.d.comb += [fault.cause.eq(code), fault.number.eq(there), fault.happens.eq(1)]
+        return fault
 
     def _course(self, m: Module, run: RunState, parts: Parts, progress: Progress, fault: FirstFault) -> None:
         """The run from its start to its end, good or bad, and what is traced of it."""
@@ -514,7 +524,13 @@ class NpuTileCircuit(Circuit):
         resting = progress.quiet & progress.nothing_queued & parts.fetch.idle
         over = Signal()
         m.d.comb += [
-            over.eq(run.running & (progress.program_over | sequencer.ended) & resting),
+            # the last instruction may have lifted a count too high: that is a fault of the next cycle
+            over.eq(
+                run.running
+                & (progress.program_over | sequencer.ended)
+                & resting
+                & ~(fault.happens | parts.semaphores.overflow)
+            ),
             run.ended.eq(over | (run.draining & resting)),
             self.trace_cycle.eq(run.cycles),
             self.trace_issue.eq(Cat(*(front.work for front in fronts))),
@@ -536,7 +552,7 @@ class NpuTileCircuit(Circuit):
                 run.running.eq(1),
                 progress.program_over.eq(0),
             ]
-        with m.If(fault.happens & (run.running | start)):
+        with m.If(fault.happens & ~run.draining):
             m.d.sync += [run.running.eq(0), run.draining.eq(1), run.cause.eq(fault.cause), run.number.eq(fault.number)]
 
     def _count(self, m: Module, run: RunState, parts: Parts, counts: dict[str, Signal]) -> None:

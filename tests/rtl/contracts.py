@@ -141,7 +141,7 @@ class SemaphoreContract(Contract):
 
 
 class ArbiterContract(Contract):
-    """First is who has asked for the most cycles, and of those the lowest; nobody is put off for `PATIENCE` cycles."""
+    """First is the rival who has asked for most cycles, and of those the lowest; nobody is put off for `PATIENCE`."""
 
     PATIENCE = 15
 
@@ -156,15 +156,15 @@ class ArbiterContract(Contract):
         users = range(c.users)
         wanted = [
             ~Cat(
-                c.asks[o] & ((ages[o] > ages[u]) | ((ages[o] == ages[u]) if o < u else 0)) for o in users if o != u
+                c.rivals[o] & ((ages[o] > ages[u]) | ((ages[o] == ages[u]) if o < u else 0)) for o in users if o != u
             ).any()
             for u in users
         ]
-        leads = c.asks & c.first
+        leads = c.rivals & c.first
         m.d.comb += [
             self.assume_patience.eq(Cat(age != self.PATIENCE for age in ages).all()),
             self.assert_first.eq(c.first == Cat(wanted)),
-            self.assert_one.eq(implies(c.asks.any(), (leads != 0) & ((leads & (leads - 1)) == 0))),
+            self.assert_one.eq(implies(c.rivals.any(), (leads != 0) & ((leads & (leads - 1)) == 0))),
             self.invariant_order.eq(
                 Cat(older == (ages[high] > ages[low]) for (high, low), older in c.older.items()).all()
             ),
@@ -186,7 +186,7 @@ class AdderContract(Contract):
     """A sum and what was there before, which is divided by a power of two, rounded as everything in a tile is."""
 
     def __init__(self, circuit):
-        properties = "assume_half assume_held assert_total invariant_held cover_halves cover_nothing_left cover_later"
+        properties = "assume_under assume_held assert_total invariant_held cover_halves cover_nothing_left cover_later"
         super().__init__(circuit, properties)
 
     def state(self, m, c):
@@ -200,7 +200,7 @@ class AdderContract(Contract):
         wanted = Signal(32)
         m.d.comb += wanted.eq(sums + added)
         m.d.comb += [
-            self.assume_half.eq((c.fall <= c.MOST) & (c.half == ((1 << c.fall) >> 1)[: c.MOST])),
+            self.assume_under.eq((c.fall <= c.MOST) & (c.under == (((1 << c.fall) >> 1) - (c.fall != 0))[: c.MOST])),
             self.assume_held.eq(implies(c.forward, known)),
             self.assert_total.eq(implies(begun, c.total == wanted)),
             self.invariant_held.eq(implies(known, c.held == held)),

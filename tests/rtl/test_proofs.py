@@ -130,8 +130,8 @@ BUGS = {
     "an address is withdrawn": (
         "dma",
         "LoadEngine",
-        "return self.lead + (self.time - ahead) < 0",
-        "return self.lead + (self.time - ahead) == -1",
+        "return self.lead + (taken - ahead) < 0",
+        "return self.lead + (taken - ahead) == -1",
         "load_offers",
     ),
     "the last beat of a store is marked a beat late": (
@@ -139,6 +139,13 @@ BUGS = {
         "StoreEngine",
         "beat.last.eq(last)",
         "beat.last.eq(burst_last)",
+        "store_beats",
+    ),
+    "a store's row ends a beat late": (
+        "dma",
+        "StoreEngine",
+        'now["left"] <= 2 * bus',
+        'now["left"] < 2 * bus',
         "store_beats",
     ),
     "a burst of a store is a beat longer than its address says": (

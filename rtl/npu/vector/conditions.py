@@ -10,17 +10,17 @@ from amaranth.hdl import Value
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.vector import FunctionSpec, Parameters, VectorFunction
-from siliconloom.rtl.npu.decoding import any_of, joined
+from siliconloom.rtl.npu.decoding import any_of
 
 
 class VectorConditions:
     """What the instruction under way is, as conditions; ``is_`` has them by the names of ways and of other groups.
 
-    ``entry`` is the instruction under way, ``new`` the one that is offered; ``ways`` are the functions that each way of
-    the lanes takes part in, ``functions`` all of the unit. ``turns``: it reads two lines of the second operand for one
-    of the first; ``seconds``: it reads that operand at all; ``has_columns``: columns have parameters;
-    ``row_columns``: they do, and it is a row function; ``weighs``, ``indexes``, ``carries``: see
-    `arch.vector.FunctionSpec`, as ``divides``; ``goes_on``: rows begin with the peaks and totals that are there.
+    ``entry`` is the instruction under way, ``new`` the one that is offered, which becomes it when ``taken``; ``ways``
+    are the functions that each way of the lanes takes part in, ``functions`` all of the unit. ``turns``: it reads two
+    lines of the second operand for one of the first; ``seconds``: it reads that operand at all; ``has_columns``:
+    columns have parameters; ``row_columns``: they do, and it is a row function; ``weighs``, ``indexes``, ``carries``:
+    see `arch.vector.FunctionSpec`, as ``divides``; ``goes_on``: rows begin with the peaks and totals that are there.
     """
 
     def __init__(
@@ -31,7 +31,10 @@ class VectorConditions:
         ways: Mapping[str, set[VectorFunction]],
         functions: Set[VectorFunction],
         dtype: DataType = DataType.INT8,
+        *,
+        taken: Value,
     ) -> None:
+        self.m, self.taken = m, taken
         self.entry, self.new, self.functions, self.dtype = entry, new, functions, dtype
         self.ways = tuple(ways)
         self.groups = dict(ways)
@@ -41,9 +44,8 @@ class VectorConditions:
             self.built(lambda spec: spec.cost.by_row),
         )
         self.groups |= {"from_sums": self.from_sums, "transpose": transposes, "by_row": self.by_rows}
-        self.is_ = {name: Signal(name=f"is_{name}") for name in (*self.ways, "from_sums", "by_row", "transpose")}
-        for name, functions in self.groups.items():
-            m.d.comb += self.is_[name].eq(any_of(functions, entry))
+        # registers, since what they choose stands in front of multipliers
+        self.is_ = {name: self._kept(functions, f"is_{name}") for name, functions in self.groups.items()}
         self.turns, self.seconds = self.asks(lambda spec: spec.second > 1), self.asks(lambda spec: spec.reads_second)
         self.weighs, self.indexes = self.asks(lambda spec: spec.weighs), self.asks(lambda spec: spec.indexes)
         self.carries = self.asks(lambda spec: spec.carries)
@@ -57,12 +59,15 @@ class VectorConditions:
         return {function for function in self.functions if condition(function.spec)}
 
     def asks(self, condition: Callable[[FunctionSpec], bool]) -> Value:
-        """Whether the instruction's function is one of those, of its ways where these tell."""
-        wanted = self.built(condition)
-        told = [name for name in self.ways if self.groups[name] and self.groups[name] <= wanted]
-        told.sort(key=lambda name: min(function.code for function in self.groups[name]))
-        rest = wanted.difference(*(self.groups[name] for name in told))
-        return joined([self.is_[name] for name in told] + ([any_of(rest, self.entry)] if rest else []))
+        """Whether the instruction's function is one of those."""
+        return self._kept(self.built(condition))
+
+    def _kept(self, functions: Set[VectorFunction], name: str | None = None) -> Signal:
+        """A register: whether the function of the instruction under way is one of these."""
+        kept = Signal(name=name or "asks", init=any(function.code == 0 for function in functions))
+        with self.m.If(self.taken):
+            self.m.d.sync += kept.eq(any_of(functions, self.new))
+        return kept
 
 
 __all__ = ["VectorConditions"]

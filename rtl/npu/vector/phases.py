@@ -107,7 +107,6 @@ def phases(m: Module, unit: VectorUnitCircuit, what: VectorConditions) -> tuple[
                 Mux(what.weighs, beat == (entry.k - 1)[: len(beat)], ~what.turns | beat[0]),
             )
         ),
-        selecting.eq(rounds != 0),
         indexing.eq(what.indexes & ~reducing),
         inner_last.eq(Mux(reducing, block_last, row_last)),
         outer_last.eq(Mux(reducing, row_last, block_last)),

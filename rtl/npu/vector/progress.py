@@ -52,6 +52,7 @@ def begin(
             phase.timer.eq(1),
             phase.reducing.eq(by_row & ~unit.illegal),
             phase.rounds.eq(Mux(unit.illegal, 0, Mux(chooses, new.k, indexes))),
+            phase.selecting.eq(~unit.illegal & Mux(chooses, new.k != 0, indexes)),
             phase.opening.eq(1),
             phase.whole.eq(~chooses),
             phase.once.eq(lines),
@@ -135,7 +136,11 @@ def drain(
             with m.If(phase.reducing):
                 m.d.comb += addresses.restart.eq(1)
                 with m.If(phase.selecting):
-                    m.d.sync += [phase.rounds.eq(phase.rounds - 1), phase.opening.eq(0)]
+                    m.d.sync += [
+                        phase.rounds.eq(phase.rounds - 1),
+                        phase.selecting.eq(phase.rounds != 1),
+                        phase.opening.eq(0),
+                    ]
                 with m.If(what.indexes):
                     m.d.sync += [
                         what.entry.n.eq(parts),
