@@ -186,7 +186,6 @@ class SequencerCircuit(Circuit):
     def elaborate(self, platform: object) -> Module:
         m = self.module()
         geometry = self.geometry
-        issue_cycles, loop_cycles = geometry.issue_cycles, geometry.loop_cycles
         transfer, compute, gather = (self._fields(each) for each in (Opcode.LOAD, Opcode.MATMUL, Opcode.GATHER))
         opcode, size = transfer["opcode"], transfer["m"]
         is_transfer, is_gather = Signal(), Signal()
@@ -239,26 +238,16 @@ class SequencerCircuit(Circuit):
                 )
             ),
         ]
-        # A word of several cycles is what it was in the first one.
         kinds = {
             "opens": (opcode == Opcode.LOOP) & (level < LEVELS) & (size != 0),
             "closes": (opcode == Opcode.NEXT) & (level != 0),
             "dispatches": dispatch,
         }
-        live, goes_on = Signal(), Signal()
-        m.d.comb += [live.eq(valid & self.running & ~self.halt), goes_on.eq(phase != 0)]
-        last = {kind: Signal(name=f"{kind}_last") for kind in kinds}
-        for kind, value in kinds.items():
-            cycles = issue_cycles if kind == "dispatches" else loop_cycles
-            m.d.comb += last[kind].eq(live & (phase == cycles - 1) & (value if cycles == 1 else self.began[kind]))
-            with m.If(~goes_on):
-                m.d.sync += self.began[kind].eq(value)
+        live, last = self._last_cycles(m, kinds, opcode)
         m.d.comb += [
             push.eq(last["dispatches"]),
             self.blocked.eq(push & ~ready[unit]),
             advance.eq(last["opens"] | last["closes"] | (push & ready[unit])),
-            self.ended.eq(live & ~goes_on & (opcode == Opcode.END)),
-            self.illegal.eq(live & ~goes_on & ~reduce(or_, kinds.values()) & (opcode != Opcode.END)),
         ]
         with m.If(advance):
             m.d.sync += phase.eq(0)
@@ -312,6 +301,25 @@ class SequencerCircuit(Circuit):
         }
         self._offer(m, fields, push, unit)
         return m
+
+    def _last_cycles(self, m: Module, kinds: dict[str, Value], opcode: Value) -> tuple[Signal, dict[str, Signal]]:
+        """Whether a word is executed, and of each kind of words whether this is the last cycle of one.
+
+        A word of several cycles is what it was in the first one, in which it may also be the end, or none.
+        """
+        live, first = Signal(), Signal()
+        m.d.comb += [live.eq(self.valid & self.running & ~self.halt), first.eq(self.phase == 0)]
+        last = {kind: Signal(name=f"{kind}_last") for kind in kinds}
+        for kind, value in kinds.items():
+            cycles = self.geometry.issue_cycles if kind == "dispatches" else self.geometry.loop_cycles
+            m.d.comb += last[kind].eq(live & (self.phase == cycles - 1) & (value if cycles == 1 else self.began[kind]))
+            with m.If(first):
+                m.d.sync += self.began[kind].eq(value)
+        m.d.comb += [
+            self.ended.eq(live & first & (opcode == Opcode.END)),
+            self.illegal.eq(live & first & ~reduce(or_, kinds.values()) & (opcode != Opcode.END)),
+        ]
+        return live, last
 
     def _offer(self, m: Module, fields: dict[str, Any], push: Signal, unit: Value) -> None:
         """Offers to the queue of the word's unit what it holds of the fields, while ``push``."""

@@ -318,9 +318,9 @@ def sequencer(kind=SequencerCircuit, issue_cycles=2):
     return kind(Library("proof"), structs.replace(geometry_of(random_npu(3)), issue_cycles=issue_cycles))
 
 
-@pytest.mark.slow
-def test_the_decoder_keeps_its_contract_in_every_cycle(seed):
-    outcome = check(SequencerContract(sequencer(issue_cycles=3 + seed % 3)), depth=1, induction=1)
+@pytest.mark.slow(seconds=170)
+def test_the_decoder_keeps_its_contract_in_every_cycle():
+    outcome = check(SequencerContract(sequencer(issue_cycles=4)), depth=1, induction=1)
     assert (outcome.counterexample, outcome.induction) == (None, 1)
 
 
