@@ -165,8 +165,8 @@ def test_machines_of_several_chips_and_replicas_cost_what_works(draft):
         guessing = {"draft": "gpt2", "draft_on": "l40s", "draft_latency_s": "0.0001", "draft_price": "3"}
         sets += [("serve.speculate", "2"), ("serve.acceptance", "0.5")]
         sets += [(f"serve.{key}", value) for key, value in guessing.items()]
-    kinds = [WIDE, {"machine": "h100", "count": 2, "price": 3.5}]
-    hourly = [2 * (2 * 1.0 + 3 * draft), 3.5 + 3 * draft]
+    kinds = [WIDE, {"machine": "h100", "count": 2, "price": 4.5}]
+    hourly = [2 * (2 * 1.0 + 3 * draft), 4.5 + 3 * draft]
     asked = prepare_named(fleet(*kinds), "gpt2-medium", "512x64", sets)
     level = parse_level("e2e=10s")
     kept = []
