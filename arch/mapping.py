@@ -53,6 +53,20 @@ class DescribedCut(Description):
     cols: Size = Field(default=1, description="of a vector operator")
 
 
+class DescribedAhead(Description):
+    """Tasks before whose loads that wait for results the first weights of a product are loaded, by their ring.
+
+    Each is an operator that its block computes before the product, or the product itself.
+    """
+
+    weights: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
+        default=None, description="of the ring ``weights``; in their turn when absent"
+    )
+    values: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
+        default=None, description="of the ring ``values``; in their turn when absent"
+    )
+
+
 class DescribedProduct(Description):
     """Tiles of a product, and the order of its outer loops."""
 
@@ -76,6 +90,7 @@ class DescribedProduct(Description):
         max_length=10_000,
         description="numbers of the tiles of rows, as they are computed; one after the other when absent",
     )
+    ahead: DescribedAhead = Field(default=DescribedAhead(), description="what is loaded before its turn")
 
 
 class DescribedAttention(Description):

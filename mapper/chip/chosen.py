@@ -7,6 +7,7 @@ from collections.abc import Callable
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from siliconloom.mapper.chip.ahead import IN_TURN, Ahead
 from siliconloom.mapper.chip.attention_cost import AttentionTiling
 from siliconloom.mapper.chip.banked import ChannelTiling
 from siliconloom.mapper.chip.layout import Layout
@@ -25,18 +26,23 @@ class Chosen(Struct, frozen=True):
     """What was decided for a task: each tile's part of it, how that is tiled, and what it costs.
 
     ``cost`` is in the objective's units, which are cycles where time counts; it is measured where the candidate was
-    simulated, and else estimated.
+    simulated, and else estimated. ``ahead`` is of products: how early their first weights are loaded.
     """
 
     tiling: Tiling
     share: Share
     cost: int
     in_cycles: bool = True
+    ahead: Ahead = IN_TURN
 
     @property
     def timed(self) -> Tiling:
         """The tiling with the cycles that are known of it."""
         return replace(self.tiling, cycles=self.cost) if self.in_cycles else self.tiling
+
+    def ahead_by(self, ring: str, reach: int) -> Chosen:
+        """The same with weights in one ring loaded before so many loads that wait (`Ahead`)."""
+        return replace(self, ahead=replace(self.ahead, **{ring: reach}))
 
 
 class Effort(Struct):

@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import astuple, replace
 
 from siliconloom.arch.description import Chip
+from siliconloom.mapper.chip.ahead import Ahead
 from siliconloom.mapper.chip.banked import is_banked
 from siliconloom.mapper.chip.chosen import Chosen, Effort, LocalEffort, Part, SearchEffort, Tiling
 from siliconloom.mapper.chip.layout import Layout
@@ -38,6 +39,7 @@ class DecidedTask(Struct, frozen=True, array_like=True):
     block: int
     fused: int | None
     """Of a product: how many operators are computed with it."""
+    ahead: tuple[int, int]
 
 
 class Decision(Struct, frozen=True):
@@ -81,7 +83,16 @@ def _decided(task: Task, made: Chosen) -> DecidedTask:
     share, fused = made.share, len(task.fused) if isinstance(task.operator, Gemm) else None
     kind, sizes = type(made.tiling).__name__, astuple(made.tiling)
     return DecidedTask(
-        task.operator.name, kind, sizes, share.tiles, share.cut, made.cost, made.in_cycles, task.block, fused
+        task.operator.name,
+        kind,
+        sizes,
+        share.tiles,
+        share.cut,
+        made.cost,
+        made.in_cycles,
+        task.block,
+        fused,
+        (made.ahead.weights, made.ahead.values),
     )
 
 
@@ -119,7 +130,8 @@ def _chosen(part: Part, decided: tuple[DecidedTask, ...]) -> dict[str, Chosen]:
             raise ValueError(f"{made.operator} is not what is computed here")
         kind = TILINGS[made.tiling]
         tiling = msgspec.convert(dict(zip(kind.__struct_fields__, made.sizes, strict=True)), kind)
-        found[name] = Chosen(tiling, Share(operator, made.tiles, made.cut), made.cost, made.in_cycles)
+        share, ahead = Share(operator, made.tiles, made.cut), Ahead(*made.ahead)
+        found[name] = Chosen(tiling, share, made.cost, made.in_cycles, ahead)
     return found
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from siliconloom.arch.description import Chip
 from siliconloom.arch.document import Document
@@ -24,6 +24,7 @@ from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import COLUMN_LIMIT, ROW_LIMIT, vector_cost
 from siliconloom.mapper.chip import mapping as search
 from siliconloom.mapper.chip import program
+from siliconloom.mapper.chip.ahead import IN_TURN, Ahead, NotAhead
 from siliconloom.mapper.chip.attention_cost import AttentionTiling, attention_needs, attention_tiling, carries, key_unit
 from siliconloom.mapper.chip.attention_layout import AttentionLayout, may_stay
 from siliconloom.mapper.chip.attention_places import most_heads, query_parts
@@ -32,7 +33,7 @@ from siliconloom.mapper.chip.chosen import Chosen, Part, Tiling
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape, smaller_blocks
 from siliconloom.mapper.chip.gemm_moves import GemmMemories
 from siliconloom.mapper.chip.layout import ACCUMULATED, Layout, banks_of, slots_of
-from siliconloom.mapper.chip.memory import Key
+from siliconloom.mapper.chip.memory import Key, MemoryMap
 from siliconloom.mapper.chip.operands import Turned
 from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.placement import Counts, Demand, Placement, assign_units
@@ -96,11 +97,20 @@ def _tasks(parts: Sequence[Part], chosen: Sequence[Mapping[str, Chosen]]) -> lis
             cut = {n: p for n, p in zip(CUT_DIMENSIONS[kind], choice.share.cut, strict=True) if p > 1}
             fused = {"fused": [v.name for v in task.fused]} if isinstance(task.operator, Gemm) else {}
             block = {"block": task.block} if task.block else {}
-            decided = fused | ({"cut": cut} if cut else {}) | {kind: _sizes(choice.tiling) | block}
+            ahead = _ahead(part, task, choice.ahead)
+            decided = fused | ({"cut": cut} if cut else {}) | {kind: _sizes(choice.tiling) | block | ahead}
             if last.get(name) != decided:
                 rows.append({"operator": name} | ({"repetition": part.first} if part.first else {}) | decided)
             last[name] = decided
     return rows
+
+
+def _ahead(part: Part, task: Task, ahead: Ahead) -> dict[str, Any]:
+    """What is loaded ahead, by the task whose loads it goes before."""
+    names = [each.operator.name for each in part.tasks]
+    own = names.index(task.operator.name)
+    found = {ring: names[max(own + 1 - reach, 0)] for ring, reach in asdict(ahead).items() if reach}
+    return {"ahead": found} if found else {}
 
 
 def _sizes(tiling: Tiling) -> dict[str, Any]:
@@ -155,6 +165,7 @@ def mapping_of(document: Document, chip: Chip, graph: Graph) -> program.Mapping:
     made = program.Mapping(parts, (reader.layout, [reader.chosen(part) for part in parts]), placement)
     reader.check_repetitions(parts)
     _check_use_of_values(document, chip.tile, made)
+    reader.check_ahead(made)
     return made
 
 
@@ -299,6 +310,18 @@ class _Reader(Struct):
                     rule = f"{name} can go on in another way at {known} only, where an object changes its memory level"
                     raise self.document.error(rule, ("tasks", index, "repetition"), value=first)
 
+    def check_ahead(self, made: program.Mapping) -> None:
+        """What is loaded ahead finds a free slot."""
+        if not any(each.ahead for chosen in made.choice[1] for each in chosen.values()):
+            return
+        homes = None if made.placement is None else made.placement.homes
+        try:
+            memory = MemoryMap(self.chip, homes)
+            program.lower_tasks(self.chip, self.graph, made.parts, made.choice, memory, draft=True)
+        except NotAhead as error:
+            _, index, _ = self.entries[error.operator][0]
+            raise self.document.error(str(error), ("tasks", index, "gemm", "ahead", error.ring)) from error
+
     def chosen(self, part: Part) -> dict[str, Chosen]:
         """What is decided for every task of a part."""
         found = {}
@@ -309,8 +332,34 @@ class _Reader(Struct):
                 _, index, entry = self.entries[name][0]
                 rule = f"{name} has no entry for its first repetition"
                 raise self.document.error(rule, ("tasks", index, "repetition"), value=entry.repetition)
-            found[name] = self._chosen(task, part.levels[name], *before[-1][1:])
+            _, index, entry = before[-1]
+            made = self._chosen(task, part.levels[name], index, entry)
+            found[name] = replace(made, ahead=self._ahead(part, task, index, entry))
         return found
+
+    def _ahead(self, part: Part, task: Task, index: int, entry: DescribedTask) -> Ahead:
+        """How far weights of a product are loaded ahead."""
+        if entry.gemm is None:
+            return IN_TURN
+        names, name, reach = [each.operator.name for each in part.tasks], task.operator.name, dict[str, int]()
+        before = names[: names.index(name) + 1]
+        for ring, where in dict(entry.gemm.ahead).items():
+            if where is None:
+                continue
+            at, rule, near = ("tasks", index, "gemm", "ahead", ring), "", None
+            if self.tile.sequencer.launch_cycles:
+                rule = f"operators of {self.chip.name} are launched (tile.sequencer.launch_cycles): none begins early"
+            elif not (isinstance(task.operator, Gemm) and task.operator.weight):
+                rule = f"{name} has no weights: what it multiplies is computed before"
+            elif ring == "values" and not self.layout.values:
+                rule = "there is no ring of values (layout.values)"
+            elif where not in before:
+                rule = f"is not what the block of {name} computes before it, nor {name}"
+                near = nearest_name(where, before)
+            if rule:
+                raise self.document.error(rule, at, value=where, nearest=near)
+            reach[ring] = len(before) - before.index(where)
+        return Ahead(**reach)
 
     def _chosen(self, task: Task, levels: tuple[str, ...], index: int, entry: DescribedTask) -> Chosen:
         operator, kind = task.operator, task.operator.kind

@@ -16,6 +16,7 @@ from typing import Any
 from siliconloom.arch.description import Chip
 from siliconloom.arch.isa import Program
 from siliconloom.arch.tile import NpuTile
+from siliconloom.mapper.chip.ahead import Ahead
 from siliconloom.mapper.chip.attention_layout import AttentionLayout
 from siliconloom.mapper.chip.banked import is_banked
 from siliconloom.mapper.chip.builder import ProgramBuilder
@@ -91,7 +92,7 @@ class DraftsOf:
         assert isinstance(chip.tile, NpuTile)
         self.chip, self.tile, self.known, self.banked = chip, chip.tile, known, banked
         self._rings: dict[Layout, Hashable] = {}
-        self._forms: dict[tuple[int, int, str], tuple[Chosen, Hashable]] = {}
+        self._forms: dict[tuple[int, int, Ahead, str], tuple[Chosen, Hashable]] = {}
 
     def rings(self, layout: Layout) -> Hashable:
         """What a draft reads of a division of the buffers: which rings there are, and what cuts their transfers."""
@@ -104,7 +105,7 @@ class DraftsOf:
 
     def form(self, task: Task, chosen: Chosen) -> Hashable:
         """`form_of` a task, by its name."""
-        key = id(chosen.tiling), id(chosen.share), task.operator.name
+        key = id(chosen.tiling), id(chosen.share), chosen.ahead, task.operator.name
         found = self._forms.get(key)
         if found is None:  # what is chosen is kept, so that nothing else has its place in Python's memory
             found = self._forms[key] = chosen, (task.operator.name, form_of(self.tile, task, chosen))

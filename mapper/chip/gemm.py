@@ -50,10 +50,16 @@ class GemmLowering:
     With ``m_kept`` rows stay in both slots of their ring, as one: what a result tile needs of them is loaded when the
     first columns pass. Columns come in tiles of a part of the depth, or of all of it and stay, too, while the rows
     pass in several result tiles (`GemmLayout.result_rows`).
+
+    The first tile of weights may stand ``apart`` from all loops, so that it can be loaded ahead (`mapper.chip.ahead`):
+    the first iterations that it is in are written out.
     """
 
-    def __init__(self, context: Context, task: Task, shape: GemmShape, tiling: GemmTiling) -> None:
+    def __init__(
+        self, context: Context, task: Task, shape: GemmShape, tiling: GemmTiling, *, apart: bool = False
+    ) -> None:
         self.context, self.task, self.shape, self.tiling = context, task, shape, tiling
+        self.apart = apart
         self.nest = Nest(context, task)
         self.n_outer, self.pairs = tiling.order == "n_outer", tiling.order == "m_pairs"
         self.turns = takes_turns(context.layout.values, gemm_layout_of(context.tile, shape), tiling)
@@ -128,10 +134,10 @@ class GemmLowering:
         """Tiles of the depth, and the ring of the second operand: two take turns where tiles fit both."""
         rings, size = self.context.rings, self.tiling.k
         if not self.turns:
-            for k in self.nest.walk(self.shape.k, size):
+            for k in self.nest.walk(self.shape.k, size, lead=self._lead(self.shape.k, size)):
                 yield k, rings.weights
             return
-        for both in self.nest.walk(self.shape.k, 2 * size):
+        for both in self.nest.walk(self.shape.k, 2 * size, lead=self._lead(self.shape.k, 2 * size)):
             for number, k in enumerate(parts_of(both, size)):
                 yield k, rings.values if number else rings.weights
 
@@ -147,7 +153,7 @@ class GemmLowering:
     def _rows_that_stay(self, batch: Walk) -> None:
         """All columns for as many rows as both slots hold, then the next rows."""
         builder, moving, wide = self.context.builder, self.context.rings.moving, self.tiling.n
-        for rows in self.nest.walk(self.shape.m, self.tiling.m):
+        for rows in self.nest.walk(self.shape.m, self.tiling.m, lead=self._lead(self.shape.m, self.tiling.m)):
             for n in self.nest.walk(self.shape.n, wide, lead=wide if wide < self.shape.n else 0):
                 self._columns_for(batch, n, rows, moving.whole)
             for _ in range(SLOTS):
@@ -162,7 +168,7 @@ class GemmLowering:
         if self.scales == "tile":
             self._open_scales(batch, n)
         tall, deep, block = map(int, layout.kept_blocks(self.tiling.m, self.tiling.n, self.tiling.k))
-        for part in self.nest.walk(rows.size, tall):
+        for part in self.nest.walk(rows.size, tall, lead=self._lead(rows.size, tall)):
             m = BlockPart(part.segment, part.loop, rows)
             for k, second in self._depths():
                 first = part.start // tall + k.start // deep
@@ -207,14 +213,19 @@ class GemmLowering:
 
     def _walk(self, over_n: bool) -> Iterator[Walk]:
         if over_n:
-            yield from self.nest.walk(self.shape.n, self.tiling.n)
+            yield from self.nest.walk(self.shape.n, self.tiling.n, lead=self._lead(self.shape.n, self.tiling.n))
         elif self.layout.blocks and self.tiling.m < self.layout.rows < self.shape.m:
             for block in self.nest.walk(self.shape.m, self.layout.rows):  # parts of one block at a time
                 for part in self.nest.walk(block.size, self.tiling.m):
                     yield BlockPart(part.segment, part.loop, block)
         else:
             size = (2 if self.pairs else 1) * self.tiling.m
-            yield from self.nest.walk(self.shape.m, size, sequence=self.tiling.sequence)
+            lead = self._lead(self.shape.m, size)
+            yield from self.nest.walk(self.shape.m, size, lead=lead, sequence=self.tiling.sequence)
+
+    def _lead(self, total: int, size: int) -> int:
+        """What of a dimension is written before its loop, so that the first tile of weights stands apart."""
+        return size if self.apart and size < total else 0
 
     def _enter(self, batch: Walk, outer: Walk, tiles: Sequence[Walk]) -> None:
         """Load what stays while the inner loop runs."""
@@ -343,6 +354,7 @@ class GemmLowering:
             self.nest.load(ring, deep, size(rest), line, where, opens=not whole, offset=offset, local_pitch=local)
 
     def _load_b(self, batch: Walk, n: Walk, k: Walk | None, ring: Ring) -> None:
+        self.apart = False
         shape, layout, size = self.shape, self.layout, self.shape.dtype.size
         k_start, k_size, k_step = (0, shape.k, 0) if k is None else (k.start, k.size, k.step)
         terms = [(batch.loop, self.b_bytes)]

@@ -44,15 +44,15 @@ def form_of(tile: NpuTile, task: Task, chosen: Chosen) -> Hashable:
     """All that is decided of a task and that its lowering reads, with what that reads of the sizes of local memories.
 
     Those are rows of a result tile where rows of the first operand stay, and how many indices of rows that are gathered
-    are loaded at a time.
+    are loaded at a time. What is loaded ahead is a part of it, as that decides about loops and whole programs.
     """
     tiling, part = chosen.tiling, chosen.share.operator
     if isinstance(tiling, GemmTiling) and tiling.order == "m_kept":
         rows = gemm_layout_of(tile, gemm_shape(part, task)).result_rows(tiling.m, tiling.n, tiling.k)
-        return int(rows), _FORMS[GemmTiling](tiling), chosen.share
+        return int(rows), _FORMS[GemmTiling](tiling), chosen.share, chosen.ahead
     if isinstance(part, Vector) and part.function is VectorFunction.GATHER:
         return most_indices(tile), index_bytes(tile), _FORMS[VectorTiling](tiling), chosen.share
-    return _FORMS[type(tiling)](tiling), chosen.share
+    return _FORMS[type(tiling)](tiling), chosen.share, chosen.ahead
 
 
 class _Told(NamedTuple):

@@ -3,6 +3,7 @@
 What is found before (`mapper.chip.mapping`) divides the buffers in few ways, costs tiles of few sizes by estimates, and
 simulates the best of these. Here any tile of any size may take the place of another one, alone, with that of its
 neighbour, or with smaller ones of the others, and the buffers are divided anew, into slots of just what all tiles take.
+Weights may be loaded earlier or later, too (`mapper.chip.ahead`); what a change leaves no slot for has its turn again.
 A change is kept where the whole program costs less, or as much with fewer bytes, so that a search that ends early has
 the best mapping that it has found. The same seed and number of trials give the same mapping.
 """
@@ -24,6 +25,7 @@ from siliconloom.arch.errors import LoomError
 from siliconloom.arch.interrupts import CompilationInterrupted
 from siliconloom.arch.isa import Program
 from siliconloom.arch.tile import NpuTile
+from siliconloom.mapper.chip.ahead import NotAhead
 from siliconloom.mapper.chip.attention_cost import AttentionTiling, attention_tiling
 from siliconloom.mapper.chip.bounds import least_bytes, mean_bound
 from siliconloom.mapper.chip.budget import Budget
@@ -40,6 +42,7 @@ from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.program import MappedWorkload, checked, draft
 from siliconloom.mapper.chip.program import Mapping as WholeMapping
 from siliconloom.mapper.chip.sharing import Share, shares
+from siliconloom.mapper.chip.sooner import may_go_ahead
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
 from siliconloom.mapper.chip.tiling import GemmTiling, gemm_tiling
 from siliconloom.mapper.chip.transfers import LONGEST_ROW
@@ -58,8 +61,9 @@ EARLY, WORSE = 0.5, 1.05
 times as much as the best."""
 ANEW = 0.15
 """This part of the changes are tiles at random."""
-PAIRS, SQUEEZED, RINGS = 0.2, 0.2, 0.03
-"""These parts of the changes are of two neighbours; take room from the others' tiles; turn the ring of values."""
+PAIRS, SQUEEZED, RINGS, EARLIER = 0.2, 0.2, 0.03, 0.07
+"""These parts of the changes are of two neighbours; take room from the others' tiles; turn the ring of values; are of
+what is loaded ahead."""
 SMALLER = 30
 """How often another task's tile is made smaller to make room, at most."""
 DONE = 1.001
@@ -215,19 +219,15 @@ class _LocalSearch:
         if proposed is None:
             return False
         layout, changes = proposed
-        key = layout.values, *((at, id(chosen)) for at, chosen in changes.items())
+        key = layout.values, *((at, id(new.tiling), id(new.share), new.ahead) for at, new in changes.items())
         if key in self.seen or self._hopeless(changes):
             return False
         self.seen.add(key)
         self.effort.tried += 1
         chosen = {**self.state.chosen, **changes}
-        tiled: list[dict[str, Chosen]] = [{} for _ in self.mapping.parts]
-        for (number, name), each in chosen.items():
-            tiled[number][name] = each
-        mapping = replace(self.mapping, choice=(layout, tiled))
         moved = self._moved(chosen)
         try:
-            whole = self.objective.measure(self._lowered(mapping))
+            whole, mapping = self._measured(layout, chosen)
             if (whole, moved) >= (self.effort.last, self.state.moved):
                 return True
             made = checked(self.chip, self.plan.graph, draft(self.chip, self.plan.graph, mapping), self.plan.notes)
@@ -238,11 +238,29 @@ class _LocalSearch:
         except LoomError:
             self.effort.refused += 1
             return True
+        chosen = {
+            (number, name): each for number, made_of in enumerate(mapping.choice[1]) for name, each in made_of.items()
+        }
         self.found, self.effort.last, self.effort.kept = made, whole, self.effort.kept + 1
         needs = {at: self._needs(at, each, layout) for at, each in chosen.items()}
         self.state = _State(layout, chosen, needs, moved)
         self.seen.clear()
         return True
+
+    def _measured(self, layout: Layout, chosen: Mapping[Place, Chosen]) -> tuple[float, WholeMapping]:
+        """What a mapping costs; what no slot is left for ahead is loaded in its turn."""
+        tiled: list[dict[str, Chosen]] = [{} for _ in self.mapping.parts]
+        for (number, name), each in chosen.items():
+            early = each.ahead if layout.values else replace(each.ahead, values=0)
+            tiled[number][name] = each if early == each.ahead else replace(each, ahead=early)
+        mapping = replace(self.mapping, choice=(layout, tiled))
+        while True:
+            try:
+                return self.objective.measure(self._lowered(mapping)), mapping
+            except NotAhead as error:
+                for made in tiled:
+                    if error.operator in made:
+                        made[error.operator] = made[error.operator].ahead_by(error.ring, 0)
 
     def _lowered(self, mapping: WholeMapping) -> Program:
         """The program of a mapping, for its time; raises `LoomError` where no tile has room for it."""
@@ -279,6 +297,8 @@ class _LocalSearch:
         way = self.random.random()
         if way < RINGS:
             return self._turned_ring()
+        if way > 1 - EARLIER:
+            return self._earlier()
         gaps = [
             shape.times * max(self.state.chosen[at].cost - shape.floor, 0) + self.effort.last / 1000
             for at, shape in self.shapes.items()
@@ -309,9 +329,25 @@ class _LocalSearch:
             if new is None:
                 return None
             needs[at], changes[at] = self._needs(at, new, layout), new
-        changes = {at: new for at, new in changes.items() if not _same(new, self.state.chosen[at])}
+        changes = {
+            at: replace(new, ahead=self.state.chosen[at].ahead)
+            for at, new in changes.items()
+            if not _same(new, self.state.chosen[at])
+        }
         divided = self._divided(needs.values())
         return None if divided is None or not changes else (divided, changes)
+
+    def _earlier(self) -> tuple[Layout, dict[Place, Chosen]] | None:
+        """Weights of a product earlier or later."""
+        layout, r = self.state.layout, self.random
+        products = [at for at, shape in self.shapes.items() if may_go_ahead(self.tile, shape.task)]
+        if not products:
+            return None
+        number, name = at = r.choice(products)
+        place = [task.operator.name for task in self.mapping.parts[number].tasks].index(name)
+        ring = r.choice(["weights", "values"] if layout.values else ["weights"])
+        new = self.state.chosen[at].ahead_by(ring, r.randint(0, place + 1))
+        return None if new.ahead == self.state.chosen[at].ahead else (layout, {at: new})
 
     def _squeezed(self, at: Place) -> tuple[Layout, dict[Place, Chosen]] | None:
         """Another tile of a task, as large as there is room for at all, and smaller ones of those in its way."""
@@ -346,7 +382,7 @@ class _LocalSearch:
             if new is None:
                 return None
             if not _same(new, self.state.chosen[place]):
-                changes[place] = new
+                changes[place] = replace(new, ahead=self.state.chosen[place].ahead)
         return (divided, changes) if changes else None
 
     def _turned_ring(self) -> tuple[Layout, dict[Place, Chosen]] | None:
@@ -378,7 +414,8 @@ class _LocalSearch:
         if divided is None:
             return None
         changes = {at: self._tiling(at, sample, divided.values) for at, sample in samples.items()}
-        made = {at: new for at, new in changes.items() if new is not None}
+        early = {at: self.state.chosen[at].ahead for at in changes}
+        made = {at: replace(new, ahead=early[at]) for at, new in changes.items() if new is not None}
         return (divided, made) if len(made) == len(changes) else None
 
     def _has_room(self, others: Needs, needs: Needs) -> bool:

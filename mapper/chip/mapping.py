@@ -53,6 +53,7 @@ from siliconloom.mapper.chip.program import (
     lower_tasks,
     uses_values,
 )
+from siliconloom.mapper.chip.sooner import sooner
 from siliconloom.mapper.chip.tasks import Task, refuse_training
 from siliconloom.workloads import Attention, Gemm, Graph, Vector
 from siliconloom.workloads.separated import separated
@@ -230,6 +231,9 @@ def _in_blocks(
     if search:  # every choice, whatever its estimate; what is found without is one of them
         other = _best(parts, [(0, choice) for choice in choices], rivals, drafted, objective, searched)
         found = min(found, other, key=lambda made: cost(made.program))
+    if objective.name != "traffic" and not searched.interrupted:
+        bound = int(objective.of(graph_bound(chip, graph, placement).lower_bound_cycles, 0))
+        found = sooner(chip, parts, found, drafted, cost, bound)
     if stay and len(found.program.instructions) > words and not searched.interrupted:
         return _in_blocks(chip, graph, objective, placement, blocks, notes, search=search, kept=kept, stay=False)
     if searched.interrupted:

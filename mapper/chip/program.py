@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from siliconloom.arch.description import Chip
 from siliconloom.arch.isa import Program
 from siliconloom.arch.tile import NpuTile
+from siliconloom.mapper.chip.ahead import go_ahead
 from siliconloom.mapper.chip.append import AppendLowering
 from siliconloom.mapper.chip.attention import AttentionLowering
 from siliconloom.mapper.chip.attention_cost import AttentionTiling
@@ -330,6 +331,7 @@ def lower_tasks(
     runs = list[tuple[Task, list[tuple[int, Chosen]]]]()
     for part, tiled in zip(parts, tilings, strict=True):
         memory.repetition = part.first
+        begins = list[int]()
         with builder.loop(part.count) as layer:
             context = Context(
                 builder, chip, tile, layout, rings, memory, layer, stored, graph, in_place, outputs, apart
@@ -340,10 +342,15 @@ def lower_tasks(
                     numbers[name] = len(numbers)
                     runs.append((task, []))
                 builder.operator = numbers[name]
+                begins.append(len(builder.drafts))
                 context.written = 1 if name in short else MOST_WRITTEN
                 runs[builder.operator][1].append((part.count, tiled[name]))
                 emit = partial(_lower, context, task, tiled[name])
                 emit() if known is None else known.lower(course, context, task, tiled[name], emit)
+            names = [task.operator.name for task in part.tasks]
+            wanted = [tiled[name].ahead for name in names]
+            weights = {"weights": rings.weights} | ({"values": rings.values} if layout.values else {})
+            go_ahead(builder, [*begins, len(builder.drafts)], names, wanted, weights, stored)
     memory.repetition = 0
     for operator in graph.resting:  # nothing reads them, and they take room
         memory.take(operator.name, "parameters", operator.weight_bytes, operator.repeat)
@@ -359,7 +366,7 @@ def _lower(context: Context, task: Task, chosen: Chosen) -> None:
         else:
             ChannelAppend(context, task).emit()
     elif isinstance(tiling, GemmTiling):
-        GemmLowering(context, task, gemm_shape(part, task), tiling).emit()
+        GemmLowering(context, task, gemm_shape(part, task), tiling, apart=bool(chosen.ahead)).emit()
     elif isinstance(tiling, AttentionTiling):
         assert isinstance(part, Attention)
         AttentionLowering(context, task, part, tiling).emit()

@@ -19,7 +19,7 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.floats import narrowed
-from siliconloom.arch.isa import Instruction, Opcode, Program
+from siliconloom.arch.isa import Instruction, Opcode, Program, Unit
 from siliconloom.arch.layout import padded, sums_lines
 from siliconloom.arch.opcodes import Format
 from siliconloom.arch.tile import NpuTile
@@ -83,12 +83,12 @@ class GoldenMachine:
         """Run a program from its first instruction to its end.
 
         ``finished`` is told the number of an operator when all its instructions have been carried out: when those of
-        another one begin, and at the end.
+        another one begin, and at the end. Loads begin none, as they may come before what an earlier one computes.
         """
         operator = -1
         self._known.clear()
         for _, i, indices, _ in program.executions():
-            if finished is not None and i.operator != operator:
+            if finished is not None and i.operator != operator and i.unit != Unit.LOAD:
                 if operator >= 0:
                     finished(operator)
                 operator = i.operator

@@ -1,4 +1,6 @@
-"""Mappings that a local search found: every value of their golden runs is the exact reading's."""
+"""Mappings that a local search found, or that load early: every value of their golden runs is the exact reading's."""
+
+import random
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.mapper.chip.objective import Objective
 from siliconloom.sim.chip.engine import Stopwatch
 from tests.execution.models import VOCABULARY, chip_of, config_of, drawn_models, graph_of
+from tests.mapper.chip.early import loaded_early
 
 
 @pytest.mark.slow(seconds=5)
@@ -28,6 +31,7 @@ def test_a_mapping_that_was_found_computes_the_model(
     longest = Objective("time", lambda program: 10**9 - Stopwatch(chip)(program))
     for objective in (Objective("time", Stopwatch(chip)), longest):
         found = improved(plan, objective, Budget(trials=25, seed=seed))
+        found = loaded_early(found, random.Random(seed))
         tokens = np.random.default_rng(seed).integers(0, VOCABULARY, lengths(found.graph)[:2])
         made = run_model(found, RandomWeights(found.graph, seed), tokens)
         assert {row.name: row.differing for row in made.rows if row.differing} == {}
