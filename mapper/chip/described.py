@@ -1,4 +1,4 @@
-"""Mappings as descriptions: what is decided about a workload on a chip, written as YAML and read again.
+"""Mappings as descriptions: what is decided about a workload on a chip, read from YAML (`written` writes it).
 
 What is read is checked like any description: every buffer holds what the tiles need, no tile is larger than the part
 that it is a tile of, and every operator is there once, so that no iteration is left out or done twice.
@@ -9,11 +9,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
-from typing import Any
 
-import yaml
 from msgspec import Struct, field
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from siliconloom.arch.description import Chip
 from siliconloom.arch.document import Document
@@ -28,7 +26,6 @@ from siliconloom.mapper.chip.ahead import IN_TURN, Ahead, NotAhead
 from siliconloom.mapper.chip.attention_cost import AttentionTiling, attention_needs, attention_tiling, carries, key_unit
 from siliconloom.mapper.chip.attention_layout import AttentionLayout, may_stay
 from siliconloom.mapper.chip.attention_places import most_heads, query_parts
-from siliconloom.mapper.chip.banked import refuse_banked
 from siliconloom.mapper.chip.chosen import Chosen, Part, Tiling
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape, smaller_blocks
 from siliconloom.mapper.chip.gemm_moves import GemmMemories
@@ -37,7 +34,6 @@ from siliconloom.mapper.chip.memory import Key, MemoryMap
 from siliconloom.mapper.chip.operands import Turned
 from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.placement import Counts, Demand, Placement, assign_units
-from siliconloom.mapper.chip.program import MappedWorkload
 from siliconloom.mapper.chip.sharing import CUT_DIMENSIONS, Cut, Share, part_of
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
 from siliconloom.mapper.chip.tile_sizes import grains, is_part
@@ -46,84 +42,6 @@ from siliconloom.mapper.chip.transfers import LONGEST_ROW
 from siliconloom.mapper.chip.vector_cost import VectorTiling, vector_tiling
 from siliconloom.mapper.chip.vector_shape import VectorLayout, vector_shape
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
-
-
-def mapping_text(mapped: MappedWorkload, *, joined: bool = False) -> str:
-    """The description of a mapping, as YAML.
-
-    Parameters
-    ----------
-    mapped
-        From `map_workload` or `program.lower`.
-    joined
-        The chip's tiles work side by side as one.
-    """
-    assert mapped.mapping is not None
-    refuse_banked(mapped.chip, mapped.graph, "a mapping file")
-    parts, (layout, chosen) = mapped.mapping.parts, mapped.mapping.choice
-    sizes = {ring: f"{getattr(layout, ring)} B" for ring in layout.__struct_fields__ if getattr(layout, ring)}
-    data: dict[str, Any] = {"kind": "mapping"} | ({"joined": True} if joined else {})
-    assert isinstance(mapped.chip.tile, NpuTile)
-    if banks_of(mapped.chip.tile, layout) > mapped.chip.tile.scratchpad.banks:
-        data["banked"] = False
-    data |= {"layout": sizes, "tasks": _tasks(parts, chosen)}
-    if mapped.placement is not None:
-        data["placement"] = [
-            {"operator": operator, "role": role, "levels": {home.level: home.count for home in homes if home.count}}
-            for (operator, role), homes in mapped.placement.homes.items()
-            if any(home.count for home in homes)
-        ]
-    lines = [f"# {mapped.graph.name}, {mapped.graph.phase.value}, on {mapped.chip.name}"]
-    for key, value in data.items():
-        rows = value if isinstance(value, list) else None
-        lines += [f"{key}: {_line(value)}"] if rows is None else [f"{key}:", *(f"  - {_line(row)}" for row in rows)]
-    return "\n".join(lines) + "\n"
-
-
-def _line(value: object) -> str:
-    """YAML on one line."""
-    text = yaml.safe_dump(value, sort_keys=False, default_flow_style=True, width=2**20)
-    return text.removesuffix("...\n").strip()
-
-
-def _tasks(parts: Sequence[Part], chosen: Sequence[Mapping[str, Chosen]]) -> list[dict[str, Any]]:
-    """Every operator once, and again where its block goes on in another way."""
-    rows: list[dict[str, Any]] = []
-    last: dict[str, dict[str, Any]] = {}
-    for part, made in zip(parts, chosen, strict=True):
-        for task in part.tasks:
-            name, kind = task.operator.name, task.operator.kind
-            choice = made[name]
-            cut = {n: p for n, p in zip(CUT_DIMENSIONS[kind], choice.share.cut, strict=True) if p > 1}
-            fused = {"fused": [v.name for v in task.fused]} if isinstance(task.operator, Gemm) else {}
-            block = {"block": task.block} if task.block else {}
-            ahead = _ahead(part, task, choice.ahead)
-            decided = fused | ({"cut": cut} if cut else {}) | {kind: _sizes(choice.tiling) | block | ahead}
-            if last.get(name) != decided:
-                rows.append({"operator": name} | ({"repetition": part.first} if part.first else {}) | decided)
-            last[name] = decided
-    return rows
-
-
-def _ahead(part: Part, task: Task, ahead: Ahead) -> dict[str, Any]:
-    """What is loaded ahead, by the task whose loads it goes before."""
-    names = [each.operator.name for each in part.tasks]
-    own = names.index(task.operator.name)
-    found = {ring: names[max(own + 1 - reach, 0)] for ring, reach in asdict(ahead).items() if reach}
-    return {"ahead": found} if found else {}
-
-
-def _sizes(tiling: Tiling) -> dict[str, Any]:
-    if isinstance(tiling, GemmTiling):
-        sizes = {"m": tiling.m, "n": tiling.n, "k": tiling.k, "order": tiling.order}
-        sizes |= {"resident": True} if tiling.resident else {}
-        return sizes | ({"sequence": list(tiling.sequence)} if tiling.sequence else {})
-    if isinstance(tiling, AttentionTiling):
-        sizes = {"queries": tiling.queries, "keys": tiling.keys, "heads": tiling.heads}
-        whole = {"whole": True} if tiling.whole else {}
-        return sizes | whole | ({"resident": True} if tiling.resident else {})
-    assert isinstance(tiling, VectorTiling)
-    return {"rows": tiling.rows, "cols": tiling.cols}
 
 
 def mapping_of(document: Document, chip: Chip, graph: Graph) -> program.Mapping:
@@ -609,4 +527,4 @@ class _Reader(Struct):
             raise self.document.error(str(error), ("placement",)) from None
 
 
-__all__ = ["is_joined", "mapping_digest", "mapping_of", "mapping_text", "refuse_joined"]
+__all__ = ["is_joined", "mapping_digest", "mapping_of", "refuse_joined"]

@@ -30,7 +30,7 @@ from siliconloom.mapper.chip.attention_cost import AttentionTiling, attention_ti
 from siliconloom.mapper.chip.bounds import least_bytes, mean_bound
 from siliconloom.mapper.chip.budget import Budget
 from siliconloom.mapper.chip.chosen import INTERRUPTED, Chosen, LocalEffort, Tiling
-from siliconloom.mapper.chip.described import mapping_of, mapping_text
+from siliconloom.mapper.chip.described import mapping_of
 from siliconloom.mapper.chip.gemm_cost import KEPT, ORDERS
 from siliconloom.mapper.chip.gemm_layout import GemmLayout
 from siliconloom.mapper.chip.gemm_moves import GemmMemories
@@ -48,6 +48,7 @@ from siliconloom.mapper.chip.tiling import GemmTiling, gemm_tiling
 from siliconloom.mapper.chip.transfers import LONGEST_ROW
 from siliconloom.mapper.chip.vector_cost import VectorTiling, choose_vector_tilings
 from siliconloom.mapper.chip.vector_shape import VectorLayout, vector_shape
+from siliconloom.mapper.chip.written import mapping_text
 from siliconloom.workloads import Attention, Gemm, Vector
 
 LOOKED_AT = 40

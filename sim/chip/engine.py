@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable
+from math import prod
 
 import numpy as np
 from msgspec import Struct
@@ -270,6 +271,22 @@ def program_events(tables: Tables) -> int:
     return total
 
 
+def _sums_read(program: Program, chip: Chip, executions: Int) -> Int:
+    """Bytes of sums that products read because they add to them in all but the first iterations of a loop."""
+    found, counts = np.zeros(len(program.instructions), np.int64), list[int]()
+    for number, i in enumerate(program.instructions):
+        if i.opcode == Opcode.LOOP:
+            counts.append(i.m)
+        elif i.opcode == Opcode.NEXT:
+            counts.pop()
+        elif i.opcode == Opcode.MATMUL and i.overwrite and not i.accumulate:
+            every = prod(count for level, count in enumerate(counts) if i.overwrite >> level & 1)
+            adding = int(executions[number]) - int(executions[number]) // every
+            tiles = program.tiles_of(number, chip.tile_count)
+            found[number] = adding * i.dtype.accumulator.size(i.m * i.n) * tiles
+    return found
+
+
 def _outcome(
     program: Program, chip: Chip, tables: Tables, state: State, wall: float, channel: ChannelDriver | None = None
 ) -> Run:
@@ -299,7 +316,9 @@ def _outcome(
         raise LoomError("what the program counts (operations, bytes) does not fit 62 bits")
     held = _held(tables, executions, operators, bool(constants.output_stationary))
     counters = np.zeros((operators, len(Counter)), np.int64)
-    np.add.at(counters, operator, tables.counters * executions[:, None])
+    counted = tables.counters * executions[:, None]
+    counted[:, Counter.ACCUMULATOR_READ] += _sums_read(program, chip, executions)
+    np.add.at(counters, operator, counted)
     traced, folded = int(clock[TRACED]), int(clock[FOLDED])
     return Run(
         cycles=cycles,

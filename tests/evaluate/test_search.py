@@ -14,9 +14,9 @@ from siliconloom.evaluate.chip import simulate
 from siliconloom.evaluate.mapping import load_plan, plan_summary
 from siliconloom.evaluate.objectives import budget_of, figure, map_for
 from siliconloom.mapper.chip.budget import TRIALS, Budget
-from siliconloom.mapper.chip.described import mapping_text
 from siliconloom.mapper.chip.mapping import INTERRUPTED
 from siliconloom.mapper.chip.objective import OBJECTIVES
+from siliconloom.mapper.chip.written import mapping_text
 from siliconloom.workloads import load_workload
 from tests.mapper.chip.improvements import made_chip, random_chip, random_workload, workload
 

@@ -4,9 +4,10 @@ import pytest
 
 from siliconloom.arch import NotSupported, load_chip
 from siliconloom.cli import main
-from siliconloom.mapper.chip.described import mapping_of, mapping_text
+from siliconloom.mapper.chip.described import mapping_of
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.mapper.chip.program import blocks_of
+from siliconloom.mapper.chip.written import mapping_text
 from siliconloom.workloads import load_workload
 
 TRAINING = ["--set", "workload.phase=training", "--set", "workload.batch=4", "--set", "workload.layers=1"]

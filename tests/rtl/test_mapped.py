@@ -13,9 +13,10 @@ from siliconloom.arch.document import Document
 from siliconloom.arch.isa import Opcode, Program
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.attention_cost import AttentionTiling
-from siliconloom.mapper.chip.described import mapping_of, mapping_text
+from siliconloom.mapper.chip.described import mapping_of
 from siliconloom.mapper.chip.mapping import fit_precision, map_workload
 from siliconloom.mapper.chip.program import lower
+from siliconloom.mapper.chip.written import mapping_text
 from siliconloom.rtl.bench.runner import care, simulator_path
 from siliconloom.sim.chip.engine import duration
 from siliconloom.sim.golden.npu import GoldenMachine

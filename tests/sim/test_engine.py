@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, assume, event, find, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from siliconloom.arch import LoomError, load_chip
 from siliconloom.arch.isa import Instruction, Opcode, Program, Semaphore, Unit
 from siliconloom.sim.chip.engine import Stopwatch, run
+from siliconloom.sim.chip.tables import Timer
 from siliconloom.sim.timing.units import fetch_cycles
 from tests.in_turn import examples
 from tests.sim.programs import chips, pipelines, programs
@@ -57,10 +59,35 @@ def test_every_cycle_of_every_unit_is_accounted_for(program, chip):
     assert np.all(outcome.operator_busy.sum(axis=0)[1:] == outcome.busy[1:])
 
 
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(programs(), chips(), st.data())
+def test_what_is_counted_is_that_of_every_execution(program, chip, data):
+    """Also where a product puts sums in their place in some iterations of its loops, and adds in the others."""
+    code, depth = [], 0
+    for i in program.instructions:
+        depth += (i.opcode == Opcode.LOOP) - (i.opcode == Opcode.NEXT)
+        inside = data.draw(st.integers(0, 2**depth - 1)) if i.opcode == Opcode.MATMUL and not i.accumulate else 0
+        code.append(replace(i, overwrite=inside, wait=0, first_wait=0, release=0, post=0, last_post=0))  # nobody waits
+    program = Program(tuple(code), program.semaphores, program.operators, program.tiles)
+    outcome = run(program, chip)
+    expected = np.zeros_like(outcome.counters)
+    of_one: dict[object, np.ndarray] = {}
+    for number, i, indices, _ in program.executions():
+        adds = int(i.adds(indices)) if i.opcode == Opcode.MATMUL else i.accumulate
+        if (number, adds) not in of_one:
+            alone = Program(
+                (replace(i, overwrite=0, first=0, last=0, accumulate=adds), END), program.semaphores, program.operators
+            )
+            of_one[number, adds] = Timer(chip).counters(alone)[0] * program.tiles_of(number, 1)
+        expected[i.operator] += of_one[number, adds]
+    assert outcome.counters.tolist() == expected.tolist()
+
+
 UNCOMPILED = """
 import pickle, sys
 from msgspec.structs import asdict
 from siliconloom.sim.chip.engine import Stopwatch, run
+from siliconloom.sim.chip.tables import Timer
 for program, chip in pickle.load(sys.stdin.buffer):
     for exact in (True, False):
         outcome = run(program, chip, exact=exact, trace_limit=50)

@@ -16,9 +16,9 @@ from siliconloom.arch.tile import VectorUnit
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.evaluate.chip import simulate
 from siliconloom.evaluate.machine import evaluate, read_machine
-from siliconloom.mapper.chip.described import mapping_text
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.mapper.chip.sharing import part_of
+from siliconloom.mapper.chip.written import mapping_text
 from siliconloom.mapper.system.shard import sequences_of, tensor_shard
 from siliconloom.sim.timing.units import vector_cycles
 from siliconloom.workloads import Graph, load_workload

@@ -52,7 +52,7 @@ def command(
     from siliconloom.arch.progress import NOBODY
     from siliconloom.evaluate.mapping import load_plan, plan_summary
     from siliconloom.evaluate.objectives import budget_of, check_objective
-    from siliconloom.mapper.chip.described import mapping_text
+    from siliconloom.mapper.chip.written import mapping_text
     from siliconloom.render.mapping import mapping_tables
     from siliconloom.render.output import check_outputs, write_json, write_text
     from siliconloom.render.tables import Terminal, console

@@ -27,9 +27,10 @@ from siliconloom.arch.vector import VectorFunction
 from siliconloom.execution.image import Image, refuse, room_of
 from siliconloom.execution.quantize import Columns, Quantized, columns_of
 from siliconloom.execution.walk import At
-from siliconloom.mapper.chip.described import mapping_of, mapping_text
+from siliconloom.mapper.chip.described import mapping_of
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.mapper.chip.program import MappedWorkload, lower
+from siliconloom.mapper.chip.written import mapping_text
 from siliconloom.sim.golden import functions
 from siliconloom.sim.golden.npu import GoldenMachine, LoadedProgram
 from siliconloom.workloads import Gemm, Graph

@@ -14,9 +14,10 @@ from siliconloom.arch.isa import Opcode, Unit
 from siliconloom.evaluate.chip import simulate
 from siliconloom.mapper.chip import ahead, program
 from siliconloom.mapper.chip.ahead import IN_TURN, Ahead, NotAhead
-from siliconloom.mapper.chip.described import mapping_of, mapping_text
+from siliconloom.mapper.chip.described import mapping_of
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.mapper.chip.program import lower
+from siliconloom.mapper.chip.written import mapping_text
 from siliconloom.sim.chip.engine import Stopwatch
 from siliconloom.sim.dram.memory import effective
 from siliconloom.workloads import load_workload
@@ -36,33 +37,20 @@ def in_turn_of(plan):
     return lower(plan.chip, plan.graph, replace(plan.mapping, choice=(layout, made)))
 
 
-def executed(program):
-    """What is executed, loops unrolled: of each instruction the fields that are not of a loop, resolved."""
-    found, stack, place = [], [], 0
-    lines = program.instructions
-    while lines[place].opcode != Opcode.END:
-        line = lines[place]
-        if line.opcode == Opcode.LOOP:
-            stack.append([place, 0, line.m])
-        elif line.opcode == Opcode.NEXT:
-            stack[-1][1] += 1
-            if stack[-1][1] < stack[-1][2]:
-                place = stack[-1][0]
-            else:
-                stack.pop()
-        else:
-            at = [index for _, index, _ in stack]
-            first = all(index == 0 for level, index in enumerate(at) if line.first >> level & 1)
-            last = all(index == end - 1 for level, (_, index, end) in enumerate(stack) if line.last >> level & 1)
-            sums = line.opcode != Opcode.MATMUL or line.adds(at)
-            found.append(
-                (
-                    (line.opcode, line.unit, line.function, line.m, line.n, line.k, line.pitch, line.local_pitch),
-                    tuple(each.at(at) for each in (line.memory, line.a, line.b, line.c, line.d)),
-                    (line.wait | first * line.first_wait, line.release, line.post | last * line.last_post, sums),
-                )
+def executed(made):
+    """What a program executes, loops unrolled: of each instruction what it does at what addresses and waits for."""
+    found = []
+    for _, line, at, counts in made.executions():
+        first = all(index == 0 for level, index in enumerate(at) if line.first >> level & 1)
+        last = all(at[level] == counts[level] - 1 for level in range(len(at)) if line.last >> level & 1)
+        found.append(
+            (
+                (line.opcode, line.unit, line.function, line.m, line.n, line.k, line.pitch, line.local_pitch),
+                tuple(each.at(at) for each in (line.memory, line.a, line.b, line.c, line.d)),
+                (line.wait | first * line.first_wait, line.release, line.post | last * line.last_post),
+                line.opcode == Opcode.MATMUL and line.adds(at),
             )
-        place += 1
+        )
     return found
 
 

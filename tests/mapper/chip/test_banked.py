@@ -19,9 +19,9 @@ from siliconloom.evaluate.objectives import map_for
 from siliconloom.mapper.chip import mapping
 from siliconloom.mapper.chip.banked import BankedLayout, first_rows, is_banked
 from siliconloom.mapper.chip.budget import Budget
-from siliconloom.mapper.chip.described import mapping_text
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.mapper.chip.operands import attended
+from siliconloom.mapper.chip.written import mapping_text
 from siliconloom.sim.chip.energy import EXCLUDED, energy, excluded
 from siliconloom.sim.chip.engine import Stopwatch, run
 from siliconloom.sim.golden.npu import GoldenMachine

@@ -15,9 +15,10 @@ from siliconloom.arch.errors import DescriptionError
 from siliconloom.arch.isa import Opcode
 from siliconloom.cli import main
 from siliconloom.evaluate.chip import simulate
-from siliconloom.mapper.chip.described import mapping_of, mapping_text
+from siliconloom.mapper.chip.described import mapping_of
 from siliconloom.mapper.chip.mapping import fit_precision, map_workload
 from siliconloom.mapper.chip.program import lower
+from siliconloom.mapper.chip.written import mapping_text
 from siliconloom.sim.chip.engine import Counter, duration, run
 from siliconloom.sim.dram.memory import effective
 from siliconloom.workloads import load_workload

@@ -14,11 +14,12 @@ from siliconloom.arch.document import Document
 from siliconloom.arch.interrupts import CompilationInterrupted
 from siliconloom.evaluate import objectives
 from siliconloom.mapper.chip.budget import Budget
-from siliconloom.mapper.chip.described import mapping_of, mapping_text
+from siliconloom.mapper.chip.described import mapping_of
 from siliconloom.mapper.chip.local_search import _LocalSearch, improved
 from siliconloom.mapper.chip.mapping import INTERRUPTED, fit_precision, map_workload
 from siliconloom.mapper.chip.objective import in_time
 from siliconloom.mapper.chip.program import Mapping, lower
+from siliconloom.mapper.chip.written import mapping_text
 from siliconloom.sim.chip.engine import Stopwatch
 from siliconloom.sim.dram.memory import effective
 from siliconloom.workloads import load_workload

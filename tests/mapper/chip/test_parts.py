@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from siliconloom.arch.assembler import check_program
 from siliconloom.arch.document import Document
 from siliconloom.arch.errors import DescriptionError
-from siliconloom.mapper.chip.described import mapping_of, mapping_text
+from siliconloom.mapper.chip.described import mapping_of
 from siliconloom.mapper.chip.gemm_layout import GemmLayout
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.mapper.chip.program import lower
 from siliconloom.mapper.chip.tasks import gemm_shape
+from siliconloom.mapper.chip.written import mapping_text
 from siliconloom.sim.chip.engine import run
 from siliconloom.sim.chip.tables import Counter
 from siliconloom.sim.golden.npu import GoldenMachine

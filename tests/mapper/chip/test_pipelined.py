@@ -13,12 +13,13 @@ from siliconloom.arch import load_chip
 from siliconloom.arch.document import Document
 from siliconloom.arch.errors import DescriptionError
 from siliconloom.evaluate.chip import simulate
-from siliconloom.mapper.chip.described import mapping_of, mapping_text
+from siliconloom.mapper.chip.described import mapping_of
 from siliconloom.mapper.chip.divisions import VALUES_SHARE
 from siliconloom.mapper.chip.lowering import Nest
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.mapper.chip.pipelined import MOST_WRITTEN, outside, pipeline
 from siliconloom.mapper.chip.rings import Loop
+from siliconloom.mapper.chip.written import mapping_text
 from siliconloom.sim.chip.engine import Stopwatch
 from siliconloom.workloads import load_workload
 

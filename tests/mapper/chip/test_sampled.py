@@ -6,8 +6,8 @@ from msgspec.structs import replace
 from siliconloom.arch import LoomError, load_chip
 from siliconloom.arch.assembler import check_program
 from siliconloom.mapper.chip import layout
-from siliconloom.mapper.chip.described import mapping_text
 from siliconloom.mapper.chip.mapping import map_workload
+from siliconloom.mapper.chip.written import mapping_text
 from siliconloom.sim.chip.engine import Stopwatch
 
 pytestmark = pytest.mark.checkout

@@ -4,9 +4,10 @@ import yaml
 
 from siliconloom.arch.document import Document
 from siliconloom.mapper.chip.choice import choose_layouts
-from siliconloom.mapper.chip.described import mapping_of, mapping_text
+from siliconloom.mapper.chip.described import mapping_of
 from siliconloom.mapper.chip.mapping import fit_precision, map_workload
 from siliconloom.mapper.chip.program import Mapping, blocks_of, lower
+from siliconloom.mapper.chip.written import mapping_text
 
 
 def in_blocks(chip, graph, blocks):
