@@ -22,6 +22,7 @@ from siliconloom.rtl.synthesis.power import Netlist, changes_of
 from siliconloom.rtl.synthesis.timing import sta_command
 from siliconloom.verification import power
 from tests.in_turn import in_turn
+from tests.tools import need_yosys
 
 LIBERTY = Path(__file__).parent / "energy.lib"
 OSU = Path("/usr/share/qflow/tech/osu018/osu018_stdcells.lib")
@@ -38,7 +39,7 @@ def near(value, rel=1e-6):
 
 @pytest.fixture
 def tools():
-    pytest.importorskip("pyosys")
+    need_yosys()
     if shutil.which("iverilog") is None:
         pytest.skip("Icarus is not installed")
 
@@ -258,7 +259,7 @@ def test_a_described_energy_is_counted_product_by_product_and_cycle_by_cycle(pro
     ],
 )
 def test_what_is_not_supported_is_one_clear_line(words, line, capsys):
-    pytest.importorskip("pyosys")
+    need_yosys()
     assert main(words) == 2
     (told,) = capsys.readouterr().err.splitlines()
     assert line in told

@@ -20,6 +20,7 @@ from siliconloom.rtl.synthesis.timing import NETLIST, sta_command, static_timing
 from tests.in_turn import in_turn
 from tests.rtl.npu import SMALL as NPU_SMALL
 from tests.rtl.npu import npu
+from tests.tools import need_yosys
 
 LIBERTY = Path(__file__).parent / "tiny.lib"
 SMALL = ["systolic-ws-8", "--set", "tile.array.rows=2", "--set", "tile.array.cols=2"]
@@ -27,7 +28,7 @@ SMALL = ["systolic-ws-8", "--set", "tile.array.rows=2", "--set", "tile.array.col
 
 @pytest.fixture
 def yosys():
-    pytest.importorskip("pyosys")
+    need_yosys()
 
 
 def synth(capsys, *arguments):
@@ -250,7 +251,7 @@ def test_nextpnr_that_stops_is_quoted(tmp_path):
 )
 def test_bad_input_is_one_clear_line(arguments, line, tmp_path, capsys):
     if "Invalid" not in line:
-        pytest.importorskip("pyosys")
+        need_yosys()
     assert main(["synth", *(a.format(folder=tmp_path) for a in arguments)]) == 2
     err = capsys.readouterr().err
     assert line.format(folder=tmp_path) in err
@@ -307,7 +308,7 @@ def test_a_netlist_has_the_clock_that_static_timing_finds(period, tmp_path):
 
 @pytest.mark.slow
 def test_without_opensta_an_area_has_a_note(capsys, monkeypatch):
-    pytest.importorskip("pyosys")
+    need_yosys()
     monkeypatch.setattr("siliconloom.evaluate.synth.sta_command", lambda: None)
     found = synth(capsys, *SMALL, "--liberty", str(LIBERTY))
     assert (found["fmax"], found["static_timing"]) == (None, None)

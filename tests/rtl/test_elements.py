@@ -19,6 +19,7 @@ from siliconloom.verification.array import random_cases, scheduled
 from tests.arch.test_digits import PUBLISHED
 from tests.in_turn import in_turn
 from tests.rtl.test_parity import failures, need, run
+from tests.tools import need_yosys
 
 ELEMENTS = ["multiply_add", "carry_save", "compressor", "digit_serial"]
 
@@ -161,12 +162,12 @@ def kept(element, operands, depth):
 @pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(("element", "operands", "depth"), FORMAL)
 def test_the_next_sum_is_proved_of_all_sums_and_operands(element, operands, depth):
-    pytest.importorskip("pyosys")
+    need_yosys()
     pytest.importorskip("z3")
     assert prove(SumContract(kept(element, operands, depth)), depth=2, induction=1).induction == 1
 
 
 def test_a_proof_finds_a_wrong_bit():
-    pytest.importorskip("pyosys")
+    need_yosys()
     pytest.importorskip("z3")
     assert check(SumContractOfAWrongState(kept("carry_save", "int4", 1)), depth=2).counterexample is not None

@@ -16,6 +16,7 @@ from siliconloom.rtl.npu.scratchpad import GROUP, group_size
 from siliconloom.verification.emission import complete_rtl
 from tests.in_turn import in_turn
 from tests.rtl import npu
+from tests.tools import need_yosys
 
 PIM_SMALL = (
     ("tile.dram.organization.ranks", "2"),
@@ -109,7 +110,7 @@ def test_icarus_accepts_it(name, overrides, tmp_path):
 
 @pytest.mark.parametrize(("name", "overrides"), in_turn([*SMALL[:7], SMALL[-3], SMALL[-1]], 0, seconds=2.5))
 def test_yosys_accepts_it_and_finds_no_latch(name, overrides, tmp_path):
-    pytest.importorskip("pyosys")
+    need_yosys()
     made = bundle(name, overrides)
     made.write(tmp_path / "rtl")
     script = [

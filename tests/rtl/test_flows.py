@@ -34,6 +34,7 @@ from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.synthesis.structure import structure_checks
 from siliconloom.rtl.synthesis.yosys import YosysError, quoted, run_yosys
 from tests.rtl import npu
+from tests.tools import need_yosys
 
 SMALL = (("tile.array.rows", "4"), ("tile.array.cols", "3"), ("tile.array.multiply_stages", "1"))
 DATAFLOWS = ("systolic-ws-8", "systolic-os-8", "systolic-is-8")
@@ -390,7 +391,7 @@ def test_the_fpga_top_lints(name, tmp_path):
 @pytest.mark.parametrize("name", DATAFLOWS)
 @pytest.mark.parametrize("reset", ["sync", "async_low"])
 def test_there_are_no_latches_and_no_loops(name, reset, tmp_path):
-    pytest.importorskip("pyosys")
+    need_yosys()
     made = bundle(name, reset=reset)
     made.write(tmp_path / "rtl")
     names = made.sidecar["verilog"] + made.sidecar["fpga"]["verilog"]
@@ -408,7 +409,7 @@ def test_there_are_no_latches_and_no_loops(name, reset, tmp_path):
     ids=["latch", "loop", "conflict"],
 )
 def test_latches_loops_and_conflicts_are_found(body, words, tmp_path):
-    pytest.importorskip("pyosys")
+    need_yosys()
     kind = "reg" if "always" in body else "wire"
     (tmp_path / "x.v").write_text(f"module x(input a, input b, output {kind} q);\n{body}\nendmodule\n")
     with pytest.raises(YosysError, match=words):
@@ -455,7 +456,7 @@ def test_every_tool_takes_a_memory(parameters, tmp_path):
     need("iverilog")
     done = run(["iverilog", "-g2012", "-Wall", "-o", os.devnull, name], tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    pytest.importorskip("pyosys")
+    need_yosys()
     commands = [f"read_verilog {name}", "hierarchy -auto-top", "proc", "opt", "memory -nomap", "check -assert"]
     run_yosys([*commands, f"select -assert-count {circuit.width // circuit.part} t:$mem_v2"], tmp_path)
 
@@ -510,7 +511,7 @@ def test_a_memory_gives_its_word_a_cycle_later_until_one_is_read_that_is_being_w
 @pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(("parameters", "rams"), [((36, 1024, 9), 2), ((256, 512, 8), 8), ((128, 128, 64), 4)])
 def test_a_memory_becomes_block_ram_and_nothing_else(parameters, rams, tmp_path):
-    pytest.importorskip("pyosys")
+    need_yosys()
     circuit, _ = written(*parameters, tmp_path)
     name = circuit.module_name
     commands = [f"read_verilog {name}.v", f"synth_ecp5 -top {name}", f"select -assert-count {rams} t:DP16KD"]
@@ -520,7 +521,7 @@ def test_a_memory_becomes_block_ram_and_nothing_else(parameters, rams, tmp_path)
 @pytest.mark.slow(seconds=1.5)
 def test_a_memory_that_must_give_the_old_word_costs_a_register_for_every_bit(tmp_path):
     """What ``no_rw_check`` saves; where this fails, Yosys has learned it, and the attribute may go."""
-    pytest.importorskip("pyosys")
+    need_yosys()
     circuit, text = written(256, 512, 8, tmp_path)
     name = circuit.module_name
     (tmp_path / f"{name}.v").write_text(text.replace(NO_CHECK, ""))

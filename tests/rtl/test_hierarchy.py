@@ -9,11 +9,12 @@ from siliconloom.arch.memo import Memo, Shared
 from siliconloom.rtl.emit import build_rtl
 from siliconloom.rtl.synthesis import hierarchy
 from siliconloom.rtl.synthesis.yosys import quoted, run_yosys
+from tests.tools import need_yosys
 
 
 @pytest.mark.slow(seconds=7)
 def test_modules_by_themselves_are_those_of_one_run(tmp_path, monkeypatch):
-    pytest.importorskip("pyosys")
+    need_yosys()
     bundle = build_rtl(load_chip("systolic-ws-8", [("tile.array.rows", "2"), ("tile.array.cols", "2")]))
     names = bundle.sidecar["verilog"]
     for name in names:

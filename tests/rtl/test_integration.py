@@ -30,6 +30,7 @@ from siliconloom.sim.dram.memory import effective
 from siliconloom.verification.emission import complete_rtl, example_cycles
 from tests.in_turn import in_turn
 from tests.rtl.npu import SMALL, npu, small_chip
+from tests.tools import need_yosys
 
 TOP = "npu_edge_int8"
 SPIRIT = "{http://www.spiritconsortium.org/XMLSchema/SPIRIT/1685-2009}"
@@ -416,7 +417,7 @@ def component(reset="sync"):
 
 def read_back(folder, top):
     """Ports of a module as Yosys reads them: direction and bits by name."""
-    pytest.importorskip("pyosys")
+    need_yosys()
     code = "import sys; from pyosys import libyosys as y; d = y.Design(); [y.run_pass(c, d) for c in sys.argv[1:]]"
     script = [f"read_verilog {folder}/vivado/{top}.v", "proc", f"write_json {folder}/ports.json"]
     subprocess.run([sys.executable, "-c", code, *script], check=True, capture_output=True)

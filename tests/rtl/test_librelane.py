@@ -20,6 +20,7 @@ from siliconloom.rtl.library import Library
 from siliconloom.sim.dram.memory import effective
 from siliconloom.verification.emission import example_cycles
 from tests.rtl.npu import small_chip
+from tests.tools import need_yosys
 
 MACRO = """
 module {cell}(clk0, csb0, web0, wmask0, addr0, din0, dout0, clk1, csb1, addr1, dout1);
@@ -180,7 +181,7 @@ def sources(made, *, tool):
 
 @pytest.mark.slow(seconds=1.5)
 def test_yosys_reads_the_design_with_its_macros_and_finds_no_latch(tmp_path):
-    pytest.importorskip("pyosys")
+    need_yosys()
     made = emitted("small")
     made.write(tmp_path / "rtl")
     code = "import sys; from pyosys import libyosys as y; d = y.Design(); [y.run_pass(c, d) for c in sys.argv[1:]]"

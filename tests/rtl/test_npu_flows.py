@@ -30,6 +30,7 @@ from siliconloom.verification.random_tiles import random_npu
 from siliconloom.verification.vectors import bench_vectors
 from tests.arch.test_isa import instructions
 from tests.rtl.npu import SMALL, npu, small_chip
+from tests.tools import need_yosys
 
 TOP = "npu_edge_int8"
 
@@ -271,7 +272,7 @@ def test_vectors_that_do_not_hold_the_program_are_refused():
 
 @pytest.mark.slow(seconds=4)
 def test_the_tile_has_no_latches_no_loops_and_no_conflicts(folder):
-    pytest.importorskip("pyosys")
+    need_yosys()
     sidecar = npu().sidecar
     names = sidecar["verilog"] + sidecar["fpga"]["verilog"]
     reading = [f"read_verilog {name}" for name in names]
@@ -280,7 +281,7 @@ def test_the_tile_has_no_latches_no_loops_and_no_conflicts(folder):
 
 def propagating(folder):
     """The tile with every choice written as ``?:``, which makes an unknown choice an unknown result; its files."""
-    pytest.importorskip("pyosys")
+    need_yosys()
     sidecar = npu().sidecar
     memories = [memory["file"] for memory in sidecar["memories"]]
     reading = [f"read_verilog {'-lib ' * (name in memories)}{name}" for name in sidecar["verilog"]]
