@@ -98,6 +98,14 @@ def test_workers_that_die_now_and_then_do_not():
     assert all(answer is DONE for _, answer in found)
 
 
+def test_questions_that_kill_one_after_the_other_fail_and_the_others_are_answered():
+    count = 6 * MOST_FRUITLESS
+    deadly = set(range(MOST_FRUITLESS, count - 1))
+    found, _ = answered(count, deadly, workers=1)
+    assert {number for number, answer in found if answer is KILLED} == deadly
+    assert {number for number, answer in found if answer is DONE} == set(range(count)) - deadly
+
+
 KEYS = ("tile.array.rows", "tile.scratchpad.capacity", "memory.dram.bandwidth", "clock", "memory.dram.latency")
 POINTS = st.lists(st.tuples(*(st.integers(0, 2) for _ in KEYS)), max_size=60, unique=True)
 

@@ -29,7 +29,7 @@ AHEAD = 4
 DEATHS = 2
 """Workers that may die of a question before it is said to kill them."""
 MOST_FRUITLESS = 6
-"""How often workers may die one after the other without an answer between."""
+"""How often workers may die one after the other before any has answered, or without a question."""
 KILLED = PointAnswer({}, why="its worker process died, twice", again=True)
 
 
@@ -81,20 +81,24 @@ class LocalProcesses:
     def __init__(self, setting: PointSetting, workers: int) -> None:
         self._setting = setting
         self._before = {process.pid for process in multiprocessing.active_children()}
-        self._fruitless = 0
+        self._fruitless, self._answered = 0, False
         self._workers = [_Worker(self._started()) for _ in range(workers)]
 
     def _started(self) -> Executors:
         context = multiprocessing.get_context("spawn")
         return ProcessPoolExecutor(1, context, begin_worker, (self._setting,))
 
-    def _restart(self, worker: _Worker) -> None:
-        """Begin anew after it died; raises `LoomError` where they die whatever they are asked."""
+    def _restart(self, worker: _Worker, *, asked: bool) -> None:
+        """Begin anew after it died; raises `LoomError` where they die whatever they are asked.
+
+        Once one has answered, those that die of what they are ``asked`` are no more than questions can kill.
+        """
         worker.pool.shutdown(wait=False)
-        self._fruitless += 1
+        self._fruitless += not (asked and self._answered)
         if self._fruitless > MOST_FRUITLESS:
             hint = 'a script needs if __name__ == "__main__":, or workers=1 (--workers 1)'
-            raise LoomError(f"worker processes die before they answer anything; {hint}")
+            when = "as they begin" if self._answered else "before they answer anything"
+            raise LoomError(f"worker processes die {when}, {self._fruitless} in a row; {hint}")
         worker.pool = self._started()
 
     def __enter__(self) -> Self:
@@ -125,12 +129,12 @@ class LocalProcesses:
                     continue
                 try:
                     found = future.result()
-                    self._fruitless = 0
+                    self._fruitless, self._answered = 0, True
                     yield worker.running.pop(future)[0], found
                 except BrokenProcessPool:
                     # the first was under way, or would have been; the others have only waited
                     first, *waited = worker.lost()
-                    self._restart(worker)
+                    self._restart(worker, asked=True)
                     again += waited
                     deaths[first[0]] = deaths.get(first[0], 0) + 1
                     if deaths[first[0]] < DEATHS:
@@ -150,7 +154,7 @@ class LocalProcesses:
                 again.insert(0, question)
                 if worker.running:
                     return
-                self._restart(worker)
+                self._restart(worker, asked=False)
 
 
 def begin_worker(setting: PointSetting) -> None:
