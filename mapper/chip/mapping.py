@@ -227,13 +227,15 @@ def _in_blocks(
             return draft(chip, graph, mapping, own, kept)
         return known_draft(drafts, graph, mapping)
 
-    found = _best(parts, finalists(parts, choices, rivals), rivals, drafted, objective, searched)
+    runs = _best(parts, finalists(parts, choices, rivals), rivals, drafted, objective, searched)
     if search:  # every choice, whatever its estimate; what is found without is one of them
         other = _best(parts, [(0, choice) for choice in choices], rivals, drafted, objective, searched)
-        found = min(found, other, key=lambda made: cost(made.program))
+        better = cost(other[0].program) < cost(runs[0].program)
+        runs = other + runs if better else runs + other
+    found = runs[0]
     if objective.name != "traffic" and not searched.interrupted:
         bound = int(objective.of(graph_bound(chip, graph, placement).lower_bound_cycles, 0))
-        found = sooner(chip, parts, found, drafted, cost, bound)
+        found = sooner(chip, parts, runs, drafted, cost, bound, searched)
     if stay and len(found.program.instructions) > words and not searched.interrupted:
         return _in_blocks(chip, graph, objective, placement, blocks, notes, search=search, kept=kept, stay=False)
     if searched.interrupted:
@@ -251,32 +253,35 @@ def _best(
     lowered: Lower,
     objective: Objective,
     searched: SearchEffort,
-) -> Drafted:
-    """Of choices, each with the sum of its operators' costs, the one whose whole program costs the least.
+) -> list[Drafted]:
+    """Of choices, each with the sum of its operators' costs, the one whose whole program costs the least, then others.
 
     Once the search is interrupted the best one of what was run is taken.
     """
     if len(choices) == len(parts) == len(parts[0].tasks) == 1 or searched.interrupted:
-        return lowered(choices[0][1])
+        return [lowered(choices[0][1])]
     runs: list[tuple[int, int, Drafted]] = []
     try:
-        return _compared(parts, choices, rivals, lowered, objective, runs)
+        _compare(parts, choices, rivals, lowered, objective, runs)
     except CompilationInterrupted:
         raise
     except KeyboardInterrupt:
         searched.interrupted = True
-    return _spared(parts, objective, runs) if runs else lowered(choices[0][1])
+    if not runs:
+        return [lowered(choices[0][1])]
+    first = _spared(parts, objective, runs)
+    return [first, *(draft for _, _, draft in sorted(runs, key=lambda run: run[:2]) if draft is not first)]
 
 
-def _compared(
+def _compare(
     parts: Sequence[Part],
     choices: Sequence[tuple[int, Choice]],
     rivals: Rivals,
     lowered: Lower,
     objective: Objective,
     runs: list[tuple[int, int, Drafted]],
-) -> Drafted:
-    """As `_best`, with ``runs`` of whole programs as they come.
+) -> None:
+    """Put whole programs down in ``runs``: cost, number of the choice, draft.
 
     Operators overlap with their neighbours. Beyond `FINALISTS` none is looked at that would have to gain twice as much
     by that as the first one does, but for the first of another way (`ways_of`), and for one that spares bytes.
@@ -310,7 +315,6 @@ def _compared(
             trials.left = budget * (place + 1) // len(runs) - trials.spent
             best, changed = trials.exchange(made, least, pairs=few)
             runs[place], gained = (best, number, changed), least - best
-    return _spared(parts, objective, runs)
 
 
 def _spared(parts: Sequence[Part], objective: Objective, runs: Sequence[tuple[int, int, Drafted]]) -> Drafted:

@@ -12,8 +12,9 @@ from siliconloom.arch.assembler import check_program
 from siliconloom.arch.document import DescriptionError, Document
 from siliconloom.arch.isa import Opcode, Unit
 from siliconloom.evaluate.chip import simulate
-from siliconloom.mapper.chip import ahead, program
+from siliconloom.mapper.chip import ahead, program, sooner
 from siliconloom.mapper.chip.ahead import IN_TURN, Ahead, NotAhead
+from siliconloom.mapper.chip.chosen import INTERRUPTED
 from siliconloom.mapper.chip.described import mapping_of
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.mapper.chip.program import lower
@@ -188,3 +189,42 @@ def test_what_finds_no_free_slot_would_wait_for_ever():
         Stopwatch(chip)(stuck.program)
     made[number]["layer.down"] = replace(made[number]["layer.down"], ahead=IN_TURN)
     Stopwatch(chip)(lower(chip, graph, replace(mapping, choice=(layout, made))).program)
+
+
+@pytest.mark.parametrize("after", [0, 3, 12])
+def test_an_interrupted_search_has_the_best_that_it_has_found(after, monkeypatch):
+    chip = effective(load_chip("npu-balanced"))
+    graph = load_workload("gpt2", TOKEN)
+    plain = in_turn_of(map_workload(chip, graph, Stopwatch(chip), search=False))
+    tried, found = [], []
+
+    def interrupted(self, number, name, ring, reach, wrapped=sooner._Search._try):
+        if len(tried) == after:
+            raise KeyboardInterrupt
+        tried.append(name)
+        wrapped(self, number, name, ring, reach)
+        found.append(self.least)
+
+    monkeypatch.setattr(sooner._Search, "_try", interrupted)
+    made = map_workload(chip, graph, Stopwatch(chip), search=False)
+    assert made.searched.interrupted
+    assert INTERRUPTED in made.notes
+    least = min([Stopwatch(chip)(plain.program), *found])
+    assert Stopwatch(chip)(made.program) == least
+
+
+def test_others_are_tried_where_the_first_draft_gains():
+    """The fastest with every load in its turn is not the fastest of all."""
+    chip, tried = effective(load_chip("npu-balanced")), []
+    graph = load_workload("llama3-8b", [("phase", "decode"), ("context", "2048")])
+
+    def watched(self, bound, wrapped=sooner._Search.run):
+        before = self.least
+        wrapped(self, bound)
+        tried.append((before, self.least))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sooner._Search, "run", watched)
+        made = map_workload(chip, graph, Stopwatch(chip), search=False)
+    assert len(tried) > 1
+    assert Stopwatch(chip)(made.program) == min(after for _, after in tried) < tried[0][1]
