@@ -9,7 +9,6 @@ import yaml
 from msgspec.structs import asdict
 
 from siliconloom.arch.tile import NpuTile
-from siliconloom.mapper.chip.ahead import Ahead
 from siliconloom.mapper.chip.attention_cost import AttentionTiling
 from siliconloom.mapper.chip.banked import refuse_banked
 from siliconloom.mapper.chip.chosen import Chosen, Part, Tiling
@@ -71,7 +70,8 @@ def _tasks(parts: Sequence[Part], chosen: Sequence[Mapping[str, Chosen]]) -> lis
             cut = {n: p for n, p in zip(CUT_DIMENSIONS[kind], choice.share.cut, strict=True) if p > 1}
             fused = {"fused": [v.name for v in task.fused]} if isinstance(task.operator, Gemm) else {}
             block = {"block": task.block} if task.block else {}
-            ahead = _ahead(part, task, choice.ahead)
+            early = ahead_of(part, task, choice)
+            ahead = {"ahead": early} if early else {}
             decided = fused | ({"cut": cut} if cut else {}) | {kind: _sizes(choice.tiling) | block | ahead}
             if last.get(name) != decided:
                 rows.append({"operator": name} | ({"repetition": part.first} if part.first else {}) | decided)
@@ -79,12 +79,11 @@ def _tasks(parts: Sequence[Part], chosen: Sequence[Mapping[str, Chosen]]) -> lis
     return rows
 
 
-def _ahead(part: Part, task: Task, ahead: Ahead) -> dict[str, Any]:
-    """What is loaded ahead, by the task whose loads it goes before."""
+def ahead_of(part: Part, task: Task, chosen: Chosen) -> dict[str, str]:
+    """Before which task's loads that wait for results the first weights of a product are loaded, by their ring."""
     names = [each.operator.name for each in part.tasks]
     own = names.index(task.operator.name)
-    found = {ring: names[max(own + 1 - reach, 0)] for ring, reach in asdict(ahead).items() if reach}
-    return {"ahead": found} if found else {}
+    return {ring: names[own + 1 - reach] for ring, reach in asdict(chosen.ahead).items() if reach}
 
 
 def _sizes(tiling: Tiling) -> dict[str, Any]:
@@ -100,4 +99,4 @@ def _sizes(tiling: Tiling) -> dict[str, Any]:
     return {"rows": tiling.rows, "cols": tiling.cols}
 
 
-__all__ = ["mapping_text"]
+__all__ = ["ahead_of", "mapping_text"]

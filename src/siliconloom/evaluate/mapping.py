@@ -24,6 +24,7 @@ from siliconloom.mapper.chip.mapping import fit_precision
 from siliconloom.mapper.chip.program import MappedTask, MappedWorkload
 from siliconloom.mapper.chip.sharing import CUT_DIMENSIONS
 from siliconloom.mapper.chip.vector_cost import VectorTiling
+from siliconloom.mapper.chip.written import ahead_of
 from siliconloom.sim.chip.engine import Stopwatch, run
 from siliconloom.sim.dram.memory import effective
 from siliconloom.workloads import Graph, load_workload
@@ -165,6 +166,15 @@ def _binding(plan: MappedWorkload, mapped: MappedTask, channel: float) -> dict[s
     return {"key": key, "busy": shares[key], "latency": shares[key] < BOUND, "words": words}
 
 
+def _ahead(plan: MappedWorkload, mapped: MappedTask) -> dict[str, str]:
+    """What is loaded ahead for a task: rings of weights, and the tasks before whose loads that wait it is loaded."""
+    name = mapped.task.operator.name
+    if plan.mapping is None:
+        return {}
+    parts = zip(plan.mapping.parts, plan.mapping.choice[1], strict=True)
+    return next(ahead_of(part, mapped.task, made[name]) for part, made in parts if name in made)
+
+
 def _task(plan: MappedWorkload, mapped: MappedTask, taken: int, channel: int) -> dict[str, Any]:
     """A task; ``taken`` are the cycles of all its executions, and ``channel`` those for which a channel worked."""
     operator, tiling = mapped.task.operator, mapped.tiling
@@ -180,6 +190,7 @@ def _task(plan: MappedWorkload, mapped: MappedTask, taken: int, channel: int) ->
         "shape": operator.shape,
         "fused": [v.name for v in mapped.task.fused],
         "tiling": None if tiling is None else {name: value for name, value in asdict(tiling).items() if value != ()},
+        "ahead": _ahead(plan, mapped),
         "cycles": cycles,
         "lower_bound": bound.lower_bound_cycles,
         "gap": _gap(cycles, bound.lower_bound_cycles),

@@ -82,10 +82,13 @@ def _print_left(result: dict[str, Any], out: Console) -> None:
 def _task_row(task: dict[str, Any]) -> tuple[str, ...]:
     tiling, own = task["tiling"], task["bound"]
     fused = "".join(" +" + name.rsplit(".", 1)[-1] for name in task["fused"])
+    early = (f"ahead of {name}" for name in dict.fromkeys(task["ahead"].values()))
     return (
         task["name"] + fused,
         f"x{task['repeat']}",
-        _tile(task["kind"], tiling),
+        ", ".join(
+            [_tile(task["kind"], tiling), *(f"ahead of {name}" for name in dict.fromkeys(task["ahead"].values()))]
+        ),
         f"{task['cycles']:,.0f}",
         f"{task['lower_bound']:,}",
         "-" if task["gap"] is None else f"{task['gap']:.0%}",

@@ -1,5 +1,6 @@
 """Weights that are loaded ahead: in which order rings are filled, what it saves, and what is refused."""
 
+import json
 import random
 from collections import Counter
 
@@ -11,6 +12,7 @@ from siliconloom.arch import LoomError, load_chip
 from siliconloom.arch.assembler import check_program
 from siliconloom.arch.document import DescriptionError, Document
 from siliconloom.arch.isa import Opcode, Unit
+from siliconloom.cli import main
 from siliconloom.evaluate.chip import simulate
 from siliconloom.mapper.chip import ahead, program, sooner
 from siliconloom.mapper.chip.ahead import IN_TURN, Ahead, NotAhead
@@ -228,3 +230,13 @@ def test_others_are_tried_where_the_first_draft_gains():
         made = map_workload(chip, graph, Stopwatch(chip), search=False)
     assert len(tried) > 1
     assert Stopwatch(chip)(made.program) == min(after for _, after in tried) < tried[0][1]
+
+
+def test_maps_say_what_is_loaded_ahead(capsys):
+    sets = [word for key, value in TOKEN for word in ("--set", f"workload.{key}={value}")]
+    assert main(["map", "npu-balanced", "gpt2", *sets, "--json", "-"]) == 0
+    rows = {row["name"]: row["ahead"] for row in json.loads(capsys.readouterr().out)["tasks"]}
+    assert rows["layer.up"] == {"weights": "layer.feed_forward_norm"}
+    assert rows["layer.attention"] == {}
+    assert main(["map", "npu-balanced", "gpt2", *sets]) == 0
+    assert "ahead of" in capsys.readouterr().out
