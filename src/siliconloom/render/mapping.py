@@ -86,9 +86,7 @@ def _task_row(task: dict[str, Any]) -> tuple[str, ...]:
     return (
         task["name"] + fused,
         f"x{task['repeat']}",
-        ", ".join(
-            [_tile(task["kind"], tiling), *(f"ahead of {name}" for name in dict.fromkeys(task["ahead"].values()))]
-        ),
+        ", ".join([_tile(task["kind"], tiling), *early]),
         f"{task['cycles']:,.0f}",
         f"{task['lower_bound']:,}",
         "-" if task["gap"] is None else f"{task['gap']:.0%}",
