@@ -15,11 +15,13 @@ from siliconloom.arch.isa import Opcode, Unit
 from siliconloom.cli import main
 from siliconloom.evaluate.chip import simulate
 from siliconloom.mapper.chip import ahead, program, sooner
-from siliconloom.mapper.chip.ahead import IN_TURN, Ahead, NotAhead
+from siliconloom.mapper.chip.ahead import IN_TURN, Ahead, NotAhead, go_ahead
+from siliconloom.mapper.chip.builder import ProgramBuilder
 from siliconloom.mapper.chip.chosen import INTERRUPTED
 from siliconloom.mapper.chip.described import mapping_of
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.mapper.chip.program import lower
+from siliconloom.mapper.chip.rings import affine
 from siliconloom.mapper.chip.written import mapping_text
 from siliconloom.sim.chip.engine import Stopwatch
 from siliconloom.sim.dram.memory import effective
@@ -240,3 +242,45 @@ def test_maps_say_what_is_loaded_ahead(capsys):
     assert rows["layer.attention"] == {}
     assert main(["map", "npu-balanced", "gpt2", *sets]) == 0
     assert "ahead of" in capsys.readouterr().out
+
+
+def two_tasks(turns, looped):
+    """Weights are loaded ``turns`` times, then what waits, then products; then another's weights, in a loop or not."""
+    builder = ProgramBuilder()
+    stored = builder.semaphore("stored", 1, "dependency")
+    weights, moving = builder.ring("weights", 0, 64), builder.ring("moving", 256, 64)
+
+    def filled(ring, **waits):
+        builder.load(ring, 1, 8, 0, affine(0), **waits)
+
+    def multiplied():
+        builder.barrier(Unit.MATMUL, wait=weights.full_bit, release=weights.free_bit)
+        weights.read()
+
+    begins = [0]
+    with builder.loop(turns):
+        filled(weights)
+    filled(moving, first_wait=1 << stored)
+    with builder.loop(turns):
+        multiplied()
+    begins.append(len(builder.drafts))
+    with builder.loop(2 if looped else 1):
+        filled(weights)
+        filled(moving, first_wait=1 << stored)
+        multiplied()
+    begins.append(len(builder.drafts))
+    wanted = [IN_TURN, Ahead(weights=2)]
+    go_ahead(builder, begins, ["first", "second"], wanted, {"weights": weights}, stored)
+    return [draft["opcode"] for draft in builder.drafts]
+
+
+def test_slots_are_counted_as_often_as_loops_fill_them():
+    load, barrier = Opcode.LOAD, Opcode.BARRIER
+    assert two_tasks(1, looped=False) == [load, load, load, barrier, load, barrier]
+    with pytest.raises(NotAhead, match=r"weights of second cannot be loaded before first waits.* the 2 slots .* taken"):
+        two_tasks(2, looped=False)
+
+
+def test_what_is_loaded_in_a_loop_does_not_go_ahead():
+    with pytest.raises(NotAhead, match="the first that the ring weights is filled with is in a loop"):
+        two_tasks(1, looped=True)
