@@ -46,8 +46,11 @@ IN_TURN = Ahead()
 class NotAhead(LoomError):
     """Weights cannot be loaded so early: no slot is free for them, or nothing waits there.
 
-    ``operator`` and ``ring`` say which; ``ends`` where that is so before every earlier task, too.
+    ``operator`` and ``ring`` say which, ``repetition`` where its part begins; ``ends`` where that is so before every
+    earlier task, too.
     """
+
+    repetition = 0
 
     def __init__(self, names: Sequence[str], ring: str, reason: str, *, ends: bool = True) -> None:
         super().__init__(f"weights of {names[-1]} cannot be loaded before {names[0]} waits for results: {reason}")

@@ -237,7 +237,8 @@ class _Reader(Struct):
             memory = MemoryMap(self.chip, homes)
             program.lower_tasks(self.chip, self.graph, made.parts, made.choice, memory, draft=True)
         except NotAhead as error:
-            _, index, _ = self.entries[error.operator][0]
+            entries = self.entries[error.operator]
+            _, index, _ = [entry for entry in entries if entry[0] <= error.repetition][-1]
             raise self.document.error(str(error), ("tasks", index, "gemm", "ahead", error.ring)) from error
 
     def chosen(self, part: Part) -> dict[str, Chosen]:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from siliconloom.arch.description import Chip
 from siliconloom.arch.isa import Program
 from siliconloom.arch.tile import NpuTile
-from siliconloom.mapper.chip.ahead import go_ahead
+from siliconloom.mapper.chip.ahead import NotAhead, go_ahead
 from siliconloom.mapper.chip.append import AppendLowering
 from siliconloom.mapper.chip.attention import AttentionLowering
 from siliconloom.mapper.chip.attention_cost import AttentionTiling
@@ -350,7 +350,11 @@ def lower_tasks(
             names = [task.operator.name for task in part.tasks]
             wanted = [tiled[name].ahead for name in names]
             weights = {"weights": rings.weights} | ({"values": rings.values} if layout.values else {})
-            go_ahead(builder, [*begins, len(builder.drafts)], names, wanted, weights, stored)
+            try:
+                go_ahead(builder, [*begins, len(builder.drafts)], names, wanted, weights, stored)
+            except NotAhead as error:
+                error.repetition = part.first
+                raise
     memory.repetition = 0
     for operator in graph.resting:  # nothing reads them, and they take room
         memory.take(operator.name, "parameters", operator.weight_bytes, operator.repeat)

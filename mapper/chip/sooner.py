@@ -62,7 +62,7 @@ def sooner(
     try:
         best.run(bound)
         if GAINS * best.least < before:
-            for least, draft in _others(made, cost, CLOSE * before):
+            for least, draft in _others(made, cost, CLOSE * before, best.tile.sequencer.program_words):
                 tried.append(_Search(parts, draft, lower, cost, chip, least))
                 tried[-1].run(bound)
     except CompilationInterrupted:
@@ -74,12 +74,17 @@ def sooner(
     return best.found
 
 
-def _others(made: Sequence[Drafted], cost: Callable[[Program], int], most: float) -> Sequence[tuple[int, Drafted]]:
-    """A few drafts beside the first and what they cost, none of them more than ``most``; those of other ways first."""
+def _others(
+    made: Sequence[Drafted], cost: Callable[[Program], int], most: float, words: int
+) -> Sequence[tuple[int, Drafted]]:
+    """A few drafts beside the first and what they cost, less than ``most``; those of other ways first.
+
+    None is of more than so many ``words``.
+    """
     near = sorted(((cost(each.program), number) for number, each in enumerate(made[1:], 1)))
     met, unlike, alike = ways_of(made[0].mapping.choice), list[tuple[int, Drafted]](), list[tuple[int, Drafted]]()
     for least, number in near:
-        if least < most:
+        if least < most and len(made[number].program.instructions) <= words:
             ways = ways_of(made[number].mapping.choice)
             (alike if ways <= met else unlike).append((least, made[number]))
             met |= ways

@@ -5,7 +5,9 @@ import random
 from collections import Counter
 
 import pytest
+import yaml
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from siliconloom.arch import LoomError, load_chip
@@ -43,9 +45,9 @@ def in_turn_of(plan):
 
 
 def executed(made):
-    """What a program executes, loops unrolled: of each instruction what it does at what addresses and waits for."""
+    """What a program executes, loops unrolled: of each what it does and waits for, where, and on how many tiles."""
     found = []
-    for _, line, at, counts in made.executions():
+    for number, line, at, counts in made.executions():
         first = all(index == 0 for level, index in enumerate(at) if line.first >> level & 1)
         last = all(at[level] == counts[level] - 1 for level in range(len(at)) if line.last >> level & 1)
         found.append(
@@ -53,7 +55,7 @@ def executed(made):
                 (line.opcode, line.unit, line.function, line.m, line.n, line.k, line.pitch, line.local_pitch),
                 tuple(each.at(at) for each in (line.memory, line.a, line.b, line.c, line.d)),
                 (line.wait | first * line.first_wait, line.release, line.post | last * line.last_post),
-                line.opcode == Opcode.MATMUL and line.adds(at),
+                (line.opcode == Opcode.MATMUL and line.adds(at), line.operator, made.tiles_of(number, 0)),
             )
         )
     return found
@@ -71,12 +73,13 @@ def test_each_unit_and_each_ring_has_the_same_work_in_the_same_order(examples, t
     """Whatever goes ahead: the same instructions, and those of a unit other than loads' in the same order."""
 
     @settings(max_examples=examples, deadline=None)
-    @given(**drawn_models(shortest=1))
+    @given(**drawn_models(shortest=1) | {"family": st.sampled_from(["gpt2", "llama", "mixtral"])})
     def holds(family, shape, dataflow, bus, dim, length, decode, dtype, seed):
         sets = [("phase", "decode"), ("context", str(length + 1))] if decode else [("sequence", str(length))]
         folder = tmp_path_factory.mktemp("model")
         graph = graph_of(folder, config_of(family, 4, 2, dim, 2), [*sets, ("precision", dtype)])
         chip = chip_of(*shape, bus, dataflow=dataflow, dtype=dtype)
+        chip = chip.model_copy(update={"tile_count": 1 + seed % 3})
         early = loaded_early(map_workload(chip, graph), random.Random(seed))
         plain = unmoved(early)
         one, other = executed(plain.program), executed(early.program)
@@ -105,6 +108,7 @@ def test_a_token_of_a_small_model_waits_less(case):
     plan = map_workload(chip, load_workload(model, TOKEN), Stopwatch(chip), search=False)
     before, after = (Stopwatch(chip)(each.program) for each in (in_turn_of(plan), plan))
     assert after < (1 - SAVED[case]) * before
+    assert Counter(executed(plan.program)) == Counter(executed(unmoved(plan).program))
     assert plan.bound.lower_bound_cycles <= after
 
 
@@ -157,6 +161,23 @@ def test_what_cannot_be_loaded_ahead_is_said_where_it_stands(old, new, told):
     assert told in str(error.value)
     line = text[: text.index(old)].count(chr(10)) + 1
     assert f"{line}:" in str(error.value)
+
+
+@pytest.mark.slow(seconds=3)
+def test_what_is_wrong_in_a_later_repetition_is_said_there():
+    chip = effective(load_chip("csd-flash"))
+    plan = map_workload(chip, load_workload("mixtral-8x7b", TOKEN), Stopwatch(chip), search=False)
+    data = yaml.safe_load(mapping_text(plan))
+    part = next(part for part in plan.mapping.parts if part.first)
+    name = next(task.operator.name for task in part.tasks if task.operator.name.endswith(".output"))
+    entries = [each for each in data["tasks"] if each["operator"] == name]
+    data["tasks"] = [each for each in data["tasks"] if each is entries[0] or each["operator"] != name]
+    early = {**entries[0]["gemm"], "ahead": {"weights": part.tasks[0].operator.name}}
+    data["tasks"].append({**entries[0], "repetition": part.first, "gemm": early})
+    text = yaml.safe_dump(data, sort_keys=False)
+    with pytest.raises(DescriptionError, match=r"other loads fill the ring weights|is in a loop") as error:
+        mapping_of(Document.parse(text), chip, plan.graph)
+    assert f"tasks.{len(data['tasks']) - 1}.gemm.ahead.weights" in str(error.value)
 
 
 def test_launched_operators_load_nothing_ahead():
