@@ -138,6 +138,13 @@ ROWS = (
         "block=8&&tasks.5.gemm.m=8&&tasks.4.vector.rows=8 block!3 block!16",
     ),
     (
+        "DescribedAhead",
+        "mapped",
+        "tasks.4.gemm.ahead.",
+        "weights=layer.attention_norm values=layer.attention_norm weights!layer.output values!layer.output",
+    ),
+    ("DescribedAhead", "mapped", "tasks.13.gemm.ahead.", "weights=head.norm"),
+    (
         "DescribedAttention",
         "mapped",
         "tasks.7.attention.",
