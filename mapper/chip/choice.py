@@ -170,12 +170,13 @@ def finalists(parts: Sequence[Part], choices: Sequence[Choice], rivals: Rivals) 
     few = executions(parts) <= FEW
     most, close = (FEW_FINALISTS, FEW_CLOSE) if few else (FINALISTS, CLOSE)
     seen: set[object] = set()
+    met: set[tuple[str, bool]] = set()
     for choice in choices:
         total = _total(parts, choice)
         if found and total > close * found[0][0]:
             break
         # where loads take turns in other rings neighbours meet otherwise
-        if len(found) >= most and (few or ways_of(choice) <= {way for _, other in found for way in ways_of(other)}):
+        if len(found) >= most and (few or ways_of(choice) <= met):
             continue
         if few:
             key: object = tuple(
@@ -187,8 +188,9 @@ def finalists(parts: Sequence[Part], choices: Sequence[Choice], rivals: Rivals) 
             if key not in seen:
                 seen.add(key)
                 found.append((total, choice))
-        elif all(_differ(parts, choice, other) for _, other in found):
+        elif not ways_of(choice) <= met or all(_differ(parts, choice, other) for _, other in found):
             found.append((total, choice))
+            met |= ways_of(choice)
     near = [choice for choice in choices if _total(parts, choice) <= NEARLY * found[0][0]]
     frugal = min(near, key=lambda choice: moved_bytes(parts, choice))
     if moved_bytes(parts, frugal) < min(moved_bytes(parts, other) for _, other in found):
