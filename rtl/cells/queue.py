@@ -19,8 +19,9 @@ class Queue(Circuit):
     """Stream buffer of ``depth`` entries, first in first out.
 
     An entry accepted in cycle t is offered from cycle t + 1 on; the place of one taken in cycle t is free in t + 1.
-    So ``i.ready`` and ``o.valid`` depend on registers only, and a depth of two or more passes one entry per cycle
-    (a depth of one passes every second cycle).
+    ``i.ready`` and ``o.valid`` are registers, and a depth of two or more passes one entry per cycle
+    (a depth of one passes every second cycle). Of more than two entries the one in front stands in registers of its
+    own, too: what is decided by it need not wait until it has been chosen among all.
 
     Parameters
     ----------
@@ -52,13 +53,14 @@ class Queue(Circuit):
         # Members of the object rather than of `elaborate`: the proofs state their invariants over them.
         self.write_slot = Signal(range(depth))
         self.read_slot = Signal(range(depth))
+        self.front = Signal(width, reset_less=True) if has_front(depth) else None
         self.memory: Memory | None = None
         self.registers: list[Signal] = []
         if in_memory(width, depth):
             self.memory = Memory(shape=width, depth=depth, init=[])
             self.writes, self.reads = self.memory.write_port(), self.memory.read_port(domain="comb")
-            self.write_slot, self.read_slot = self.writes.addr, self.reads.addr
-            self.write_slot.name, self.read_slot.name = "write_slot", "read_slot"
+            self.write_slot = self.writes.addr
+            self.write_slot.name = "write_slot"
         else:
             self.registers = [Signal(width, name=f"entry_{i}", reset_less=True) for i in range(depth)]
 
@@ -66,40 +68,64 @@ class Queue(Circuit):
         m = self.module()
         push = Signal()
         pop = Signal()
+        free, filled = Signal(init=1), Signal()
         m.d.comb += [
-            self.i.ready.eq(self.level != self.depth),
-            self.o.valid.eq(self.level != 0),
+            self.i.ready.eq(free),
+            self.o.valid.eq(filled),
             push.eq(self.i.valid & self.i.ready),
             pop.eq(self.o.valid & self.o.ready),
         ]
         with m.If(push & ~pop):
-            m.d.sync += self.level.eq(self.level + 1)
+            m.d.sync += [self.level.eq(self.level + 1), free.eq(~is_value(self.level, self.depth - 1)), filled.eq(1)]
         with m.Elif(pop & ~push):
-            m.d.sync += self.level.eq(self.level - 1)
+            m.d.sync += [self.level.eq(self.level - 1), free.eq(1), filled.eq(~is_value(self.level, 1))]
         if self.depth > 1:
             with m.If(push):
                 m.d.sync += self.write_slot.eq(self.after(self.write_slot))
             with m.If(pop):
                 m.d.sync += self.read_slot.eq(self.after(self.read_slot))
-        self.store(m, push)
+        shown = self.store(m, self.i.ready)
+        if self.front is None:
+            m.d.comb += self.o.payload.eq(shown)
+            return m
+        several = Signal()
+        m.d.comb += [several.eq(self.level[1:].any()), self.o.payload.eq(self.front)]
+        # pops come late, so they tell only when; what comes in next is there before it is pushed
+        with m.If(pop | ~self.o.valid):
+            m.d.sync += self.front.eq(Mux(several, shown, self.i.payload))
         return m
 
     def after(self, slot: Signal) -> Signal:
         """The slot that follows."""
         return Mux(slot == self.depth - 1, 0, slot + 1)
 
-    def store(self, m: Module, push: Signal) -> None:
-        """Keep what is pushed in ``write_slot`` and show what is in ``read_slot``."""
+    def store(self, m: Module, writes: Value) -> Value:
+        """In a cycle of ``writes`` keep what is offered in ``write_slot``: whether it is pushed is known too late.
+
+        Returns what is in ``read_slot``, or in the slot behind it if that one is in front.
+        """
+        shown = self.read_slot
+        if self.front is not None:
+            shown = Signal.like(self.read_slot, name="next_slot")
+            m.d.comb += shown.eq(self.after(self.read_slot))
         if self.memory is None:
             for slot, entry in enumerate(self.registers):
-                # Bit by bit: Yosys shortens a constant to compare with, which Verilator then complains of.
-                bits = [bit if slot >> i & 1 else ~bit for i, bit in enumerate(self.write_slot)]
-                with m.If(push & Cat(bits).all()):
+                with m.If(writes & is_value(self.write_slot, slot)):
                     m.d.sync += entry.eq(self.i.payload)
-            m.d.comb += self.o.payload.eq(chosen(self.registers, self.read_slot))
-            return
+            return chosen(self.registers, shown)
         m.submodules.memory = self.memory
-        m.d.comb += [self.writes.en.eq(push), self.writes.data.eq(self.i.payload), self.o.payload.eq(self.reads.data)]
+        m.d.comb += [self.writes.en.eq(writes), self.writes.data.eq(self.i.payload), self.reads.addr.eq(shown)]
+        return self.reads.data
+
+
+def is_value(signal: Signal, value: int) -> Value:
+    """Whether a signal has a value, bit by bit: Yosys shortens a constant, which Verilator then complains of."""
+    return Cat(bit if value >> i & 1 else ~bit for i, bit in enumerate(signal)).all()
+
+
+def has_front(depth: int) -> bool:
+    """Whether the entry in front of a queue stands in registers of its own."""
+    return depth > 2
 
 
 def in_memory(width: int, depth: int) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from amaranth import Cat, Module, Signal
+from amaranth import Cat, Module, Mux, Signal
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.isa import SEMAPHORE_LIMIT
-from siliconloom.rtl.library import Circuit, Library
+from siliconloom.rtl.library import Circuit, Library, seen
 
 
 class SemaphoreCounter(Circuit):
@@ -32,9 +32,9 @@ class SemaphoreCounter(Circuit):
     available : Out(1)
         The count is above zero; depends on registers only.
     level : Out(width)
-        The count, a register.
+        The count; depends on registers only.
     overflow, underflow : Out(1)
-        One cycle high after a give was dropped, after a take had no effect; registers.
+        One cycle high after a give was dropped, after a take had no effect; depend on registers only.
     """
 
     LATENCY = 1
@@ -55,26 +55,33 @@ class SemaphoreCounter(Circuit):
             "underflow": Out(1),
         }
         super().__init__(library, library.name("semaphore", width), ports, reset=True)
+        # What is given comes late: it stands in registers for a cycle, `kept` is the count without it.
+        self.kept, self.given = seen(width, name="kept"), seen(2, name="given")
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
-        kept = Signal(self.width)
+        kept, given = self.kept, self.given
         low = Signal(3)
         high = Signal(self.width - 1)
         total = Cat(low[:2], high)
+        less = Signal(self.width)
         m.d.comb += [
-            self.available.eq(self.level != 0),
-            kept.eq(self.level - (self.take & self.available)),
             # In two parts, because Verilator complains of a sum whose terms differ in width.
-            low.eq(kept[:2] + self.give),
+            low.eq(kept[:2] + given),
             high.eq(kept[2:] + low[2]),
+            self.overflow.eq(total[-1]),
+            self.level.eq(Mux(self.overflow, kept, total[: self.width])),
+            self.available.eq((kept != 0) | (given != 0)),
+            less.eq(self.level - 1),
         ]
-        full = total[-1]
-        m.d.sync += [self.overflow.eq(full & ~self.load), self.underflow.eq(self.take & ~self.available & ~self.load)]
+        m.d.sync += [
+            self.underflow.eq(self.take & ~self.available & ~self.load),
+            given.eq(Mux(self.load, 0, self.give)),
+        ]
         with m.If(self.load):
-            m.d.sync += self.level.eq(self.initial)
-        with m.Elif(full):
-            m.d.sync += self.level.eq(kept)
+            m.d.sync += kept.eq(self.initial)
+        with m.Elif(self.take & self.available):
+            m.d.sync += kept.eq(less)
         with m.Else():
-            m.d.sync += self.level.eq(total[: self.width])
+            m.d.sync += kept.eq(self.level)
         return m

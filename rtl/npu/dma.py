@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from amaranth import Cat, Const, Module, Mux, Signal, signed
+from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.hdl import Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
@@ -28,9 +28,7 @@ from siliconloom.rtl.npu.bytes import ByteMask, Rotator
 from siliconloom.rtl.npu.entries import TRANSFER_ENTRY
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, LONGEST_BURST, MEMORY_BITS, SIZE_BITS, Geometry, log2
 from siliconloom.rtl.npu.interfaces import BURST, local_read, local_write, read_channels, write_channels
-
-FRACTION = INTERVAL_ONE.bit_length() - 1
-TIME_BITS = 48
+from siliconloom.rtl.npu.pace import Pace, counted, longest, slack_of
 
 
 class LoadEngine(Circuit):
@@ -72,8 +70,9 @@ class LoadEngine(Circuit):
         }
         super().__init__(library, library.name(name), ports, reset=True)
         self.taken = Signal()
-        # The cycle before the first address may leave; the address of the row in front is not known yet.
-        self.begin, self.unknown = Signal(), seen(name="unknown")
+        # No transfer goes on after this cycle, other than one that is taken in it; it begins later than it was taken;
+        # the address of the row in front is not known yet.
+        self.free, self.begin, self.unknown = Signal(), Signal(), seen(name="unknown")
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
@@ -97,39 +96,45 @@ class LoadEngine(Circuit):
 
         ``burst`` is what is asked for next; in a cycle of ``follows`` it becomes the first of another row.
         """
-        m.d.comb += self.begin.eq(self.taken)
 
     def _addresses(self, m: Module, entry: Any) -> None:
         """Bursts, row by row, each as late as the pace allows."""
         geometry = self.geometry
         bus, offset, ask = geometry.bus, log2(geometry.bus), self.memory.burst
-        pace = Pace(m, geometry, self.begin)
+        pace = Pace(m, longest(geometry), self.begin)
         row, pitch = seen(MEMORY_BITS, name="row"), seen(MEMORY_BITS, name="pitch")
         rows_left = seen(SIZE_BITS, name="rows_left")
         active, transfer_ends, sent = seen(name="active"), Signal(), Signal()
-        burst = NextBurst(geometry, pace)
+        burst = NextBurst(geometry)
         whole = Signal(SIZE_BITS)
         m.d.comb += [
             whole.eq((entry.n + (bus - 1)) >> offset),
             transfer_ends.eq(burst.ends & (rows_left == 1)),
-            ask.valid.eq(active & ~self.unknown & pace.due_within(burst.length)),
+            ask.valid.eq(active & ~self.unknown & pace.is_due(burst.slack)),
             ask.payload.address.eq(aligned(burst.address, offset)),
             ask.payload.length.eq(burst.length - 1),
             sent.eq(ask.valid & ask.ready),
-            pace.beats.eq(burst.counted),
+            self.free.eq(~active | (sent & transfer_ends)),
+            pace.time.eq(burst.time),
             pace.advance.eq(sent),
         ]
-        burst.become(m, sent, burst.address + burst.length * bus, burst.left - burst.length, burst.width)
-        with m.If(sent & burst.ends):
-            m.d.sync += [rows_left.eq(rows_left - 1), row.eq(row + pitch)]
-        burst.become(m, sent & burst.ends, row + pitch, burst.width, burst.width)
-        with m.If(sent & transfer_ends):
-            m.d.sync += active.eq(0)
-        held = pace.hold(m, active, sent & transfer_ends)
-        m.d.comb += [self.instruction.ready.eq(~held), self.held.eq(held | pace.released), self.read.eq(pace.released)]
+        within = burst.after(m, burst.address + burst.length * bus, burst.left - burst.length, burst.width)
+        below = burst.after(m, row + pitch, burst.width, burst.width)
+        first = burst.after(m, entry.memory, whole, whole)
+        # whether a transfer is taken is known last: what is offered is kept whenever no other one goes on
+        with m.If(sent | ~active):
+            with m.If(~active | transfer_ends):
+                m.d.sync += [*first, row.eq(entry.memory), pitch.eq(entry.pitch), rows_left.eq(entry.m)]
+            with m.Elif(burst.ends):
+                m.d.sync += [*below, row.eq(row + pitch), rows_left.eq(rows_left - 1)]
+            with m.Else():
+                m.d.sync += within
         with m.If(self.taken):
-            m.d.sync += [active.eq(1), row.eq(entry.memory), pitch.eq(entry.pitch), rows_left.eq(entry.m)]
-        burst.become(m, self.taken, entry.memory, whole, whole)
+            m.d.sync += active.eq(1)
+        with m.Elif(sent & transfer_ends):
+            m.d.sync += active.eq(0)
+        held = pace.hold(m, active, sent & transfer_ends, pace.is_due(burst.last_slack))
+        m.d.comb += [self.instruction.ready.eq(~held), self.held.eq(held | pace.released), self.read.eq(pace.released)]
         self.rows(m, entry, burst, sent & burst.ends & ~transfer_ends)
 
     def _data(self, m: Module, entry: Any) -> None:
@@ -249,12 +254,7 @@ class StoreEngine(Circuit):
         timing.confirm("STORE_WRITE", scratchpad=SramWrapper.LATENCY, rotation=1, queue=Queue.LATENCY)
         entry = self.instruction.payload
         m.d.comb += self.taken.eq(self.instruction.valid & self.instruction.ready)
-        # what the memory takes for the last beat of a row, which may have to fill an access
-        last_time = Signal(range((1 + geometry.access // geometry.bus) * geometry.interval))
-        pace = Pace(m, geometry, self.taken, counts=False)
-        filled = pace.of(Const(1), Const(1), (entry.n + (geometry.bus - 1)) >> offset)
-        with m.If(self.taken):
-            m.d.sync += last_time.eq(filled * geometry.interval)
+        pace, last = Pace(m, longest(geometry)), LastBeat(m, geometry, entry)
         layout = walk_layout(offset)
         job, fresh, active = seen(layout, name="job"), Signal(layout), seen(name="active")
         for name, value in walk_fields(entry, offset).items():
@@ -264,17 +264,13 @@ class StoreEngine(Circuit):
         burst_left, in_burst = seen(range(LONGEST_BURST + 1), name="burst_left"), seen(name="in_burst")
         bursts = Bursts(address, row, pitch, burst_left, in_burst, next_burst(m, geometry, walk.beats, address))
         queues = self._queues(m)
-        burst_last = self._reads(m, pace, walk, bursts, queues, active, last_time)
+        burst_last = self._reads(m, pace, walk, bursts, queues, active, last)
+        # whether a transfer is taken is known last: what is offered is kept whenever no other one goes on
+        with m.If(~active | (self.fetch.enable & walk.ends)):
+            m.d.sync += [job.eq(fresh), row.eq(entry.memory), address.eq(entry.memory), pitch.eq(entry.pitch)]
+            m.d.sync += last.become
         with m.If(self.taken):
-            m.d.sync += [
-                job.eq(fresh),
-                active.eq(1),
-                in_burst.eq(0),
-                row.eq(entry.memory),
-                address.eq(entry.memory),
-                pitch.eq(entry.pitch),
-            ]
-            walk.restart(m)
+            m.d.sync += active.eq(1)
         self._data(m, walk, queues, burst_last)
         self._answers(m, entry, queues)
         return m
@@ -300,26 +296,22 @@ class StoreEngine(Circuit):
         return StoreQueues(beat, pushes, begin, final, head, beats, responses, addresses)
 
     def _reads(
-        self,
-        m: Module,
-        pace: Pace,
-        walk: DmaWalk,
-        bursts: Bursts,
-        queues: StoreQueues,
-        active: Signal,
-        last_time: Signal,
+        self, m: Module, pace: Pace, walk: DmaWalk, bursts: Bursts, queues: StoreQueues, active: Signal, last: LastBeat
     ) -> Signal:
         """Reads of the scratchpad, begun when their place in the queue is sure; returns what ends a burst."""
         geometry, fetch = self.geometry, self.fetch
         address, row, pitch, burst_left, in_burst, burst = bursts
-        pushes, addresses, responses = queues.pushes, queues.addresses, queues.responses
-        room = (queues.data.level + pushes[0] + pushes[1]) < self.DEPTH
+        addresses, responses = queues.addresses, queues.responses
+        # places of beats that wait, or that are read, and whether there is one more
+        reserved, room = seen(range(self.DEPTH + 1), name="reserved"), seen(name="room", init=1)
+        left = queues.data.o.valid & queues.data.o.ready
+        with m.If(fetch.enable & ~left):
+            m.d.sync += [reserved.eq(reserved + 1), room.eq(reserved < self.DEPTH - 1)]
+        with m.Elif(left & ~fetch.enable):
+            m.d.sync += [reserved.eq(reserved - 1), room.eq(1)]
         opens = ~in_burst
-        possible, due = Signal(), Signal()
+        possible, due = Signal(), self._due(m, pace, walk, last)
         m.d.comb += [
-            pace.time.eq(Mux(walk.row_ends, last_time, geometry.interval)),
-            # of both kinds of beats at once: which it is comes late
-            due.eq(Mux(walk.row_ends, pace.due_within(1, last_time), pace.due_within(1, Const(geometry.interval)))),
             possible.eq(active & room & (~opens | (addresses.i.ready & responses.i.ready))),
             fetch.enable.eq(possible & due),
             fetch.address.eq(walk.local),
@@ -345,6 +337,26 @@ class StoreEngine(Circuit):
         held = pace.hold(m, active, fetch.enable & walk.ends, due=Const(1))
         m.d.comb += [self.instruction.ready.eq(~held), self.held.eq(held | pace.released), self.read.eq(pace.released)]
         return burst_last
+
+    def _due(self, m: Module, pace: Pace, walk: DmaWalk, last: LastBeat) -> Signal:
+        """Whether the present beat is over a cycle from now: a register, found in the cycle before for what may follow.
+
+        A beat that goes out is followed by one within its row or by the last one of a row, of which each has its slack.
+        """
+        due, one = seen(name="due"), Const(INTERVAL_ONE)
+        inner, time = slack_of(1, Const(self.geometry.interval)), pace.time
+        m.d.comb += time.eq(Mux(walk.row_ends, last.time, self.geometry.interval))
+        is_short = self.instruction.payload.n <= self.geometry.bus
+        first = Mux(is_short, last.new, inner) + one - 1 < 0
+        stays = Mux(walk.row_ends, pace.is_due(last.slack - one), pace.is_due(inner - one))
+        follows = [pace.is_due(time + slack - one) for slack in (inner, last.slack)]
+        with m.If(pace.rests):
+            m.d.sync += due.eq(first)
+        with m.Elif(pace.advance):
+            m.d.sync += due.eq(Mux(walk.next_row_ends, follows[1], follows[0]))
+        with m.Else():
+            m.d.sync += due.eq(stays)
+        return due
 
     def _data(self, m: Module, walk: DmaWalk, queues: StoreQueues, burst_last: Signal) -> None:
         """What has been read, on its way to the queue: one cycle to read, one to rotate."""
@@ -377,36 +389,61 @@ class NextBurst:
     """The burst that a load asks for next, in registers: nothing has to be computed before its time is looked at.
 
     ``address`` of its first byte, ``length`` in beats, ``ends``: it is the last of its row; beats of a row (``width``),
-    those from here to the row's end (``left``), and those that the memory counts (``counted``).
+    those from here to the row's end (``left``); the ``time`` of those that the memory counts, its ``slack`` within as
+    many cycles as it has beats, and that within one (``last_slack``), see `slack_of`.
     """
 
-    def __init__(self, geometry: Geometry, pace: Pace) -> None:
-        self.geometry, self.pace = geometry, pace
+    def __init__(self, geometry: Geometry) -> None:
+        self.geometry = geometry
         self.address = seen(MEMORY_BITS, name="burst_address")
         self.length = seen(range(LONGEST_BURST + 1), name="burst_length")
         self.width, self.left = seen(SIZE_BITS, name="burst_width"), seen(SIZE_BITS, name="burst_left")
         self.ends = seen(name="burst_ends")
-        self.counted = Signal.like(pace.beats)
+        self.time = Signal(range(longest(geometry) + 1), name="burst_time")
+        self.slack = Signal.like(slack_of(self.length, self.time), name="burst_slack")
+        self.last_slack = Signal.like(slack_of(1, self.time), name="burst_last_slack")
 
-    def become(self, m: Module, when: Value, address: Value, left: Value, width: Value) -> None:
-        """After a cycle of ``when``, be the burst at an address, where so many beats are left of a row of ``width``.
-
-        What is called last goes before what was called earlier. ``when`` comes late, so all is computed without it.
-        """
+    def after(self, m: Module, address: Value, left: Value, width: Value) -> list[Any]:
+        """What makes this the burst at an address, where so many beats are left of a row of ``width``."""
         beats, begin = Signal(SIZE_BITS, name="beats_left"), Signal(MEMORY_BITS, name="begin")
-        ends, counted = Signal(name="burst_ends"), Signal.like(self.counted, name="burst_counted")
+        ends, time = Signal(name="burst_ends"), Signal.like(self.time, name="time_after")
         m.d.comb += [beats.eq(left), begin.eq(address)]
         length = next_burst(m, self.geometry, beats, begin)
-        m.d.comb += [ends.eq(length == beats), counted.eq(self.pace.of(length, ends, width))]
+        m.d.comb += [
+            ends.eq(length == beats),
+            time.eq(counted(self.geometry, length, ends, width) * self.geometry.interval),
+        ]
+        return [
+            self.address.eq(begin),
+            self.length.eq(length),
+            self.width.eq(width),
+            self.left.eq(beats),
+            self.ends.eq(ends),
+            self.time.eq(time),
+            self.slack.eq(slack_of(length, time)),
+            self.last_slack.eq(slack_of(1, time)),
+        ]
+
+    def become(self, m: Module, when: Value, address: Value, left: Value, width: Value) -> None:
+        """After a cycle of ``when``, which comes late, be the burst that `after` tells, whatever was told before."""
+        following = self.after(m, address, left, width)
         with m.If(when):
-            m.d.sync += [
-                self.address.eq(begin),
-                self.length.eq(length),
-                self.width.eq(width),
-                self.left.eq(beats),
-                self.ends.eq(ends),
-                self.counted.eq(counted),
-            ]
+            m.d.sync += following
+
+
+class LastBeat:
+    """The last beat of a store's rows, for which the memory may have to fill an access: its time and its slack.
+
+    ``new``: the slack of a transfer that is offered.
+    """
+
+    def __init__(self, m: Module, geometry: Geometry, entry: Any) -> None:
+        self.time = Signal(range((1 + geometry.access // geometry.bus) * geometry.interval), name="last_time")
+        self.slack = Signal.like(slack_of(1, self.time), name="last_slack")
+        time, self.new = Signal.like(self.time, name="new_time"), Signal.like(self.slack, name="new_slack")
+        filled = counted(geometry, Const(1), Const(1), (entry.n + (geometry.bus - 1)) >> log2(geometry.bus))
+        m.d.comb += [time.eq(filled * geometry.interval), self.new.eq(slack_of(1, time))]
+        self.become = [self.time.eq(time), self.slack.eq(self.new)]
 
 
 def next_burst(m: Module, geometry: Geometry, beats: Value, address: Value) -> Signal:
@@ -425,66 +462,6 @@ def next_burst(m: Module, geometry: Geometry, beats: Value, address: Value) -> S
 def aligned(address: Value, offset: int) -> Value:
     """The address of the window of 2^``offset`` bytes that ``address`` lies in."""
     return Cat(Const(0, offset), address[offset:]) if offset else address
-
-
-class Pace:
-    """The regulator: how far a transfer's bytes are ahead of the time that has passed since it began.
-
-    Beats are counted as the memory moves them: every row is rounded up to whole accesses. With T cycles passed, and
-    beats so far that take P of them, the next ones taking B, everything is over in cycle ceil(P + B). So it is due
-    within n cycles when ceil(P + B) <= T + n, which is P + B + 1 - e < T + n + 1 with e the least part of a cycle.
-    ``lead`` is P + 1 - e - T: what is due is the sign of a sum. Who knows the ``time`` B of the next beats drives it
-    (``counts`` is false then), otherwise their number.
-    """
-
-    def __init__(self, m: Module, geometry: Geometry, start: Signal, *, counts: bool = True) -> None:
-        self.bus, self.access = geometry.bus, geometry.access // geometry.bus
-        self.beats = Signal(range(LONGEST_BURST + self.access), name="pace_beats")
-        self.advance = Signal(name="pace_advance")
-        self.released = Signal(name="pace_released")
-        self.lead = seen(signed(TIME_BITS + FRACTION + 1), name="pace_lead")
-        self.time = Signal(range((LONGEST_BURST + self.access) * geometry.interval), name="pace_time")
-        if counts:
-            m.d.comb += self.time.eq(self.beats * geometry.interval)
-        with m.If(start):
-            m.d.sync += self.lead.eq(INTERVAL_ONE - 1)
-        with m.Elif(self.advance):
-            m.d.sync += self.lead.eq(self.lead + (self.time - INTERVAL_ONE))
-        with m.Else():
-            m.d.sync += self.lead.eq(self.lead - INTERVAL_ONE)
-
-    def of(self, beats: Value, ends: Value, width: Value) -> Value:
-        """What so many beats count; they may be the last (``ends``) of a row of ``width`` beats."""
-        filled = (-width)[: log2(self.access)]
-        return beats + Mux(ends, filled, 0) if self.access > 1 else beats
-
-    def due_within(self, cycles: Value | int, time: Value | None = None) -> Value:
-        """Whether everything up to and including the next beats is over so many cycles from now.
-
-        Those are the ``beats``, or some that take a ``time``.
-        """
-        ahead = Value.cast(cycles + 1) << FRACTION
-        taken = self.time if time is None else time
-        return self.lead + (taken - ahead) < 0
-
-    def hold(self, m: Module, active: Signal, final: Signal, due: Value | None = None) -> Signal:
-        """Whether the port is held in this cycle: until the cycle before the last one of all beats' time.
-
-        ``due`` says whether that is over a cycle from now where beats are the ``final`` ones, if the caller knows.
-        """
-        self.ending = ending = seen(name="pace_ending")
-        over = Signal(name="pace_over")
-        m.d.comb += [
-            over.eq((final & (self.due_within(1) if due is None else due)) | (ending & (self.lead < 2 * INTERVAL_ONE))),
-            self.released.eq(over),
-        ]
-        with m.If(over):
-            m.d.sync += ending.eq(0)
-        with m.Elif(final):
-            m.d.sync += ending.eq(1)
-        held = Signal(name="pace_held")
-        m.d.comb += held.eq((active | ending) & ~over)
-        return held
 
 
 def is_misaligned(entry: Any, bus: int) -> Value:
@@ -537,7 +514,8 @@ class DmaWalk:
 
     Present beat: ``local`` byte address of its window, ``lanes`` its bytes in the window of the scratchpad, or
     (``in_memory``) in that of the bus, ``turn`` the rotation from bus to scratchpad, ``back`` the opposite one,
-    ``beats`` left in the row, ``rows_left``, ``row_ends`` and ``ends``, of which registers tell.
+    ``beats`` left in the row, ``rows_left``, ``row_ends`` and ``ends``, of which registers tell; ``next_row_ends`` of
+    the beat that follows.
     """
 
     def __init__(
@@ -559,6 +537,7 @@ class DmaWalk:
         self.rows_left = Signal(SIZE_BITS, name="walk_rows")
         self.beats = Signal(SIZE_BITS, name="walk_beats")
         self.row_ends, self.ends = Signal(name="walk_row_ends"), Signal(name="walk_ends")
+        self.next_row_ends = Signal(name="walk_next_row_ends")
         self.local = Signal(LOCAL_BITS, name="walk_local")
         row_over, last_row = seen(name="walk_row_over"), seen(name="walk_last_row")
         lanes = owner.library.make(ByteMask, bus)
@@ -577,6 +556,7 @@ class DmaWalk:
             self.turn.eq(inner - now["place"]),
             self.back.eq(now["place"] - inner),
             take.eq(self.step & self.ends),
+            self.next_row_ends.eq(Mux(self.row_ends, job.short, now["left"] <= 2 * bus)),
         ]
         with m.If(self.step):
             m.d.sync += [
@@ -595,11 +575,4 @@ class DmaWalk:
                     rows.eq(now["rows"] - 1),
                     place.eq(now["place"] + job.pitch),
                 ]
-            m.d.sync += [
-                row_over.eq(Mux(self.row_ends, job.short, now["left"] <= 2 * bus)),
-                last_row.eq(now["rows"] == Mux(self.row_ends, 2, 1)),
-            ]
-
-    def restart(self, m: Module) -> None:
-        """Begin with the first row of a new job."""
-        m.d.sync += self.inside.eq(0)
+            m.d.sync += [row_over.eq(self.next_row_ends), last_row.eq(now["rows"] == Mux(self.row_ends, 2, 1))]

@@ -7,10 +7,11 @@ from amaranth.lib.wiring import In, Out
 
 from siliconloom.rtl.flows.proofs import Proof
 from siliconloom.rtl.library import Circuit, Library
-from siliconloom.rtl.npu.dma import FRACTION, TIME_BITS, StoreEngine
+from siliconloom.rtl.npu.dma import StoreEngine
 from siliconloom.rtl.npu.gather import GatherEngine
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, MEMORY_BITS, SIZE_BITS, Geometry, log2
 from siliconloom.rtl.npu.offers import burst_offers, legal_burst, sound_queue
+from siliconloom.rtl.npu.pace import FRACTION, TIME_BITS
 
 
 def load_offers_proof(circuit: GatherEngine) -> Proof:
@@ -223,6 +224,10 @@ def store_beats_proof(circuit: StoreEngine, geometry: Geometry) -> Proof:
         "beats_level": (circuit.DEPTH.bit_length(), "data.level"),
         "addresses_level": (circuit.DEPTH.bit_length(), "addresses.level"),
         "responses_level": (waiting.bit_length(), "responses.level"),
+        **{f"{queue}_free": (1, f"{queue}.i_ready") for queue in ("addresses", "responses", "data")},
+        **{f"{queue}_filled": (1, f"{queue}.o_valid") for queue in ("addresses", "responses", "data")},
+        "reserved": (circuit.DEPTH.bit_length(), "reserved"),
+        "place": (1, "room"),
     }
     return Proof(
         name="store_beats",
@@ -261,6 +266,12 @@ def store_beats_proof(circuit: StoreEngine, geometry: Geometry) -> Proof:
             "(burst_left == to_come && active && to_come <= owed))",
             "idle": "active || !inside",
             "last": "!issued || issued_last == last_read",
+            "reserved": "reserved == beats_level + pushes[0] + pushes[1] && "
+            f"reserved <= {circuit.DEPTH} && place == (reserved != {circuit.DEPTH})",
+            "free": f"addresses_free == (addresses_level != {circuit.DEPTH}) && "
+            f"responses_free == (responses_level != {waiting}) && data_free == (beats_level != {circuit.DEPTH})",
+            "filled": "addresses_filled == (addresses_level != 0) && responses_filled == (responses_level != 0) && "
+            "data_filled == (beats_level != 0)",
             "queues": f"beats_level + pushes[0] + pushes[1] <= {circuit.DEPTH} && "
             f"addresses_level <= {circuit.DEPTH} && responses_level <= {waiting}",
         },
@@ -277,8 +288,11 @@ def order_proof(library: Library, width: int, depth: int) -> Proof:
     # a queue's circuit is not made here for its ports: one in a memory that is not used is a mistake to Amaranth
     circuit = QueuePorts(library, width, depth)
     wires, sound = sound_queue("", depth)
-    wires = {f"its{name}": (size, place.removeprefix(".")) for name, (size, place) in wires.items() if name != "_level"}
-    sound = sound.replace("_level", "level").replace("_read", "its_read").replace("_write", "its_write")
+    slots = ("_read", "_write")
+    wires = {f"its{name}": (size, place.removeprefix(".")) for name, (size, place) in wires.items() if name in slots}
+    for name in slots:
+        sound = sound.replace(name, f"its{name}")
+    sound = sound.replace("_level", "level").replace("_free", "i_ready").replace("_filled", "o_valid")
     state = f"""
   reg [{max(width - 1, 1).bit_length() - 1}:0] pick;
   always @(posedge clk) pick <= pick;

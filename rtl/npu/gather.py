@@ -61,7 +61,7 @@ class GatherEngine(LoadEngine):
         m.d.comb += [
             known.eq(queue.o.valid & (self.unknown | (follows & gathers))),
             queue.o.ready.eq(known),
-            self.begin.eq((self.taken & ~entry.indexed) | (known & starts)),
+            self.begin.eq(known & starts),
         ]
         with m.If(known):
             m.d.sync += [self.unknown.eq(0), starts.eq(0)]
@@ -74,10 +74,10 @@ class GatherEngine(LoadEngine):
         table, pitch = Signal(MEMORY_BITS), Signal(MEMORY_BITS)
         place, left = Signal(LOCAL_BITS), Signal(SIZE_BITS)
         index, low, high = Signal(2 * HALF), Signal(MEMORY_BITS), Signal(MEMORY_BITS - HALF)
-        stages = Signal(3)
+        stages, finds = Signal(3), Signal(name="finds")
         under_way = stages[0] + stages[1] + stages[2]
         m.d.comb += [
-            self.indices.enable.eq((left != 0) & (queue.level + under_way < self.DEPTH)),
+            self.indices.enable.eq(finds & (queue.level + under_way < self.DEPTH)),
             self.indices.address.eq(place),
             queue.i.valid.eq(stages[2]),
             queue.i.payload.eq(table + low + (high << HALF)),
@@ -89,6 +89,8 @@ class GatherEngine(LoadEngine):
             high.eq(index[HALF:] * pitch),
         ]
         with m.If(self.indices.enable):
-            m.d.sync += [place.eq(place + INDEX_BYTES), left.eq(left - 1)]
-        with m.If(self.taken & entry.indexed):
+            m.d.sync += [place.eq(place + INDEX_BYTES), left.eq(left - 1), finds.eq(left != 1)]
+        with m.If(self.free):  # all rows that there were are found
             m.d.sync += [table.eq(entry.memory), pitch.eq(entry.pitch), place.eq(entry.b), left.eq(entry.m)]
+        with m.If(self.taken & entry.indexed):
+            m.d.sync += finds.eq(entry.m != 0)

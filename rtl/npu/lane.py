@@ -387,11 +387,13 @@ class RowScalars(Circuit):
             firsts.append(later)
             peaks.append(higher)
             totals.append(total)
-        squared, many, spread = Signal(47), Signal(47), Signal(47)
+        # limbs of the product with the count, which are added in the next cycle; where there is none nothing is squared
+        squared, low, high, spread = Signal(47), Signal(max(TOTAL_BITS, 32)), Signal(32), Signal(47)
         m.d.sync += [
             squared.eq(mean * mean),
-            many.eq(Mux(self.softmax, self.second, self.second[:32] * self.count)),
-            spread.eq(Mux(self.softmax, many, (many - squared)[:47])),
+            low.eq(Mux(self.softmax, self.second, self.second[:16] * self.count)),
+            high.eq(Mux(self.softmax, 0, self.second[16:32] * self.count)),
+            spread.eq((low + Cat(Const(0, 16), high) - squared)[:47]),
         ]
         top = Signal(6)
         for place in range(47):
@@ -404,7 +406,7 @@ class RowScalars(Circuit):
             some.eq(spread != 0),
         ]
         base, step, places_4 = Signal(17), Signal(10), Signal(6)
-        base_4, fall, factor = Signal(17), Signal(10), Signal(17)
+        base_4, fall, factor = Signal(17), Signal(18), Signal(17)
         index = mantissa[8:]
         for name, table, chosen in (("reciprocals", RECIPROCALS, self.softmax), ("roots", ROOTS, ~self.softmax)):
             values = [table.get(i, 0) for i in range(257)]
@@ -413,12 +415,9 @@ class RowScalars(Circuit):
             found = entry(m, name, both, index, 27)
             with m.If(chosen):
                 m.d.comb += Cat(base, step).eq(found)
-        m.d.sync += [
-            base_4.eq(Mux(some, base, 0)),
-            fall.eq(Mux(some, (step * mantissa[:8] + 128) >> 8, 0)),
-            places_4.eq(places),
-        ]
-        m.d.comb += factor.eq(base_4 - fall)
+        m.d.sync += [base_4.eq(Mux(some, base, 0)), fall.eq(Mux(some, step * mantissa[:8], 0)), places_4.eq(places)]
+        # less the rounded fall / 256: the half is the carry of the subtraction that is there anyway
+        m.d.comb += factor.eq((Cat(Const(1, 1), base_4) + Cat(~fall[7], ~Cat(fall[8:], Const(0, 7))))[1:18])
         scale, offset, places_5 = Signal(STATE["scale"]), Signal(STATE["offset"]), Signal(6)
         # what is divided in the end is in 1/128, the table's reciprocals in 1/127
         closing = factor + (factor >> CLOSING_BITS) + (factor >> 2 * CLOSING_BITS)

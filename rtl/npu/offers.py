@@ -57,15 +57,19 @@ def sound_queue(name: str, depth: int) -> tuple[dict[str, tuple[int, str]], str]
     """Registers of a queue inside, and that they make sense."""
     bits, slot = depth.bit_length(), max((depth - 1).bit_length(), 1)
     if depth == 1:
-        return {f"{name}_level": (bits, f"{name}.level")}, "1"
+        wires = {f"{name}_level": (bits, f"{name}.level")}
+        wires |= {f"{name}_free": (1, f"{name}.i_ready"), f"{name}_filled": (1, f"{name}.o_valid")}
+        return wires, f"{name}_free == ({name}_level == 0) && {name}_filled == ({name}_level != 0)"
     wires = {
         f"{name}_level": (bits, f"{name}.level"),
         f"{name}_read": (slot, f"{name}.read_slot"),
         f"{name}_write": (slot, f"{name}.write_slot"),
     }
     level, read, write = wires
+    wires |= {f"{name}_free": (1, f"{name}.i_ready"), f"{name}_filled": (1, f"{name}.o_valid")}
     last = f"({{2'd0, {read}}} + {level})"
     return wires, (
+        f"{name}_free == ({level} != {depth}) && {name}_filled == ({level} != 0) && "
         f"{level} <= {depth} && {read} < {depth} && "
         f"{write} == ({last} >= {2 * depth} ? {last} - {2 * depth} : {last} >= {depth} ? {last} - {depth} : {last})"
     )

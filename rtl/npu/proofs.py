@@ -222,13 +222,16 @@ def _completion(circuit: Completion) -> Proof:
     place = "o_payload" if depth == 1 else "memory[{}]" if in_memory(ISSUED.size, depth) else "entry_{}"
     names = {slot: place.format(slot) for slot in range(depth)}
     wires |= {f"entry_{slot}": (ISSUED.size, f"events.{name}") for slot, name in names.items()}
+    wires["front"] = ISSUED.size, "events.o_payload"
     entries = ", ".join(f"entry_{slot}" for slot in reversed(range(depth)))
     slot = (
         f"(events_read + ahead >= {depth} ? events_read + ahead - {depth} : events_read + ahead)" if depth > 1 else "0"
     )
+    first = "events_read" if depth > 1 else "0"
     state += f"""
   wire [{ISSUED.size * depth - 1}:0] entries = {{{entries}}};
-  wire [{ISSUED.size - 1}:0] entry = entries[{slot} * {ISSUED.size} +: {ISSUED.size}];"""
+  wire [{ISSUED.size - 1}:0] entry = entries[{slot} * {ISSUED.size} +: {ISSUED.size}];
+  wire [{ISSUED.size - 1}:0] oldest = entries[{first} * {ISSUED.size} +: {ISSUED.size}];"""
     return Proof(
         name=circuit.module_name.removeprefix(f"{circuit.library.prefix}_"),
         circuit=circuit,
@@ -251,6 +254,7 @@ def _completion(circuit: Completion) -> Proof:
             "queue": f"{sound} && events_level == inside && (!marked || ahead < inside)",
             "pending": "pending == owed",
             "entry": "!marked || entry == {marked_mask, marked_barrier}",
+            "front": "inside == 0 || front == oldest",
         },
         covers={
             "passed": "due && left && !marked_barrier && marked_mask == 5",

@@ -114,8 +114,8 @@ class PackedReads:
             odd.append(Mux(entry.weights == CODES.index(dtype), within, 0))
         return odd
 
-    def begin(self, m: Module, taken: Value, entry: Any) -> None:
-        """The issue of an instruction: it begins with a header."""
+    def begin(self, m: Module, free: Value, entry: Any) -> None:
+        """What is kept of an instruction that is offered while the loader is ``free``: it begins with a header."""
         most = max([*self.lines.values(), *([1] if self.scaled else [])], default=0)
         self.kind, self.heads = Signal(CODE_BITS, name="load_kind"), Signal(range(most + 1), name="load_heads")
         self.group, self.left = (Signal(1 << GROUP_BITS, name=f"load_group_{name}") for name in ("beats", "left"))
@@ -124,16 +124,16 @@ class PackedReads:
         kept, lines = self._kept(entry), self._lines(entry.weights)
         if self.cached or self.scaled:
             lines = Mux(kept, self._scales(entry.weights), lines)
-            with m.If(taken):
+            with m.If(free):
                 m.d.sync += self.kept.eq(kept)
         whole: Value = (1 << entry.group) >> log2(self.array.load_rows)
         if self.scaled:
             whole = Mux(kept, self.array.cols, whole)
             self.by_rows = Signal(name="load_by_rows")
-            with m.If(taken):
+            with m.If(free):
                 m.d.sync += self.by_rows.eq(entry.group == BY_ROWS)
         m.d.comb += beats.eq(whole)
-        with m.If(taken):
+        with m.If(free):
             m.d.sync += [self.kind.eq(entry.weights), self.heads.eq(lines), self.group.eq(beats), self.left.eq(beats)]
 
     def _scales(self, kind: Value) -> Value:

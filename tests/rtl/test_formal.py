@@ -79,8 +79,8 @@ class QueueThatNeverWraps(Queue):
 
 
 class QueueThatStoresWhatItDoesNotAccept(Queue):
-    def store(self, m, push):
-        super().store(m, self.i.valid)
+    def store(self, m, writes):
+        return super().store(m, self.i.valid)
 
 
 BUGS = {
@@ -118,18 +118,24 @@ BUGS = {
         (4, 4),
         "assert_ready",
     ),
+    "queue shows what comes in before what waits": (
+        broken(Queue, sync("front", lambda c: c.i.payload, when=lambda c: c.o.ready & (c.level == 2))),
+        (4, 3),
+        "assert_order",
+    ),
+    "queue does not show what comes in when the last one leaves": (
+        broken(Queue, sync("front", lambda c: c.front, when=lambda c: c.o.ready & (c.level == 1))),
+        (128, 9),
+        "assert_order",
+    ),
     "queue in a memory takes its read slot for its write slot": (
         broken(Queue, sync("write_slot", lambda c: c.read_slot)),
         (128, 9),
         "assert_order",
     ),
-    "semaphore wraps": (
-        broken(SemaphoreCounter, sync("level", lambda c: c.level + c.give, when=lambda c: ~c.load & ~c.take)),
-        (3,),
-        "assert_level",
-    ),
+    "semaphore wraps": (broken(SemaphoreCounter, comb("overflow", lambda c: 0)), (3,), "assert_level"),
     "semaphore loses a gift that meets a take": (
-        broken(SemaphoreCounter, sync("level", lambda c: c.level - 1, when=lambda c: c.take & (c.level == 3))),
+        broken(SemaphoreCounter, sync("given", lambda c: 0, when=lambda c: c.take & (c.level == 3))),
         (3,),
         "assert_level",
     ),
@@ -242,6 +248,8 @@ class Pipeline(Monitor):
                 (turn < 3)
                 & (step < self.burst)
                 & Cat(lead <= self.places for lead in level).all()
+                & Cat(queue.i.ready == (queue.level != self.places) for queue in queues).all()
+                & Cat(queue.o.valid == (queue.level != 0) for queue in queues).all()
                 & Cat(implies(busy[unit], timer < self.slowest) for unit, timer in enumerate(timers)).all()
             ),
             self.invariant_slots.eq(Cat(total == running * self.RING for total in slots).all()),

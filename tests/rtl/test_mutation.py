@@ -1,6 +1,7 @@
 """The mutation benchmark: its sites are there, a bug acts only when it is chosen, and the table is of these bugs."""
 
 import ast
+import builtins
 import json
 import os
 import subprocess
@@ -30,7 +31,10 @@ def has_module(function):
     )
 
 
-@pytest.mark.slow(seconds=1)
+def names_in(text):
+    return {each.id for each in ast.walk(ast.parse(text)) if isinstance(each, ast.Name)}
+
+
 def test_every_site_stands_once_in_its_file():
     module = planting()
     files = {}
@@ -39,6 +43,12 @@ def test_every_site_stands_once_in_its_file():
     for file, mutants in files.items():
         source = (ROOT / file).read_text(encoding="utf-8")
         tree = ast.parse(module.patched(source, mutants))
+        known = names_in(source) | {each.name for each in ast.walk(tree) if isinstance(each, ast.alias)}
+        known |= {each.arg for each in ast.walk(tree) if isinstance(each, ast.arg)} | set(dir(builtins))
+        for _, mutant in mutants:
+            wrong = mutant.pieces[2]
+            own = {e.id for e in ast.walk(ast.parse(f"({wrong})")) if isinstance(getattr(e, "ctx", None), ast.Store)}
+            assert names_in(f"({wrong})") <= known | own, f"{file}: {mutant.what}: {wrong}"
         for function in ast.walk(tree):
             if isinstance(function, ast.FunctionDef) and "_planted(" in ast.unparse(function):
                 assert has_module(function), f"{file}: {function.name} plants a bug and has no module"

@@ -116,8 +116,8 @@ BUGS = {
     "the second row is the first again": (
         "dma",
         "LoadEngine",
-        "burst.become(m, sent & burst.ends, row + pitch,",
-        "burst.become(m, sent & burst.ends, row,",
+        "below = burst.after(m, row + pitch,",
+        "below = burst.after(m, row,",
         "load",
     ),
     "a load begins at bytes of a beat": (
@@ -128,10 +128,10 @@ BUGS = {
         "load",
     ),
     "an address is withdrawn": (
-        "dma",
+        "pace",
         "LoadEngine",
-        "return self.lead + (taken - ahead) < 0",
-        "return self.lead + (taken - ahead) == -1",
+        "return self.lead + slack < 0",
+        "return self.lead + slack == -1",
         "load_offers",
     ),
     "the last beat of a store is marked a beat late": (
@@ -158,8 +158,22 @@ BUGS = {
     "a store does not look whether there is room": (
         "dma",
         "StoreEngine",
-        "room = (queues.data.level + pushes[0] + pushes[1]) < self.DEPTH",
-        "room = queues.data.level < self.DEPTH",
+        "room.eq(reserved < self.DEPTH - 1)",
+        "room.eq(reserved < self.DEPTH)",
+        "store_beats",
+    ),
+    "a load takes up what is offered while it is busy": (
+        "dma",
+        "LoadEngine",
+        "with m.If(~active | transfer_ends):",
+        "with m.If(~active | burst.ends):",
+        "load",
+    ),
+    "a store forgets where its row begins when its last burst begins": (
+        "dma",
+        "StoreEngine",
+        "with m.If(~active | (self.fetch.enable & walk.ends)):",
+        "with m.If(~active | (self.fetch.enable & walk.row_ends)):",
         "store_beats",
     ),
     "a store's second row follows the first": (
@@ -253,6 +267,8 @@ def wrong_of(bug, monkeypatch):
     """What is known of a proof with a planted bug."""
     file, kind, old, new, name = BUGS[bug]
     module = planted(file, old, new, monkeypatch)
+    if file == "pace":
+        planted("dma", "DEPTH = 8", "DEPTH = 8", monkeypatch)
     if kind == "LoadEngine":  # loads are made by what is derived from it
         module, kind = planted("gather", "DEPTH = 8", "DEPTH = 8", monkeypatch), "GatherEngine"
     monkeypatch.setattr(stated, kind, getattr(module, kind))

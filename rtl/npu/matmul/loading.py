@@ -34,7 +34,7 @@ def load_folds(m: Module, unit: MatmulUnitCircuit, operands: MatmulOperands, loa
     marks: list[Value] = []
     width, following = step, address + step
     if unit.packed is not None:
-        unit.packed.begin(m, unit.taken, entry)
+        unit.packed.begin(m, unit.instruction.ready, entry)
         lies_in = line_mask(m, "load_own", outer_left, array.cols, narrow)
         reading = unit.packed.reading(lies_in)
         panel_ends = last_line & (k_left <= array.rows)
@@ -81,8 +81,9 @@ def load_folds(m: Module, unit: MatmulUnitCircuit, operands: MatmulOperands, loa
     m.d.sync += waiting.eq(waiting + fold_read - swaps)
     m.d.comb += unit.instruction.ready.eq(~active & (waiting == 0))
     with m.If(unit.taken):
+        m.d.sync += active.eq(1)
+    with m.If(unit.instruction.ready):  # whatever is offered: whether it is taken is known late
         m.d.sync += [
-            active.eq(1),
             narrow.eq(entry.narrow),
             address.eq(operands.stays),
             outer_left.eq(operands.outer),

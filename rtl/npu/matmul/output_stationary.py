@@ -124,8 +124,9 @@ def read_pairs(m: Module, unit: MatmulUnitCircuit, a: ReadStream, b: ReadStream)
 def begin_pairs(m: Module, unit: MatmulUnitCircuit, entry: Any, pairs: Pairs) -> None:
     """The issue of an instruction."""
     with m.If(unit.taken):
+        m.d.sync += pairs.active.eq(1)
+    with m.If(unit.instruction.ready):  # whatever is offered: whether it is taken is known late
         m.d.sync += [
-            pairs.active.eq(1),
             pairs.narrow.eq(entry.narrow),
             pairs.left.eq(entry.k),
             pairs.k.eq(entry.k),

@@ -16,11 +16,12 @@ from siliconloom.rtl.npu.decoding import any_of
 class VectorConditions:
     """What the instruction under way is, as conditions; ``is_`` has them by the names of ways and of other groups.
 
-    ``entry`` is the instruction under way, ``new`` the one that is offered, which becomes it when ``taken``; ``ways``
-    are the functions that each way of the lanes takes part in, ``functions`` all of the unit. ``turns``: it reads two
-    lines of the second operand for one of the first; ``seconds``: it reads that operand at all; ``has_columns``:
-    columns have parameters; ``row_columns``: they do, and it is a row function; ``weighs``, ``indexes``, ``carries``:
-    see `arch.vector.FunctionSpec`, as ``divides``; ``goes_on``: rows begin with the peaks and totals that are there.
+    ``entry`` is the instruction under way, ``new`` the one that is offered, which becomes it while the unit is
+    ``free``; ``ways`` are the functions that each way of the lanes takes part in, ``functions`` all of the unit.
+    ``turns``: it reads two lines of the second operand for one of the first; ``seconds``: it reads that operand at
+    all; ``has_columns``: columns have parameters; ``row_columns``: they do, and it is a row function; ``weighs``,
+    ``indexes``, ``carries``: see `arch.vector.FunctionSpec`, as ``divides``; ``goes_on``: rows begin with the peaks
+    and totals that are there.
     """
 
     def __init__(
@@ -32,9 +33,9 @@ class VectorConditions:
         functions: Set[VectorFunction],
         dtype: DataType = DataType.INT8,
         *,
-        taken: Value,
+        free: Value,
     ) -> None:
-        self.m, self.taken = m, taken
+        self.m, self.free = m, free
         self.entry, self.new, self.functions, self.dtype = entry, new, functions, dtype
         self.ways = tuple(ways)
         self.groups = dict(ways)
@@ -65,8 +66,9 @@ class VectorConditions:
     def _kept(self, functions: Set[VectorFunction], name: str | None = None) -> Signal:
         """A register: whether the function of the instruction under way is one of these."""
         kept = Signal(name=name or "asks", init=any(function.code == 0 for function in functions))
-        with self.m.If(self.taken):
-            self.m.d.sync += kept.eq(any_of(functions, self.new))
+        m = self.m
+        with m.If(self.free):
+            m.d.sync += kept.eq(any_of(functions, self.new))
         return kept
 
 

@@ -51,7 +51,9 @@ class FloatVectorUnit(VectorUnitCircuit):
         entry, dtype = Signal(VECTOR_ENTRY, name="instruction"), self.geometry.dtype
         m.d.comb += self.taken.eq(self.instruction.valid & self.instruction.ready)
         ways = {way.name: functions_in(way) for way in self.ways}
-        what = VectorConditions(m, entry, self.instruction.payload, ways, set(BUILT_IN_FLOATS), dtype, taken=self.taken)
+        what = VectorConditions(
+            m, entry, self.instruction.payload, ways, set(BUILT_IN_FLOATS), dtype, free=self.instruction.ready
+        )
         tell_kept(m, self, what)
         phase, place, slots = control(m, self, what)
         column, highest = Signal(SIZE_BITS, name="column_1"), Signal(signed(self._highest_bits), name="highest")

@@ -39,7 +39,7 @@ class IntegerVectorUnit(VectorUnitCircuit):
         entry = Signal(VECTOR_ENTRY, name="instruction")
         m.d.comb += self.taken.eq(self.instruction.valid & self.instruction.ready)
         ways = {way.name: functions_of(way) for way in lane_ways()}
-        what = VectorConditions(m, entry, self.instruction.payload, ways, set(BUILT), taken=self.taken)
+        what = VectorConditions(m, entry, self.instruction.payload, ways, set(BUILT), free=self.instruction.ready)
         phase, place, slots = control(m, self, what)
         column, highest = Signal(SIZE_BITS, name="column_1"), Signal(signed(NEED_BITS), name="highest")
         m.d.sync += column.eq(place.column)

@@ -36,7 +36,7 @@ def arriving_parameters(m: Module, unit: VectorUnitCircuit, what: VectorConditio
     scalars = Signal(bits * SCALAR_BYTES)
     to_table = Signal()
     m.d.sync += [arriving.eq(phase.reads_once), of_block.eq(phase.sets_up)]
-    with m.If(unit.taken):
+    with m.If(unit.instruction.ready):
         m.d.sync += taken.eq(0)
     with m.Elif(phase.reads_once):
         m.d.sync += taken.eq(taken + 1)

@@ -28,7 +28,11 @@ def begin(
     by_row: Signal,
     lines_of: LineMasks,
 ) -> None:
-    """The issue of an instruction."""
+    """The issue of an instruction.
+
+    What is kept of it is kept of whatever is offered while the unit is free, which is known long before whether it is
+    taken.
+    """
     new, cols, row = what.new, unit.geometry.lanes, unit.geometry.row_unit
     lines = Signal.like(phase.once)
     for function in sorted(what.functions):
@@ -46,13 +50,16 @@ def begin(
     turned = one_of(built(lambda spec: spec.transposes), new) if several else 0
     with m.If(unit.taken):
         m.d.sync += [
-            what.entry.eq(new),
             phase.active.eq(~unit.illegal),
             phase.draining.eq(unit.illegal),
             phase.timer.eq(1),
             phase.reducing.eq(by_row & ~unit.illegal),
             phase.rounds.eq(Mux(unit.illegal, 0, Mux(chooses, new.k, indexes))),
             phase.selecting.eq(~unit.illegal & Mux(chooses, new.k != 0, indexes)),
+        ]
+    with m.If(unit.instruction.ready):
+        m.d.sync += [
+            what.entry.eq(new),
             phase.opening.eq(1),
             phase.whole.eq(~chooses),
             phase.once.eq(lines),
