@@ -159,24 +159,23 @@ def executions(parts: Sequence[Part]) -> int:
     return sum(part.count * len(part.tasks) for part in parts)
 
 
-def finalists(parts: Sequence[Part], choices: Sequence[Choice], rivals: Rivals) -> list[tuple[int, Choice]]:
+def finalists(parts: Sequence[Part], choices: Sequence[Choice], rivals: Rivals) -> tuple[list[tuple[int, Choice]], int]:
     """The first few that are nearly as good as the best one, with what their operators take one after the other.
 
     Those that differ in the buffers' sizes only are one; among few tasks also in what else there would be room for.
     Beyond those few one more of a way that none of them has: see `ways_of`. And one that takes hardly longer and moves
-    the fewest bytes.
+    the fewest bytes. Returns how many there are without those that are there for their way alone, too.
     """
     found: list[tuple[int, Choice]] = []
     few = executions(parts) <= FEW
     most, close = (FEW_FINALISTS, FEW_CLOSE) if few else (FINALISTS, CLOSE)
     seen: set[object] = set()
-    met: set[tuple[str, bool]] = set()
     for choice in choices:
         total = _total(parts, choice)
         if found and total > close * found[0][0]:
             break
         # where loads take turns in other rings neighbours meet otherwise
-        if len(found) >= most and (few or ways_of(choice) <= met):
+        if len(found) >= most and (few or ways_of(choice) <= {way for _, other in found for way in ways_of(other)}):
             continue
         if few:
             key: object = tuple(
@@ -188,14 +187,22 @@ def finalists(parts: Sequence[Part], choices: Sequence[Choice], rivals: Rivals) 
             if key not in seen:
                 seen.add(key)
                 found.append((total, choice))
-        elif not ways_of(choice) <= met or all(_differ(parts, choice, other) for _, other in found):
+        elif all(_differ(parts, choice, other) for _, other in found):
             found.append((total, choice))
-            met |= ways_of(choice)
+    ordinary = len(found)
+    if not few:  # beside those, whose place it does not take, the first of a way that all are without, for this alone
+        met = {way for _, other in found for way in ways_of(other)}
+        for choice in choices:
+            total = _total(parts, choice)
+            if total <= close * found[0][0] and not ways_of(choice) <= met:
+                found.append((total, choice))
+                met |= ways_of(choice)
     near = [choice for choice in choices if _total(parts, choice) <= NEARLY * found[0][0]]
     frugal = min(near, key=lambda choice: moved_bytes(parts, choice))
     if moved_bytes(parts, frugal) < min(moved_bytes(parts, other) for _, other in found):
         found.append((_total(parts, frugal), frugal))
-    return found
+        ordinary += 1
+    return found, ordinary
 
 
 def ways_of(choice: Choice) -> set[tuple[str, bool]]:

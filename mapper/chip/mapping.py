@@ -227,9 +227,10 @@ def _in_blocks(
             return draft(chip, graph, mapping, own, kept)
         return known_draft(drafts, graph, mapping)
 
-    runs = _best(parts, finalists(parts, choices, rivals), rivals, drafted, objective, searched)
+    runs = _best(parts, *finalists(parts, choices, rivals), rivals, drafted, objective, searched)
     if search:  # every choice, whatever its estimate; what is found without is one of them
-        other = _best(parts, [(0, choice) for choice in choices], rivals, drafted, objective, searched)
+        every = [(0, choice) for choice in choices]
+        other = _best(parts, every, len(every), rivals, drafted, objective, searched)
         better = cost(other[0].program) < cost(runs[0].program)
         runs = other + runs if better else runs + other
     found = runs[0]
@@ -249,6 +250,7 @@ def _in_blocks(
 def _best(
     parts: Sequence[Part],
     choices: Sequence[tuple[int, Choice]],
+    ordinary: int,
     rivals: Rivals,
     lowered: Lower,
     objective: Objective,
@@ -256,13 +258,14 @@ def _best(
 ) -> list[Drafted]:
     """Of choices, each with the sum of its operators' costs, the one whose whole program costs the least, then others.
 
+    ``ordinary`` of them share the trials of `_compare`; every other one has as many more.
     Once the search is interrupted the best one of what was run is taken.
     """
     if len(choices) == len(parts) == len(parts[0].tasks) == 1 or searched.interrupted:
         return [lowered(choices[0][1])]
     runs: list[tuple[int, int, Drafted]] = []
     try:
-        _compare(parts, choices, rivals, lowered, objective, runs)
+        _compare(parts, choices, ordinary, rivals, lowered, objective, runs)
     except CompilationInterrupted:
         raise
     except KeyboardInterrupt:
@@ -276,6 +279,7 @@ def _best(
 def _compare(
     parts: Sequence[Part],
     choices: Sequence[tuple[int, Choice]],
+    ordinary: int,
     rivals: Rivals,
     lowered: Lower,
     objective: Objective,
@@ -307,12 +311,12 @@ def _compare(
     runs.sort(key=lambda run: run[:2])
     if few or overlap >= OVERLAP * runs[0][0]:
         budget = (FEW_TRIED if few else TRIED) // len(first.program.instructions)
-        trials = _Trials(parts, rivals, timed, cost, overlap)
+        trials, sharing = _Trials(parts, rivals, timed, cost, overlap), len(runs) - len(choices) + ordinary
         gained = LONG
         for place, (least, number, made) in enumerate(runs):
             if least - 2 * gained >= min(run[0] for run in runs) and not few:
                 break
-            trials.left = budget * (place + 1) // len(runs) - trials.spent
+            trials.left = budget * (place + 1) // sharing - trials.spent
             best, changed = trials.exchange(made, least, pairs=few)
             runs[place], gained = (best, number, changed), least - best
 

@@ -278,8 +278,8 @@ def test_chips_of_the_library_are_not_slower(name):
     assert all(ratio <= KNOWN[each] for each, ratio in slower.items())
 
 
-KNOWN = {("dma doubled", "npu-balanced", "gpt2 {'phase': 'decode', 'context': 512}"): 1.011}
-"""What was not looked into."""
+KNOWN = {("dma doubled", "tpu-v4", "gpt2 {'phase': 'decode', 'context': 512}"): 1.011}
+"""The narrower one has a finalist that moves fewer bytes, whose exchanges save more; with the wider it is too dear."""
 
 
 @pytest.mark.slow(seconds=18)
