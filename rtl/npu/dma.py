@@ -439,7 +439,7 @@ class LastBeat:
 
     def __init__(self, m: Module, geometry: Geometry, entry: Any) -> None:
         self.time = Signal(range((1 + geometry.access // geometry.bus) * geometry.interval), name="last_time")
-        self.slack = Signal.like(slack_of(1, self.time), name="last_slack")
+        self.slack = seen(slack_of(1, self.time).shape(), name="last_slack")
         time, self.new = Signal.like(self.time, name="new_time"), Signal.like(self.slack, name="new_slack")
         filled = counted(geometry, Const(1), Const(1), (entry.n + (geometry.bus - 1)) >> log2(geometry.bus))
         m.d.comb += [time.eq(filled * geometry.interval), self.new.eq(slack_of(1, time))]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from amaranth import Signal
 from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out
 
+from siliconloom.arch.description import INTERVAL_ONE
 from siliconloom.rtl.flows.proofs import Proof
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.dma import StoreEngine
 from siliconloom.rtl.npu.gather import GatherEngine
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, MEMORY_BITS, SIZE_BITS, Geometry, log2
 from siliconloom.rtl.npu.offers import burst_offers, legal_burst, sound_queue
-from siliconloom.rtl.npu.pace import FRACTION, TIME_BITS
+from siliconloom.rtl.npu.pace import FRACTION, TIME_BITS, slack_of
 
 
 def load_offers_proof(circuit: GatherEngine) -> Proof:
@@ -279,6 +281,43 @@ def store_beats_proof(circuit: StoreEngine, geometry: Geometry) -> Proof:
             "burst": "handed && handed_last && issued",
             "rows": "fetch_enable && row_over && rows == 2 && has_port",
         },
+    )
+
+
+def store_pace_proof(circuit: StoreEngine, geometry: Geometry) -> Proof:
+    """That a store's beats go out when the regulator says so, each of a row, not its last one alone."""
+    bits, offset = TIME_BITS + FRACTION + 1, log2(geometry.bus)
+    last = len(slack_of(1, Signal(range((1 + geometry.access // geometry.bus) * geometry.interval))))
+    job = 2 * SIZE_BITS + 2 * LOCAL_BITS + 2 * max(offset, 1) + 2
+    inner = geometry.interval - 2 * INTERVAL_ONE
+    state = f"""
+  wire row_ends = inside ? walk_row_over : job[{job - 2}];
+  wire signed [{bits - 1}:0] ahead = lead;
+  wire signed [{last - 1}:0] last_slack = slack;
+  wire signed [{bits - 1}:0] its_slack = row_ends ? last_slack : {"-" if inner < 0 else ""}{bits}'sd{abs(inner)};
+  wire signed [{bits}:0] left = ahead + its_slack;"""
+    return Proof(
+        name="store_pace",
+        circuit=circuit,
+        claim="writes of stores: every beat goes out as soon as what was sent and it may be over a cycle from then, "
+        "where there is room, for 2^46 cycles",
+        depth=6,
+        cut=("beat", "rotator"),
+        wires={
+            "lead": (bits, "pace_lead"),
+            "due": (1, "due"),
+            "active": (1, "active"),
+            "ending": (1, "pace_ending"),
+            "inside": (1, "walk_inside"),
+            "walk_row_over": (1, "walk_row_over"),
+            "job": (job, "job"),
+            "slack": (last, "last_slack"),
+        },
+        state=state,
+        assumes={"sound": "!misaligned", "short": f"lead[{bits - 1}] == lead[{bits - 2}]"},
+        asserts={"due": f"!active || due == left[{bits}]", "waits": "!fetch_enable || (active && due)"},
+        invariants={"held": "!(active && ending)", "idle": "active || !inside"},
+        covers={"within": "fetch_enable && !row_ends", "ends": "fetch_enable && row_ends && inside"},
     )
 
 

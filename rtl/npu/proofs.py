@@ -6,7 +6,14 @@ from siliconloom.rtl.cells.queue import in_memory
 from siliconloom.rtl.flows.proofs import Proof
 from siliconloom.rtl.npu.completion import ISSUED, Completion
 from siliconloom.rtl.npu.dma import StoreEngine
-from siliconloom.rtl.npu.dma_proofs import load_offers_proof, load_proof, order_proof, store_beats_proof, store_proof
+from siliconloom.rtl.npu.dma_proofs import (
+    load_offers_proof,
+    load_proof,
+    order_proof,
+    store_beats_proof,
+    store_pace_proof,
+    store_proof,
+)
 from siliconloom.rtl.npu.gather import GatherEngine
 from siliconloom.rtl.npu.geometry import MASK_BITS, MEMORY_BITS, PAGE, Geometry, log2
 from siliconloom.rtl.npu.interfaces import BURST
@@ -30,6 +37,7 @@ def npu_proofs(tile: NpuTileCircuit) -> list[Proof]:
         load_proof(library.make(GatherEngine, geometry), geometry),
         store_proof(library.make(StoreEngine, geometry), geometry),
         store_beats_proof(library.make(StoreEngine, geometry), geometry),
+        store_pace_proof(library.make(StoreEngine, geometry), geometry),
         *(order_proof(library, width, StoreEngine.DEPTH) for width in widths),
         _ports(library.make(Ports, geometry), geometry),
         *(_completion(library.make(Completion, depth)) for depth in depths),

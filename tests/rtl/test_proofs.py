@@ -27,7 +27,18 @@ from tests.rtl.npu import npu, quick_chip
 pytestmark = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("pyosys", "z3")), reason="pyosys or z3 is not installed"
 )
-KINDS = ["registers", "fetch", "load_offers", "load", "store", "store_beats", "queue", "ports", "completion"]
+KINDS = [
+    "registers",
+    "fetch",
+    "load_offers",
+    "load",
+    "store",
+    "store_beats",
+    "store_pace",
+    "queue",
+    "ports",
+    "completion",
+]
 SLOW = ("load", "load_offers")
 ALL = [pytest.param(kind, marks=[pytest.mark.slow(seconds=6)] if kind in SLOW else []) for kind in KINDS]
 
@@ -175,6 +186,27 @@ BUGS = {
         "with m.If(~active | (self.fetch.enable & walk.ends)):",
         "with m.If(~active | (self.fetch.enable & walk.row_ends)):",
         "store_beats",
+    ),
+    "beats within a row of a store go out without the regulator": (
+        "dma",
+        "StoreEngine",
+        "follows = [pace.is_due(time + slack - one) for slack in (inner, last.slack)]",
+        "follows = [pace.is_due(inner - one), pace.is_due(time + last.slack - one)]",
+        "store_pace",
+    ),
+    "a store's first beat has the pace of one within its row": (
+        "dma",
+        "StoreEngine",
+        "first = Mux(is_short, last.new, inner)",
+        "first = Mux(is_short, inner, inner)",
+        "store_pace",
+    ),
+    "a store's row of one beat is taken for a longer one": (
+        "dma",
+        "StoreEngine",
+        "is_short = self.instruction.payload.n <= self.geometry.bus",
+        "is_short = self.instruction.payload.n < self.geometry.bus",
+        "store_pace",
     ),
     "a store's second row follows the first": (
         "dma",
