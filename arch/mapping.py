@@ -91,6 +91,10 @@ class DescribedProduct(Description):
         description="numbers of the tiles of rows, as they are computed; one after the other when absent",
     )
     ahead: DescribedAhead = Field(default=DescribedAhead(), description="what is loaded before its turn")
+    chunk: Bytes | None = Field(
+        default=None,
+        description="longest transfer of weights: other units have the memory port in between; a tile's when absent",
+    )
 
 
 class DescribedAttention(Description):

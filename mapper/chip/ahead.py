@@ -39,6 +39,8 @@ class Ahead(Struct, frozen=True):
         return Ahead(*(reach if reach <= tasks else 0 for reach in (self.weights, self.values)))
 
 
+RINGS = ("weights", "values")
+"""Those that weights are loaded into."""
 IN_TURN = Ahead()
 """Every load in its turn."""
 
@@ -118,7 +120,7 @@ def _move(stretches: Sequence[list[Line]], names: Sequence[str], key: str, ring:
     between += own[place if len(stretches) == 1 else 0 : first]
     held = 0
     for times, (draft, _) in _counted(between):
-        if _field(draft, "wait") & ring.free_bit and _field(draft, "opcode") == Opcode.LOAD:
+        if _fills(draft, ring):
             raise refused(f"other loads fill the ring {ring.name} in between")
         held += times if _field(draft, "release") & ring.free_bit else 0
     if held >= SLOTS:
@@ -134,16 +136,22 @@ def _filling(stretch: Sequence[Line], ring: Ring) -> tuple[int, int]:
     for place, (draft, _) in enumerate(stretch):
         opcode = _field(draft, "opcode")
         depth += (opcode == Opcode.LOOP) - (opcode == Opcode.NEXT)
-        if opcode == Opcode.LOAD and _field(draft, "wait") & ring.free_bit:
-            if depth:
+        if _fills(draft, ring):
+            if depth > 1 or (depth and not _field(draft, "first_wait") & ring.free_bit):
                 break
-            first = place
+            first = place - depth  # the loop over its chunks is its own
         if first is not None:
-            if opcode != Opcode.LOAD:
+            if opcode not in (Opcode.LOAD, Opcode.LOOP, Opcode.NEXT):
                 break
-            if _field(draft, "post") & ring.full_bit:
-                return first, place + 1
+            if (_field(draft, "post") | _field(draft, "last_post")) & ring.full_bit:
+                return first, place + 1 + depth
     return 0, 0
+
+
+def _fills(draft: dict[str, Any] | Instruction, ring: Ring) -> bool:
+    """Whether it is the first load, or the first chunk of it, into a slot of a ring."""
+    waits = _field(draft, "wait") | _field(draft, "first_wait")
+    return bool(waits & ring.free_bit) and _field(draft, "opcode") == Opcode.LOAD
 
 
 def _waiting(stretch: Sequence[Line], stored: int) -> int | None:
@@ -176,4 +184,4 @@ def _field(draft: dict[str, Any] | Instruction, name: str) -> Any:
     return draft.get(name, 0) if isinstance(draft, dict) else getattr(draft, name)
 
 
-__all__ = ["IN_TURN", "Ahead", "NotAhead", "go_ahead"]
+__all__ = ["IN_TURN", "RINGS", "Ahead", "NotAhead", "go_ahead"]

@@ -165,8 +165,11 @@ class ProgramBuilder:
         joins: bool = True,
         fills: bool = False,
         compression: float | None = None,
+        turns: Loop | None = None,
     ) -> None:
         """Load ``rows`` x ``row_bytes`` into the ring's slot; several loads fill one slot with opens/closes.
+
+        Turns of the loop that it is in may do so, too: the first one opens, and the last one closes.
 
         It begins ``offset`` bytes into the slot, and where ``within`` says beyond that.
 
@@ -185,12 +188,11 @@ class ProgramBuilder:
             made,
             memory,
             offset,
-            {"wait": wait | (ring.free_bit if opens else 0), "first_wait": first_wait, "first": first},
-            {"post": ring.full_bit if closes else 0},
+            *_ends(turns, wait | (ring.free_bit if opens else 0), ring.full_bit if closes else 0, first_wait, first),
             compression,
             within,
         )
-        if closes:
+        if closes and turns is None:
             ring.written()
 
     def gather(
@@ -535,6 +537,16 @@ class ProgramBuilder:
         fields["operator"] = self.operator
         self.drafts.append(fields)
         self.working.append(self.tiles)
+
+
+def _ends(
+    turns: Loop | None, wait: int, post: int, first_wait: int, first: int
+) -> tuple[dict[str, int], dict[str, int]]:
+    """What begins and what ends a transfer: where it comes in turns, the first and the last of these."""
+    if turns is None or turns.level is None:
+        return {"wait": wait, "first_wait": first_wait, "first": first}, {"post": post}
+    level = 1 << turns.level
+    return {"first_wait": wait, "first": level if wait else 0}, {"last_post": post, "last": level if post else 0}
 
 
 def _both(memory: Address, local: Address) -> Address:

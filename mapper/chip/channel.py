@@ -23,7 +23,7 @@ from siliconloom.mapper.chip.layout import ChannelRings
 from siliconloom.mapper.chip.lowering import Context, Nest, Walk
 from siliconloom.mapper.chip.operands import Cached, attended
 from siliconloom.mapper.chip.pipelined import outside, pipeline
-from siliconloom.mapper.chip.rings import SLOTS, Loop, affine
+from siliconloom.mapper.chip.rings import SLOTS, Loop, affine, affine_more
 from siliconloom.mapper.chip.tasks import Task
 from siliconloom.mapper.chip.vector_shape import VectorLayout, vector_shape
 from siliconloom.workloads import Attention, Vector
@@ -307,15 +307,6 @@ class ChannelAppend:
 def rings_slot(context: Context) -> int:
     """Bytes of a slot of the channel's rings."""
     return rings_of(context).operands.slot_bytes
-
-
-def affine_more(address: Address, *terms: tuple[Loop, int]) -> Address:
-    """The same address, which also moves with these loops."""
-    strides = list(address.strides)
-    for loop, stride in terms:
-        if loop.level is not None:
-            strides[loop.level] += stride
-    return replace(address, strides=tuple(strides))
 
 
 __all__ = ["ChannelAppend", "ChannelAttention"]

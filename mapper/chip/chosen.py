@@ -26,7 +26,8 @@ class Chosen(Struct, frozen=True):
     """What was decided for a task: each tile's part of it, how that is tiled, and what it costs.
 
     ``cost`` is in the objective's units, which are cycles where time counts; it is measured where the candidate was
-    simulated, and else estimated. ``ahead`` is of products: how early their first weights are loaded.
+    simulated, and else estimated. Of products there is ``ahead``, how early their first weights are loaded, and
+    ``chunk``, the most bytes of weights that are one transfer, 0 where a tile is.
     """
 
     tiling: Tiling
@@ -34,6 +35,7 @@ class Chosen(Struct, frozen=True):
     cost: int
     in_cycles: bool = True
     ahead: Ahead = IN_TURN
+    chunk: int = 0
 
     @property
     def timed(self) -> Tiling:
@@ -43,6 +45,10 @@ class Chosen(Struct, frozen=True):
     def ahead_by(self, ring: str, reach: int) -> Chosen:
         """The same with weights in one ring loaded before so many loads that wait (`Ahead`)."""
         return replace(self, ahead=replace(self.ahead, **{ring: reach}))
+
+    def loading_as(self, other: Chosen) -> Chosen:
+        """The same with weights loaded as those of another choice of the task: ahead, and in chunks."""
+        return replace(self, ahead=other.ahead, chunk=other.chunk)
 
 
 class Effort(Struct):

@@ -40,6 +40,7 @@ class DecidedTask(Struct, frozen=True, array_like=True):
     fused: int | None
     """Of a product: how many operators are computed with it."""
     ahead: tuple[int, int]
+    chunk: int
 
 
 class Decision(Struct, frozen=True):
@@ -93,6 +94,7 @@ def _decided(task: Task, made: Chosen) -> DecidedTask:
         task.block,
         fused,
         (made.ahead.weights, made.ahead.values),
+        made.chunk,
     )
 
 
@@ -131,7 +133,7 @@ def _chosen(part: Part, decided: tuple[DecidedTask, ...]) -> dict[str, Chosen]:
         kind = TILINGS[made.tiling]
         tiling = msgspec.convert(dict(zip(kind.__struct_fields__, made.sizes, strict=True)), kind)
         share, ahead = Share(operator, made.tiles, made.cut), Ahead(*made.ahead)
-        found[name] = Chosen(tiling, share, made.cost, made.in_cycles, ahead)
+        found[name] = Chosen(tiling, share, made.cost, made.in_cycles, ahead, made.chunk)
     return found
 
 

@@ -27,6 +27,7 @@ from siliconloom.mapper.chip.attention_cost import AttentionTiling, attention_ne
 from siliconloom.mapper.chip.attention_layout import AttentionLayout, may_stay
 from siliconloom.mapper.chip.attention_places import most_heads, query_parts
 from siliconloom.mapper.chip.chosen import Chosen, Part, Tiling
+from siliconloom.mapper.chip.chunks import longest_transfer
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape, smaller_blocks
 from siliconloom.mapper.chip.gemm_moves import GemmMemories
 from siliconloom.mapper.chip.layout import ACCUMULATED, Layout, banks_of, slots_of
@@ -253,8 +254,28 @@ class _Reader(Struct):
                 raise self.document.error(rule, ("tasks", index, "repetition"), value=entry.repetition)
             _, index, entry = before[-1]
             made = self._chosen(task, part.levels[name], index, entry)
-            found[name] = replace(made, ahead=self._ahead(part, task, index, entry))
+            ahead, chunk = self._ahead(part, task, index, entry), self._chunk(task, made, index, entry)
+            found[name] = replace(made, ahead=ahead, chunk=chunk)
         return found
+
+    def _chunk(self, task: Task, made: Chosen, index: int, entry: DescribedTask) -> int:
+        """The longest transfer of weights of a product, 0 where a tile is one."""
+        if entry.gemm is None or entry.gemm.chunk is None:
+            return 0
+        part, size, rule = made.share.operator, entry.gemm.chunk, ""
+        assert isinstance(part, Gemm)
+        longest, bus = longest_transfer(self.chip, task, made), self.tile.dma.bytes_per_cycle
+        if not part.weight:
+            rule = f"{part.name} has no weights: what it multiplies is computed before"
+        elif not longest:
+            rule = f"weights of {part.name} are compressed: what is expanded comes in one transfer"
+        elif size % bus:
+            rule = f"transfers are whole beats of {bus} B (tile.dma.bytes_per_cycle)"
+        elif size >= longest:
+            rule = f"no transfer of weights of {part.name} is longer than {longest:,} B: all of them are one as it is"
+        if rule:
+            raise self.document.error(rule, ("tasks", index, "gemm", "chunk"), value=f"{size:,} B")
+        return size
 
     def _ahead(self, part: Part, task: Task, index: int, entry: DescribedTask) -> Ahead:
         """How far weights of a product are loaded ahead."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from siliconloom.arch.isa import Address, Unit
 from siliconloom.arch.layout import parameter_bytes
+from siliconloom.arch.word import LEVELS
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape, gemm_layout_of
 from siliconloom.mapper.chip.lowering import STILL, Context, Nest, Segment, Walk, joined, parts_of, when
 from siliconloom.mapper.chip.operands import operands, residual
@@ -52,14 +53,15 @@ class GemmLowering:
     pass in several result tiles (`GemmLayout.result_rows`).
 
     The first tile of weights may stand ``apart`` from all loops, so that it can be loaded ahead (`mapper.chip.ahead`):
-    the first iterations that it is in are written out.
+    the first iterations that it is in are written out. Transfers of weights that are longer than a ``chunk`` are cut
+    into such, so that other units have the memory port in between.
     """
 
     def __init__(
-        self, context: Context, task: Task, shape: GemmShape, tiling: GemmTiling, *, apart: bool = False
+        self, context: Context, task: Task, shape: GemmShape, tiling: GemmTiling, *, apart: bool = False, chunk: int = 0
     ) -> None:
         self.context, self.task, self.shape, self.tiling = context, task, shape, tiling
-        self.apart = apart
+        self.apart, self.chunk = apart, chunk
         self.nest = Nest(context, task)
         self.n_outer, self.pairs = tiling.order == "n_outer", tiling.order == "m_pairs"
         self.turns = takes_turns(context.layout.values, gemm_layout_of(context.tile, shape), tiling)
@@ -375,19 +377,31 @@ class GemmLowering:
         if k is not None:
             terms.append((k.loop, step))
         for part in parts:
+            where, opens, closes = affine(base + part.memory, *terms), part is parts[0], part is parts[-1]
+            if self._is_cut(part):
+                self.nest.load_in_chunks(
+                    ring, part.width, self.chunk, where, opens=opens, closes=closes, offset=part.local
+                )
+                continue
             self.nest.load(
                 ring,
                 part.rows,
                 part.width,
                 part.width if shape.packed else layout.b_row,
-                affine(base + part.memory, *terms),
+                where,
                 depends=not shape.weight,
-                opens=part is parts[0],
-                closes=part is parts[-1],
+                opens=opens,
+                closes=closes,
                 offset=part.local,
                 local_pitch=part.pitch,
                 compression=shape.compression,
             )
+
+    def _is_cut(self, part: PanelPart) -> bool:
+        """Whether a transfer of weights comes in chunks; not where all levels of loops are taken."""
+        shape = self.shape
+        cut = 0 < self.chunk < part.width and part.rows == 1 and shape.weight and shape.compression is None
+        return cut and self.context.builder.depth < LEVELS
 
     def _open_scales(self, batch: Walk, n: Walk | None) -> None:
         self._load_scales(batch, n)

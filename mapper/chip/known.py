@@ -49,10 +49,10 @@ def form_of(tile: NpuTile, task: Task, chosen: Chosen) -> Hashable:
     tiling, part = chosen.tiling, chosen.share.operator
     if isinstance(tiling, GemmTiling) and tiling.order == "m_kept":
         rows = gemm_layout_of(tile, gemm_shape(part, task)).result_rows(tiling.m, tiling.n, tiling.k)
-        return int(rows), _FORMS[GemmTiling](tiling), chosen.share, chosen.ahead
+        return int(rows), _FORMS[GemmTiling](tiling), chosen.share, chosen.ahead, chosen.chunk
     if isinstance(part, Vector) and part.function is VectorFunction.GATHER:
         return most_indices(tile), index_bytes(tile), _FORMS[VectorTiling](tiling), chosen.share
-    return _FORMS[type(tiling)](tiling), chosen.share, chosen.ahead
+    return _FORMS[type(tiling)](tiling), chosen.share, chosen.ahead, chosen.chunk
 
 
 class _Told(NamedTuple):

@@ -8,8 +8,9 @@ divided by bytes; the assembler refuses such a program, which can be timed only.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict
 
@@ -226,6 +227,23 @@ def room_for_rows(tile: NpuTile, least: Mapping[str, int]) -> int:
     return max((banks.banks - taken) * banks.size - banks.rest, 0)
 
 
+def have_room(tile: NpuTile, least: Mapping[str, int], needs: Mapping[str, Any]) -> Any:
+    """Where slots of as many bytes as tiles need fit, many at once, while all other rings have their least."""
+    banks, taken = _Banks.of(tile), np.zeros((), np.int64)
+    sizes = {ring: np.maximum(needs.get(ring, 0), least.get(ring, 0)) for ring in {*least, *needs}}
+    for rings in BANKED:
+        some: Any = 0
+        for ring in rings:
+            if ring in sizes:
+                large = ring == "constants" and LARGE * sizes[ring] > tile.scratchpad.capacity
+                slots = np.where(large, 1, slots_of(tile, ring, 0))
+                some = some + slots * padded(sizes[ring], banks.grain)
+        taken = taken + np.where(some > 0, np.maximum(-(-(some + banks.rest) // banks.size), 1), 0)
+    sums = sums_lines(tile) // SLOTS * sums_pitch(tile.array)
+    least_context = sums // 4 if "context" in least else 0
+    return (taken <= banks.banks) & (sizes["partial"] <= sums - least_context)
+
+
 def _bytes(tile: NpuTile, rings: Iterable[str], sizes: Mapping[str, int]) -> int:
     """Bytes that rings take whose slots have these sizes."""
     return sum(slots_of(tile, ring, sizes.get(ring, 0)) * sizes.get(ring, 0) for ring in rings)
@@ -385,6 +403,7 @@ __all__ = [
     "banks_of",
     "declare_rings",
     "grain_of",
+    "have_room",
     "index_bytes",
     "layouts",
     "room_for_rows",

@@ -30,6 +30,7 @@ from siliconloom.mapper.chip.attention_cost import AttentionTiling, attention_ti
 from siliconloom.mapper.chip.bounds import least_bytes, mean_bound
 from siliconloom.mapper.chip.budget import Budget
 from siliconloom.mapper.chip.chosen import INTERRUPTED, Chosen, LocalEffort, Tiling
+from siliconloom.mapper.chip.chunks import MOST_CHUNKS, chunk_of, longest_transfer
 from siliconloom.mapper.chip.described import mapping_of
 from siliconloom.mapper.chip.gemm_cost import KEPT, ORDERS
 from siliconloom.mapper.chip.gemm_layout import GemmLayout
@@ -62,9 +63,9 @@ EARLY, WORSE = 0.5, 1.05
 times as much as the best."""
 ANEW = 0.15
 """This part of the changes are tiles at random."""
-PAIRS, SQUEEZED, RINGS, EARLIER = 0.2, 0.2, 0.03, 0.07
+PAIRS, SQUEEZED, RINGS, EARLIER, CUT = 0.2, 0.2, 0.03, 0.1, 0.4
 """These parts of the changes are of two neighbours; take room from the others' tiles; turn the ring of values; are of
-what is loaded ahead."""
+how weights are loaded, the last part of these of their chunks and not of what goes ahead."""
 SMALLER = 30
 """How often another task's tile is made smaller to make room, at most."""
 DONE = 1.001
@@ -220,7 +221,7 @@ class _LocalSearch:
         if proposed is None:
             return False
         layout, changes = proposed
-        key = layout.values, *((at, id(new.tiling), id(new.share), new.ahead) for at, new in changes.items())
+        key = layout.values, *((at, id(new.tiling), id(new.share), new.ahead, new.chunk) for at, new in changes.items())
         if key in self.seen or self._hopeless(changes):
             return False
         self.seen.add(key)
@@ -331,7 +332,7 @@ class _LocalSearch:
                 return None
             needs[at], changes[at] = self._needs(at, new, layout), new
         changes = {
-            at: replace(new, ahead=self.state.chosen[at].ahead)
+            at: new.loading_as(self.state.chosen[at])
             for at, new in changes.items()
             if not _same(new, self.state.chosen[at])
         }
@@ -339,16 +340,21 @@ class _LocalSearch:
         return None if divided is None or not changes else (divided, changes)
 
     def _earlier(self) -> tuple[Layout, dict[Place, Chosen]] | None:
-        """Weights of a product earlier or later."""
+        """Weights of a product earlier or later, or in other chunks."""
         layout, r = self.state.layout, self.random
         products = [at for at, shape in self.shapes.items() if may_go_ahead(self.tile, shape.task)]
         if not products:
             return None
         number, name = at = r.choice(products)
+        now = self.state.chosen[at]
+        if r.random() < CUT:
+            longest = longest_transfer(self.chip, self.shapes[at].task, now)
+            size = chunk_of(self.chip, self.shapes[at].task, now, longest >> r.randint(0, MOST_CHUNKS.bit_length()))
+            return None if size == now.chunk else (layout, {at: replace(now, chunk=size)})
         place = [task.operator.name for task in self.mapping.parts[number].tasks].index(name)
         ring = r.choice(["weights", "values"] if layout.values else ["weights"])
-        new = self.state.chosen[at].ahead_by(ring, r.randint(0, place + 1))
-        return None if new.ahead == self.state.chosen[at].ahead else (layout, {at: new})
+        new = now.ahead_by(ring, r.randint(0, place + 1))
+        return None if new.ahead == now.ahead else (layout, {at: new})
 
     def _squeezed(self, at: Place) -> tuple[Layout, dict[Place, Chosen]] | None:
         """Another tile of a task, as large as there is room for at all, and smaller ones of those in its way."""
@@ -383,7 +389,7 @@ class _LocalSearch:
             if new is None:
                 return None
             if not _same(new, self.state.chosen[place]):
-                changes[place] = replace(new, ahead=self.state.chosen[place].ahead)
+                changes[place] = new.loading_as(self.state.chosen[place])
         return (divided, changes) if changes else None
 
     def _turned_ring(self) -> tuple[Layout, dict[Place, Chosen]] | None:
@@ -415,8 +421,7 @@ class _LocalSearch:
         if divided is None:
             return None
         changes = {at: self._tiling(at, sample, divided.values) for at, sample in samples.items()}
-        early = {at: self.state.chosen[at].ahead for at in changes}
-        made = {at: replace(new, ahead=early[at]) for at, new in changes.items() if new is not None}
+        made = {at: new.loading_as(self.state.chosen[at]) for at, new in changes.items() if new is not None}
         return (divided, made) if len(made) == len(changes) else None
 
     def _has_room(self, others: Needs, needs: Needs) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from siliconloom.arch.description import Chip
 from siliconloom.arch.isa import Address, Unit
@@ -14,7 +15,7 @@ from siliconloom.mapper.chip.builder import ProgramBuilder
 from siliconloom.mapper.chip.layout import Layout, Rings
 from siliconloom.mapper.chip.memory import MemoryMap
 from siliconloom.mapper.chip.operands import Found
-from siliconloom.mapper.chip.rings import NOWHERE, Loop, Ring
+from siliconloom.mapper.chip.rings import NOWHERE, Loop, Ring, affine, affine_more
 from siliconloom.mapper.chip.tasks import Task
 from siliconloom.workloads import Graph, Operator, Vector
 
@@ -240,6 +241,7 @@ class Nest:
         local_pitch: int | None = None,
         fills: bool = False,
         compression: float | None = None,
+        turns: Loop | None = None,
     ) -> None:
         """Load into ``ring``; the first load that ``depends`` on earlier results waits for them."""
         semaphores, levels = 0, 0
@@ -261,7 +263,34 @@ class Nest:
             local_pitch=local_pitch,
             fills=fills,
             compression=compression,
+            turns=turns,
         )
+
+    def load_in_chunks(
+        self, ring: Ring, size: int, chunk: int, memory: Address, *, opens: bool, closes: bool, offset: int
+    ) -> None:
+        """Load ``size`` bytes that adjoin, of parameters, in transfers of a ``chunk`` each: others may come between."""
+        whole, rest = divmod(size, chunk)
+        with self.context.builder.loop(whole) as turns:
+            self.load(
+                ring,
+                1,
+                chunk,
+                chunk,
+                affine_more(memory, (turns, chunk)),
+                depends=False,
+                opens=opens,
+                closes=closes and not rest,
+                offset=offset,
+                within=affine(0, (turns, chunk)),
+                turns=turns,
+            )
+        if rest:
+            done = whole * chunk
+            last = replace(memory, base=memory.base + done)
+            self.load(ring, 1, rest, rest, last, depends=False, opens=False, closes=closes, offset=offset + done)
+        elif closes:
+            ring.written()
 
     def store(
         self,

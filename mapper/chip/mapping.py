@@ -236,7 +236,7 @@ def _in_blocks(
     found = runs[0]
     if objective.name != "traffic" and not searched.interrupted:
         bound = int(objective.of(graph_bound(chip, graph, placement).lower_bound_cycles, 0))
-        found = sooner(chip, parts, runs, drafted, cost, bound, searched)
+        found = sooner(chip, parts, rivals, runs, drafted, cost, bound, searched)
     if stay and len(found.program.instructions) > words and not searched.interrupted:
         return _in_blocks(chip, graph, objective, placement, blocks, notes, search=search, kept=kept, stay=False)
     if searched.interrupted:

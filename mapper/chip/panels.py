@@ -151,6 +151,10 @@ class PanelLayout:
             local, memory = local + whole + rows * pitch + gap, memory + whole + rows * width
         return found
 
+    def longest(self, n: int, k: int) -> int:
+        """Bytes of the longest row of those transfers."""
+        return max(part.width for part in self.parts(n, k))
+
     def spread(self, n: Int, k: Int) -> tuple[Int, list[tuple[Int, Int, Int]]]:
         """Of tiles of these sizes: bytes that are moved as they lie; and rows of others, their widths, local pitches.
 

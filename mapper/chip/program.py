@@ -370,7 +370,7 @@ def _lower(context: Context, task: Task, chosen: Chosen) -> None:
         else:
             ChannelAppend(context, task).emit()
     elif isinstance(tiling, GemmTiling):
-        GemmLowering(context, task, gemm_shape(part, task), tiling, apart=bool(chosen.ahead)).emit()
+        GemmLowering(context, task, gemm_shape(part, task), tiling, apart=bool(chosen.ahead), chunk=chosen.chunk).emit()
     elif isinstance(tiling, AttentionTiling):
         assert isinstance(part, Attention)
         AttentionLowering(context, task, part, tiling).emit()

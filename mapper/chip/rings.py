@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from siliconloom.arch.isa import Address
 from siliconloom.arch.word import LEVELS
@@ -133,3 +134,12 @@ def affine(base: int, *terms: tuple[Loop, int]) -> Address:
         if loop.level is not None:
             strides[loop.level] += stride
     return address(base, tuple(strides))
+
+
+def affine_more(address: Address, *terms: tuple[Loop, int]) -> Address:
+    """The same address, which also moves with these loops."""
+    strides = list(address.strides)
+    for loop, stride in terms:
+        if loop.level is not None:
+            strides[loop.level] += stride
+    return replace(address, strides=tuple(strides))

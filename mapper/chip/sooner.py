@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from siliconloom.arch.description import Chip
 from siliconloom.arch.interrupts import CompilationInterrupted
 from siliconloom.arch.isa import Program
 from siliconloom.arch.tile import NpuTile
-from siliconloom.mapper.chip.ahead import Ahead, NotAhead
-from siliconloom.mapper.chip.choice import ways_of
-from siliconloom.mapper.chip.chosen import Choice, Part, SearchEffort
+from siliconloom.mapper.chip.ahead import RINGS, NotAhead
+from siliconloom.mapper.chip.choice import moved_bytes, ways_of
+from siliconloom.mapper.chip.chosen import Choice, Chosen, Part, Rivals, SearchEffort
+from siliconloom.mapper.chip.chunks import chunk_of
+from siliconloom.mapper.chip.objective import NEARLY
 from siliconloom.mapper.chip.program import Drafted
 from siliconloom.mapper.chip.tasks import Task
 from siliconloom.mapper.chip.tiling import GemmTiling
@@ -31,25 +34,37 @@ FRUITLESS = 6
 """After so many products in a row of which none saves anything, the others are not tried."""
 TRIED = 20_000
 """Most instructions of whole programs that are simulated with other loads ahead."""
+CHUNKS = (32 << 10, 8 << 10)
+"""Bytes of chunks in which all weights are tried to come."""
+CUTTING = 1.001
+"""Chunks of all weights must save this much of the whole time."""
+OTHERS = 8
+"""So many other tilings of a product whose weights go ahead are tried: as what it loads first waits no more, fewer or
+larger loads may be better than those that were best in turn."""
+
+Place = tuple[int, int]
+"""A task: the number of its part, and its own in that."""
 
 
 def sooner(
     chip: Chip,
     parts: Sequence[Part],
+    rivals: Rivals,
     made: Sequence[Drafted],
     lower: Callable[[Choice], Drafted],
     cost: Callable[[Program], int],
     bound: int,
     searched: SearchEffort,
 ) -> Drafted:
-    """A draft with weights loaded ahead where that costs less, product by product; or the first of those ``made``.
+    """A draft whose weights are loaded ahead, and in chunks, where that costs less; or the first of those ``made``.
 
     Where the first one gains, a few others that are near it are tried, too, as the best without need not be the best.
 
     Parameters
     ----------
-    chip, parts, made
-        What is mapped, how it is cut, and drafts of everything that is decided; the best first.
+    chip, parts, rivals, made
+        What is mapped, how it is cut, what else there is for each task, and drafts of everything that is decided; the
+        best first.
     lower, cost
         The draft of a choice, and what a program costs.
     bound
@@ -65,13 +80,13 @@ def sooner(
             for least, draft in _others(made, cost, CLOSE * before, best.tile.sequencer.program_words):
                 tried.append(_Search(parts, draft, lower, cost, chip, least))
                 tried[-1].run(bound)
+            for each in tried:
+                each.exchange(rivals, bound)
     except CompilationInterrupted:
         raise
     except KeyboardInterrupt:
         searched.interrupted = True
-    for each in tried:
-        best = each if GAINS * each.least < best.least else best
-    return best.found
+    return _least(tried).found
 
 
 def _others(
@@ -91,6 +106,14 @@ def _others(
     return [*unlike, *alike][: STARTS - 1]
 
 
+def _least(tried: Sequence[_Search]) -> _Search:
+    """The best one, of those that are hardly worse than others the first."""
+    best = tried[0]
+    for each in tried:
+        best = each if GAINS * each.least < best.least else best
+    return best
+
+
 class _Search(Struct):
     """The best draft so far, and what it costs; how many more are tried."""
 
@@ -108,61 +131,115 @@ class _Search(Struct):
         return self.chip.tile
 
     def run(self, bound: int) -> None:
-        """Go through all products once."""
-        self.left, fruitless = TRIED // len(self.found.program.instructions), 0
-        for number, place in self.places():
-            if self.least <= NEAR * bound or fruitless == FRUITLESS:
-                return
-            if self.hides(number, place):
+        """Go through all products once: in which chunks all come, then how far each goes ahead, then its own chunks."""
+        self.left = TRIED // len(self.found.program.instructions)
+        places = list(self.places())
+        if self.least > NEAR * bound:
+            for chunk in CHUNKS:
+                cut = {at: replace(self.chosen(at), chunk=self.chunk_of(at, chunk)) for at in places}
+                self._take(cut, CUTTING)
+        for turn in (self.earlier, self.in_chunks):
+            fruitless = 0
+            for place in places:
+                if self.least <= NEAR * bound or fruitless == FRUITLESS:
+                    break
                 before = self.least
-                for ring in Ahead.__struct_fields__:
-                    self.advance(number, place, ring)
+                turn(place)
                 fruitless = fruitless + 1 if self.least == before else 0
 
-    def places(self) -> Iterator[tuple[int, int]]:
+    def places(self) -> Iterator[Place]:
         """Products of weights: numbers of their parts, and their own in these; the most frequent ones first."""
         for number in sorted(range(len(self.parts)), key=lambda number: -self.parts[number].count):
             for place, task in enumerate(self.parts[number].tasks):
                 if may_go_ahead(self.tile, task):
                     yield number, place
 
-    def hides(self, number: int, place: int) -> bool:
+    def task(self, at: Place) -> Task:
+        return self.parts[at[0]].tasks[at[1]]
+
+    def chosen(self, at: Place) -> Chosen:
+        """How a task is computed so far."""
+        return self.found.mapping.choice[1][at[0]][self.task(at).operator.name]
+
+    def earlier(self, at: Place) -> None:
+        """Load the first weights of a product, in each ring, as early as pays."""
+        if self.hides(at):
+            for ring in RINGS:
+                self.advance(at, ring)
+
+    def hides(self, at: Place) -> bool:
         """Whether it may pay to load the first weights of a product ahead, which take their part of its time."""
-        part = self.parts[number]
-        chosen = self.found.mapping.choice[1][number][part.tasks[place].operator.name]
+        chosen = self.chosen(at)
         product, tiling = chosen.share.operator, chosen.tiling
         assert isinstance(product, Gemm)
         assert isinstance(tiling, GemmTiling)
         first = tiling.memory_cycles / (-(-product.n // tiling.n) * -(-product.k // tiling.k))
         latency = self.chip.cycles(self.chip.nearest.latency)
-        return part.count * HIDDEN * (latency + first) > (GAINS - 1) * self.least
+        return self.parts[at[0]].count * HIDDEN * (latency + first) > (GAINS - 1) * self.least
 
-    def advance(self, number: int, place: int, ring: str) -> None:
+    def advance(self, at: Place, ring: str) -> None:
         """Load the first weights of a product in one ring as early as pays."""
-        layout, tiled = self.found.mapping.choice
-        if ring == "values" and not layout.values:
+        if ring == "values" and not self.found.mapping.choice[0].values:
             return
-        name = self.parts[number].tasks[place].operator.name
-        for reach in range(getattr(tiled[number][name].ahead, ring) + 1, place + 2):
+        for reach in range(getattr(self.chosen(at).ahead, ring) + 1, at[1] + 2):
             if self.left <= 0:
                 return
             try:
-                self._try(number, name, ring, reach)
+                self._take({at: self.chosen(at).ahead_by(ring, reach)})
             except NotAhead as error:
                 if error.ends:
                     return
 
-    def _try(self, number: int, name: str, ring: str, reach: int) -> None:
+    def in_chunks(self, at: Place) -> None:
+        """Load weights of a product in chunks of another size, as long as smaller ones, or larger ones, pay."""
+        for smaller in (True, False):
+            while self.left > 0:
+                now = self.chosen(at)
+                size = self.chunk_of(at, now.chunk // 2 if smaller else 2 * now.chunk)
+                if not now.chunk or size == now.chunk or not self._take({at: replace(now, chunk=size)}):
+                    break
+
+    def chunk_of(self, at: Place, size: int) -> int:
+        """Chunks of about so many bytes for the weights of a product."""
+        return chunk_of(self.chip, self.task(at), self.chosen(at), size)
+
+    def exchange(self, rivals: Rivals, bound: int) -> None:
+        """Compute products whose weights go ahead otherwise where that costs less."""
+        self.left = TRIED // len(self.found.program.instructions)
+        for at in self.places():
+            levels, now = self.parts[at[0]].levels, self.chosen(at)
+            if not (now.ahead or now.chunk):
+                continue
+            name = self.task(at).operator.name
+            others = sorted(rivals(self.found.mapping.choice[0], name, levels[name]), key=lambda other: other.cost)
+            for other in [each for each in others if (each.share, each.tiling) != (now.share, now.tiling)][:OTHERS]:
+                if self.left <= 0 or self.least <= NEAR * bound:
+                    return
+                try:
+                    self._take({at: other.loading_as(now)})
+                except NotAhead:
+                    continue
+
+    def _take(self, changes: Mapping[Place, Chosen], gains: float = GAINS) -> bool:
+        """Compute tasks so where that costs less, so much at least, and say whether it does."""
         layout, tiled = self.found.mapping.choice
+        changes = {at: new for at, new in changes.items() if new != self.chosen(at)}
+        if not changes:
+            return False
         made = [dict(each) for each in tiled]
-        made[number][name] = made[number][name].ahead_by(ring, reach)
+        for at, new in changes.items():
+            made[at[0]][self.task(at).operator.name] = new
         draft = self.lower((layout, made))
         if len(draft.program.instructions) > self.tile.sequencer.program_words:
-            return
+            return False
         self.left -= 1
         taken = self.cost(draft.program)
-        if GAINS * taken < self.least:
+        # as anywhere else, a little time is not worth bytes
+        more = moved_bytes(self.parts, draft.mapping.choice) > moved_bytes(self.parts, self.found.mapping.choice)
+        better = max(gains, NEARLY if more else 0) * taken < self.least
+        if better:
             self.found, self.least = draft, taken
+        return better
 
 
 def may_go_ahead(tile: NpuTile, task: Task) -> bool:

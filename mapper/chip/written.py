@@ -71,8 +71,8 @@ def _tasks(parts: Sequence[Part], chosen: Sequence[Mapping[str, Chosen]]) -> lis
             fused = {"fused": [v.name for v in task.fused]} if isinstance(task.operator, Gemm) else {}
             block = {"block": task.block} if task.block else {}
             early = ahead_of(part, task, choice)
-            ahead = {"ahead": early} if early else {}
-            decided = fused | ({"cut": cut} if cut else {}) | {kind: _sizes(choice.tiling) | block | ahead}
+            loads = ({"ahead": early} if early else {}) | ({"chunk": f"{choice.chunk} B"} if choice.chunk else {})
+            decided = fused | ({"cut": cut} if cut else {}) | {kind: _sizes(choice.tiling) | block | loads}
             if last.get(name) != decided:
                 rows.append({"operator": name} | ({"repetition": part.first} if part.first else {}) | decided)
             last[name] = decided

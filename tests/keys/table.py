@@ -129,7 +129,7 @@ ROWS = (
         "mapped",
         "tasks.4.gemm.",
         "m=16 n=64 k=32 order=n_outer k=768&&tasks.4.gemm.m=16&&tasks.4.gemm.n=16&&tasks.4.gemm.resident=true "
-        "resident!true sequence!9",
+        "resident!true sequence!9 chunk=1KiB chunk!7B chunk!1GiB",
     ),
     (
         "DescribedProduct",

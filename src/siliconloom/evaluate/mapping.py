@@ -166,13 +166,18 @@ def _binding(plan: MappedWorkload, mapped: MappedTask, channel: float) -> dict[s
     return {"key": key, "busy": shares[key], "latency": shares[key] < BOUND, "words": words}
 
 
-def _ahead(plan: MappedWorkload, mapped: MappedTask) -> dict[str, str]:
-    """What is loaded ahead for a task: rings of weights, and the tasks before whose loads that wait it is loaded."""
+def _loads(plan: MappedWorkload, mapped: MappedTask) -> dict[str, Any]:
+    """How weights of a task are loaded.
+
+    ``ahead``: their rings, and the tasks before whose loads that wait the first tile is loaded. ``chunk``: bytes of the
+    longest transfer, 0 where a tile is one.
+    """
     name = mapped.task.operator.name
     if plan.mapping is None:
-        return {}
+        return {"ahead": {}, "chunk": 0}
     parts = zip(plan.mapping.parts, plan.mapping.choice[1], strict=True)
-    return next(ahead_of(part, mapped.task, made[name]) for part, made in parts if name in made)
+    part, chosen = next((part, made[name]) for part, made in parts if name in made)
+    return {"ahead": ahead_of(part, mapped.task, chosen), "chunk": chosen.chunk}
 
 
 def _task(plan: MappedWorkload, mapped: MappedTask, taken: int, channel: int) -> dict[str, Any]:
@@ -190,7 +195,7 @@ def _task(plan: MappedWorkload, mapped: MappedTask, taken: int, channel: int) ->
         "shape": operator.shape,
         "fused": [v.name for v in mapped.task.fused],
         "tiling": None if tiling is None else {name: value for name, value in asdict(tiling).items() if value != ()},
-        "ahead": _ahead(plan, mapped),
+        **_loads(plan, mapped),
         "cycles": cycles,
         "lower_bound": bound.lower_bound_cycles,
         "gap": _gap(cycles, bound.lower_bound_cycles),

@@ -83,10 +83,11 @@ def _task_row(task: dict[str, Any]) -> tuple[str, ...]:
     tiling, own = task["tiling"], task["bound"]
     fused = "".join(" +" + name.rsplit(".", 1)[-1] for name in task["fused"])
     early = (f"ahead of {name}" for name in dict.fromkeys(task["ahead"].values()))
+    cut = [f"chunks of {format_bytes(task['chunk'])}"] if task["chunk"] else []
     return (
         task["name"] + fused,
         f"x{task['repeat']}",
-        ", ".join([_tile(task["kind"], tiling), *early]),
+        ", ".join([_tile(task["kind"], tiling), *early, *cut]),
         f"{task['cycles']:,.0f}",
         f"{task['lower_bound']:,}",
         "-" if task["gap"] is None else f"{task['gap']:.0%}",

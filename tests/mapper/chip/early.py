@@ -1,16 +1,35 @@
-"""Mappings with weights loaded ahead, as far as chance has it."""
+"""Mappings with weights loaded ahead, and in chunks, as far as chance has it."""
+
+from math import lcm
 
 from msgspec.structs import replace
 
 from siliconloom.mapper.chip.ahead import NotAhead
+from siliconloom.mapper.chip.chunks import longest_transfer
 from siliconloom.mapper.chip.program import lower
 from siliconloom.mapper.chip.sooner import may_go_ahead
 
 
+def chunked(plan, r, share=0.8):
+    """What is chosen for every task, with chunks."""
+    made = [dict(each) for each in plan.mapping.choice[1]]
+    unit = lcm(plan.chip.tile.dma.bytes_per_cycle, max(each.access_bytes for each in plan.chip.memory.values()))
+    for number, part in enumerate(plan.mapping.parts):
+        for task in part.tasks:
+            name = task.operator.name
+            if may_go_ahead(plan.chip.tile, task) and r.random() <= share:
+                most = (longest_transfer(plan.chip, task, made[number][name]) - 1) // unit
+                made[number][name] = replace(made[number][name], chunk=unit * r.randint(1, most) if most > 0 else 0)
+    return made
+
+
 def loaded_early(plan, r, share=0.8):
-    """The workload with first weights of products loaded before earlier tasks wait, where there are slots for them."""
-    layout, tiled = plan.mapping.choice
-    made = [dict(each) for each in tiled]
+    """The workload with first weights of products loaded before earlier tasks wait, where there are slots for them.
+
+    And with as large a share of products' weights in chunks of any size.
+    """
+    layout, _ = plan.mapping.choice
+    made = chunked(plan, r, share)
     for number, part in enumerate(plan.mapping.parts):
         for place, task in enumerate(part.tasks):
             name = task.operator.name

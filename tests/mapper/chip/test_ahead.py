@@ -16,7 +16,7 @@ from siliconloom.arch.document import DescriptionError, Document
 from siliconloom.arch.isa import Opcode, Unit
 from siliconloom.cli import main
 from siliconloom.evaluate.chip import simulate
-from siliconloom.mapper.chip import ahead, program, sooner
+from siliconloom.mapper.chip import ahead, mapping, program, sooner
 from siliconloom.mapper.chip.ahead import IN_TURN, Ahead, NotAhead, go_ahead
 from siliconloom.mapper.chip.builder import ProgramBuilder
 from siliconloom.mapper.chip.chosen import INTERRUPTED
@@ -30,7 +30,7 @@ from siliconloom.sim.dram.memory import effective
 from siliconloom.workloads import load_workload
 from tests.execution.models import chip_of, config_of, drawn_models, graph_of
 from tests.in_turn import examples
-from tests.mapper.chip.early import loaded_early
+from tests.mapper.chip.early import chunked, loaded_early
 
 SHORT = 200
 """Instructions of a program that the assembler checks in a second."""
@@ -40,7 +40,7 @@ TOKEN = [("phase", "decode"), ("context", "512")]
 def in_turn_of(plan):
     """The same mapping with every load in its turn."""
     layout, tiled = plan.mapping.choice
-    made = [{name: replace(chosen, ahead=IN_TURN) for name, chosen in each.items()} for each in tiled]
+    made = [{name: replace(chosen, ahead=IN_TURN, chunk=0) for name, chosen in each.items()} for each in tiled]
     return lower(plan.chip, plan.graph, replace(plan.mapping, choice=(layout, made)))
 
 
@@ -59,6 +59,13 @@ def executed(made):
             )
         )
     return found
+
+
+def as_drafted(chip, graph):
+    """The workload as it is mapped before the search of how weights are loaded."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mapping, "sooner", lambda chip, parts, rivals, made, *asked: made[0])
+        return map_workload(chip, graph, Stopwatch(chip), search=False)
 
 
 def unmoved(plan):
@@ -97,6 +104,62 @@ def test_each_unit_and_each_ring_has_the_same_work_in_the_same_order(examples, t
     holds()
 
 
+def joined(found):
+    """What is executed, loads of bytes that adjoin taken together where nothing is waited for or told in between."""
+    made = []
+    for each in found:
+        (opcode, unit, function, rows, size, *rest), (memory, local, *others), (wait, *told), more = each
+        if opcode == Opcode.LOAD and rest[-2:] == [size, size]:  # rows that adjoin are one
+            rows, size, rest = 1, rows * size, [*rest[:-2], 0, 0]
+        if made and opcode == Opcode.LOAD and rows == 1 and not wait:
+            (*_, before_rows, before, _, _, _), (from_memory, to_local, *_), (waits, _, posts), _ = made[-1]
+            adjoin = (from_memory + before, to_local + before) == (memory, local)
+            if made[-1][0][0] == opcode and before_rows == 1 and adjoin and not posts:
+                memory, local, size, wait = from_memory, to_local, before + size, waits
+                made.pop()
+        made.append(((opcode, unit, function, rows, size, *rest), (memory, local, *others), (wait, *told), more))
+    return made
+
+
+@examples(3, 25, seconds=12)
+def test_chunks_bring_the_same_bytes_in_the_same_order(examples, tmp_path_factory):
+    """Whatever their size: all else of a program is as without them."""
+
+    @settings(max_examples=examples, deadline=None)
+    @given(**drawn_models(shortest=1) | {"family": st.sampled_from(["gpt2", "llama", "mixtral"])})
+    def holds(family, shape, dataflow, bus, dim, length, decode, dtype, seed):
+        sets = [("phase", "decode"), ("context", str(length + 1))] if decode else [("sequence", str(length))]
+        folder = tmp_path_factory.mktemp("model")
+        graph = graph_of(folder, config_of(family, 4, 2, dim, 2), [*sets, ("precision", dtype)])
+        chip = chip_of(*shape, bus, dataflow=dataflow, dtype=dtype)
+        plan = map_workload(chip.model_copy(update={"tile_count": 1 + seed % 3}), graph)
+        layout, _ = plan.mapping.choice
+        choice = layout, chunked(plan, random.Random(seed), 1)
+        cut = lower(plan.chip, plan.graph, replace(plan.mapping, choice=choice))
+        assert joined(executed(cut.program)) == joined(executed(plan.program))
+        taken = [max((each.n for each in made.program.instructions if each.m == 1), default=0) for made in (cut, plan)]
+        assert taken[0] <= taken[1]
+        read = mapping_of(Document.parse(mapping_text(cut)), plan.chip, plan.graph)
+        assert lower(plan.chip, plan.graph, read).program == cut.program
+        Stopwatch(plan.chip)(cut.program)
+
+    holds()
+
+
+def test_chunks_are_no_longer_than_what_is_asked_for():
+    chip, graph, text = text_of()
+    made = lower(chip, graph, mapping_of(Document.parse(text), chip, graph))
+    names = made.program.operators
+    for task in yaml.safe_load(text)["tasks"]:
+        if chunk := task.get("gemm", {}).get("chunk"):
+            size, number = int(chunk.split()[0]), names.index(task["operator"])
+            loads = [
+                each for each in made.program.instructions if each.operator == number and each.opcode == Opcode.LOAD
+            ]
+            assert max(each.n for each in loads) == size
+    assert "chunk" in text
+
+
 SAVED = {"npu-balanced gpt2": 0.06, "npu-balanced smollm2-135m": 0.06, "npu-edge-int8 smollm2-135m": 0.003}
 """Least shares of a token's time that are saved; 7.3 %, 8.7 % and 0.6 % when they were written down."""
 
@@ -127,9 +190,9 @@ def text_of():
             "layer.up cannot be loaded before layer.attention waits for results: other loads fill the ring weights",
         ),
         (
-            "weights: layer.feed_forward_norm",
-            "weights: layer.up",
-            "layer.up cannot be loaded before layer.up waits for results: no load of it waits before them",
+            "order: n_outer, resident: true",
+            "order: n_outer, resident: true, ahead: {weights: layer.output}",
+            "layer.output cannot be loaded before layer.output waits for results: no load of it waits before them",
         ),
         (
             "weights: layer.feed_forward_norm",
@@ -151,6 +214,10 @@ def text_of():
             "ahead: {values: layer.feed_forward_norm",
             "the first that the ring values is filled with is in a loop, or there is none",
         ),
+        ("chunk: 73728 B", "chunk: 73729 B", "transfers are whole beats of 512 B (tile.dma.bytes_per_cycle)"),
+        ("chunk: 73728 B", "chunk: 1 MiB", "no transfer of weights of layer.up is longer than 786,432 B"),
+        ("chunk: 73728 B", "chunk: 0 B", "chunk"),
+        ("attention: {queries: 1,", "attention: {chunk: 1 KiB, queries: 1,", "chunk"),
     ],
 )
 def test_what_cannot_be_loaded_ahead_is_said_where_it_stands(old, new, told):
@@ -193,18 +260,18 @@ def test_launched_operators_load_nothing_ahead():
 
 def test_what_finds_no_free_slot_would_wait_for_ever():
     """Weights of `output`, `up` and `down` before `output` waits for attention: three tiles for two slots."""
-    chip, graph, text = text_of()
-    mapping = mapping_of(Document.parse(text), chip, graph)
-    layout, tiled = mapping.choice
+    chip, graph = effective(load_chip("npu-balanced")), load_workload("gpt2", TOKEN)
+    plan = as_drafted(chip, graph).mapping
+    layout, tiled = plan.choice
     number, names = next(
-        (n, [task.operator.name for task in part.tasks]) for n, part in enumerate(mapping.parts) if part.count > 1
+        (n, [task.operator.name for task in part.tasks]) for n, part in enumerate(plan.parts) if part.count > 1
     )
     made = [dict(each) for each in tiled]
     output = names.index("layer.output")
     for name in ("layer.up", "layer.down"):
         reach = names.index(name) + 1 - output
         made[number][name] = replace(made[number][name], ahead=Ahead(weights=reach))
-    asked = replace(mapping, choice=(layout, made))
+    asked = replace(plan, choice=(layout, made))
     with pytest.raises(NotAhead, match="the 2 slots of the ring weights are taken there"):
         lower(chip, graph, asked)
     with pytest.MonkeyPatch.context() as patch:
@@ -213,24 +280,25 @@ def test_what_finds_no_free_slot_would_wait_for_ever():
     with pytest.raises(LoomError, match="deadlock"):
         Stopwatch(chip)(stuck.program)
     made[number]["layer.down"] = replace(made[number]["layer.down"], ahead=IN_TURN)
-    Stopwatch(chip)(lower(chip, graph, replace(mapping, choice=(layout, made))).program)
+    Stopwatch(chip)(lower(chip, graph, replace(plan, choice=(layout, made))).program)
 
 
 @pytest.mark.parametrize("after", [0, 3, 12])
 def test_an_interrupted_search_has_the_best_that_it_has_found(after, monkeypatch):
     chip = effective(load_chip("npu-balanced"))
     graph = load_workload("gpt2", TOKEN)
-    plain = in_turn_of(map_workload(chip, graph, Stopwatch(chip), search=False))
+    plain = as_drafted(chip, graph)
     tried, found = [], []
 
-    def interrupted(self, number, name, ring, reach, wrapped=sooner._Search._try):
+    def interrupted(self, changes, gains=sooner.GAINS, wrapped=sooner._Search._take):
         if len(tried) == after:
             raise KeyboardInterrupt
-        tried.append(name)
-        wrapped(self, number, name, ring, reach)
+        tried.append(changes)
+        better = wrapped(self, changes, gains)
         found.append(self.least)
+        return better
 
-    monkeypatch.setattr(sooner._Search, "_try", interrupted)
+    monkeypatch.setattr(sooner._Search, "_take", interrupted)
     made = map_workload(chip, graph, Stopwatch(chip), search=False)
     assert made.searched.interrupted
     assert INTERRUPTED in made.notes

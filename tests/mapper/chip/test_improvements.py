@@ -272,14 +272,8 @@ def test_a_larger_scratchpad_takes_what_a_smaller_one_does():
 @pytest.mark.slow(seconds=14)
 @pytest.mark.parametrize("name", LIBRARY)
 def test_chips_of_the_library_are_not_slower(name):
-    """All of 448 comparisons but those of `KNOWN`, which are held to what they are."""
-    slower = {f[1:]: f[0] for f in library_comparisons([name]) if f[0] > TOLERANCE}
-    assert slower.keys() <= KNOWN.keys()
-    assert all(ratio <= KNOWN[each] for each, ratio in slower.items())
-
-
-KNOWN = {("dma doubled", "tpu-v4", "gpt2 {'phase': 'decode', 'context': 512}"): 1.011}
-"""The narrower one has a finalist that moves fewer bytes, whose exchanges save more; with the wider it is too dear."""
+    """All of 448 comparisons: a wider DMA of tpu-v4 had no exchanges once loads went ahead (1.010, 1.041)."""
+    check(list(library_comparisons([name])))
 
 
 @pytest.mark.slow(seconds=18)
