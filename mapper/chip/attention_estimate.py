@@ -217,7 +217,7 @@ class AttentionCosts:
             # query tiles follow one another in the pipeline
             ends = q_held + turning + o_held
             merged = _Tile(scores, context, softmax, merge, of_keys, of_values)
-            each, after = self._pace(merged, ends, _sum(k.tiles for k in row), apart)
+            each, after = self._pace(merged, ends, moves * _sum(k.tiles for k in row), apart)
             if not one.all():
                 paces = [self._pace(tile, 0, 1, apart) for tile in tiles]
                 carried = _sum(k.tiles * pace for k, (pace, _) in zip(row, paces, strict=True))
@@ -340,14 +340,15 @@ class AttentionCosts:
         """Cycles from tile to tile, the scores of each ahead of the context of the one before; and until that is so.
 
         ``rows`` are cycles of transfers of queries and results, ``parts`` tiles of keys, and as many of values, that
-        each takes; keys and values take turns in the slots of one ring, or each have their own.
+        each takes, none where these stay; keys and values take turns in the slots of one ring, or each have their own.
+        Queries have theirs.
         """
         moved, wait = t.keys + t.values + rows, self.arrive + OPERAND_LATENCY
         # slots of the cache's ring: loaded, then read by the array; and sums through the vector unit
         if apart:
-            turn = np.maximum(t.keys + t.scores, t.values + t.context) + parts * wait
+            turn = np.maximum(t.keys + t.scores, t.values + t.context) + np.maximum(parts, 1) * wait
         else:
-            turn = moved + 2 * parts * wait + t.scores + t.context
+            turn = moved + np.maximum(2 * parts, 1) * wait + t.scores + t.context
         sums = t.scores + self.out + t.softmax + self.out + t.context + t.merge
         products, units = t.scores + t.context, t.softmax + t.merge
         each = np.maximum(np.maximum(products, units), np.maximum(moved, np.maximum(turn, sums) / SLOTS))

@@ -153,13 +153,13 @@ def _look_at_staying(
     widest = _widest(layouts)
     for some in (depths[depths == shape.k], depths[(depths < shape.k) & laid.may_stay(depths)]):
         # of columns of the whole depth sums of some rows have room, of those of a part sums of all that stay
-        fits_any = (
-            _fits(widest, shape, laid.kept_needs(rows, columns[:1], some[:1])) if len(some) else np.array([False])
-        )
-        if not fits_any.any():
+        few = columns[:1], some[np.newaxis]
+        fits_any = np.atleast_2d(_fits(widest, shape, laid.kept_needs(rows[:, np.newaxis], *few))).any(axis=1)
+        if not len(some) or not fits_any.any():
             continue
         tall = rows[fits_any]
-        taken = laid.kept_slot(tall, columns[:1], some[:1])
+        # blocks of some depths fill lines of banks, those of others do not
+        taken = np.broadcast_to(laid.kept_slot(tall[:, np.newaxis], *few), (len(tall), len(some))).min(axis=1)
         ends = {int(np.count_nonzero(taken <= layout.moving)) for layout in layouts}
         tall = tall[sorted({place for end in ends for place in range(max(end - MOST_STAYING, 0), end)})]
         axes = tall, columns, some
