@@ -291,7 +291,8 @@ def _compare(
     by that as the first one does, but for the first of another way (`ways_of`), and for one that spares bytes.
     Where the overlap is a good part of the time, rivals of single tasks are tried, too: the one that is the fastest by
     itself need not be the fastest between its neighbours. Nor is this done to any that would have to gain twice as much
-    by it as the one before did, unless tasks are few.
+    by it as the one before did, unless tasks are few, or pipelines were cut short for a program to fit its memory: a
+    rival of fewer instructions gives these back.
     """
     timed, cost = lowered, objective.measure
     first = timed(choices[0][1])
@@ -314,8 +315,9 @@ def _compare(
         trials, sharing = _Trials(parts, rivals, timed, cost, overlap), len(runs) - len(choices) + ordinary
         gained = LONG
         for place, (least, number, made) in enumerate(runs):
-            if least - 2 * gained >= min(run[0] for run in runs) and not few:
-                break
+            hopeless = least - 2 * gained >= min(run[0] for run in runs) and not few
+            if hopeless and not made.short:
+                continue
             trials.left = budget * (place + 1) // sharing - trials.spent
             best, changed = trials.exchange(made, least, pairs=few)
             runs[place], gained = (best, number, changed), least - best
