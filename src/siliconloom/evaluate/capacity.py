@@ -15,7 +15,7 @@ from siliconloom.arch.fleet import ReplicaRole
 from siliconloom.arch.progress import NOBODY, Watcher
 from siliconloom.arch.service_level import ServiceLevel
 from siliconloom.arch.serving import Arrivals
-from siliconloom.evaluate.fleets import with_trace
+from siliconloom.evaluate.fleets import check_choices, with_trace
 from siliconloom.evaluate.serving import FleetMember, Served, ServedFleet
 from siliconloom.evaluate.serving_run import serve
 from siliconloom.sim.service.fleet import Fleet
@@ -150,6 +150,10 @@ def _cheapest(
             kept.append(fleets[0])
         if reached >= attain and result["complete"]:
             result["found"] = {"what": "fleet", "value": price, "attain": attain, "tried": tried, "machines": counts}
+            try:
+                check_choices(settings, some)
+            except LoomError as error:  # of others that were tried it does
+                result["notes"] = [f"{error} among the machines that were found", *result["notes"]]
         else:
             note = "interrupted: the search had not ended, and these machines were being tried"
             result["notes"] = [note, *result["notes"]]

@@ -126,12 +126,7 @@ def _prepare_fleet(
             raise NotSupported(f"groups.{at}: {str(error).removeprefix('not supported: ')}") from None
         except LoomError as error:
             raise LoomError(f"groups.{at}: {error}") from None
-    first = [member for member in members if member.role is not ReplicaRole.ANSWERS]
-    number = sum(member.count for member in first)
-    check_stores(settings, number, max(member.served.plan.pipeline for member in first))
-    answering = sum(member.count for member in members if member.role is ReplicaRole.ANSWERS)
-    if settings.router is not Router.ROUND_ROBIN and max(number, answering) == 1:
-        raise LoomError(f"serve.router {settings.router.value}: changes nothing: there is no choice of replicas")
+    check_choices(settings, members)
     for key, asked, values in (
         ("page", settings.page is not None, {member.served.settings.block for member in members}),
         ("spill, shared,", any(tier.shared for tier in settings.spill), {_cached(member.served) for member in members}),
@@ -152,6 +147,16 @@ def _prepare_fleet(
             raise NotSupported("moving requests between replicas that keep keys and values in different formats")
     digests = "".join(member.served.cluster.digest for member in members)
     return ServedFleet(fleet.name, digest_of([fleet]) + digests, tuple(members), handover)
+
+
+def check_choices(settings: ServeSettings, members: Sequence[FleetMember]) -> None:
+    """Refuse stores and routers that so few replicas have no use for; raises `LoomError`."""
+    first = [member for member in members if member.role is not ReplicaRole.ANSWERS]
+    number = sum(member.count for member in first)
+    check_stores(settings, number, max(member.served.plan.pipeline for member in first))
+    answering = sum(member.count for member in members if member.role is ReplicaRole.ANSWERS)
+    if settings.router is not Router.ROUND_ROBIN and max(number, answering) == 1:
+        raise LoomError(f"serve.router {settings.router.value}: changes nothing: there is no choice of replicas")
 
 
 def _cached(served: Served) -> int:
