@@ -118,8 +118,7 @@ def _that_stay(
         for number, (fit, way) in enumerate(zip(looked.fits, looked.ways, strict=True)):
             if way not in alike:
                 alike[way], table = [], tables[way[1]]
-                among = np.flatnonzero(fit)
-                for pick in dict.fromkeys(table.best(among, kept)) if len(among) else ():
+                for pick in dict.fromkeys(table.best(fit.ravel(), kept)):
                     size = looked.size(pick)
                     ring = *size, looked.ring(pick, way[1])
                     if ring not in made:
@@ -161,14 +160,10 @@ def _in_slots(
         tables = tables_of[way[1]]
         picks = dict.fromkeys(
             (order, pick)
-            for kind, some in (
-                (np.flatnonzero(fit & whole), orders[:2]),
-                (np.flatnonzero(fit & ~whole), orders[:2]),
-                (np.flatnonzero(fit & pairs), orders[2:]),
-            )
+            for kind, some in ((fit & whole, orders[:2]), (fit & ~whole, orders[:2]), (fit & pairs, orders[2:]))
             for order in some
             if order in tables
-            for pick in (tables[order].best(kind, kept) if len(kind) else ())
+            for pick in tables[order].best(kind.ravel(), kept)
         )
         tilings = []
         for order, pick in picks:
@@ -218,16 +213,21 @@ class _Table:
         self.columns = [np.broadcast_to(each, shape).ravel() for each in astuple(costs)]
         reads, writes, *_, self.cycles = self.columns
         self.moved = reads + writes
-        self.taken, self.slack = objective.of(self.cycles, self.moved), objective.slack
+        taken, self.slack = objective.of(self.cycles, self.moved), objective.slack
+        self.order = taken.argsort(kind="stable")
+        self.taken = taken[self.order]
+        """What candidates cost, in order."""
 
-    def best(self, among: Int, kept: int) -> list[int]:
+    def best(self, among: NDArray[np.bool_], kept: int) -> list[int]:
         """The few that cost least; before them, of those that nearly do the one that moves the fewest bytes."""
-        taken = self.taken[among]
-        near = among[taken <= self.slack * taken.min()]
+        places = among[self.order].nonzero()[0]
+        if not len(places):
+            return []
+        near = places[: places.searchsorted(self.taken.searchsorted(self.slack * self.taken[places[0]], "right"))]
+        near = self.order[near]
         moved = self.moved[near]
         least = near[moved == moved.min()]
-        few = among if len(among) <= kept else among[taken.argpartition(kept - 1)[:kept]]
-        return [int(least[self.cycles[least].argmin()]), *few.tolist()]
+        return [int(least[self.cycles[least].argmin()]), *self.order[places[:kept]].tolist()]
 
     def costs(self, pick: int) -> list[int]:
         """Of a candidate, in the order of the fields of `GemmCosts`."""

@@ -148,7 +148,9 @@ def test_the_cheapest_machines_are_those_of_all_numbers(limits, shared):
     price, machines, attained = min(good)
     assert (found["value"], list(found["machines"])) == (pytest.approx(price), machines)
     assert result["slo"]["attained"] == pytest.approx(attained)
-    idle = "serve.router least_loaded: changes nothing: there is no choice of replicas among the machines that were found"
+    idle = (
+        "serve.router least_loaded: changes nothing: there is no choice of replicas among the machines that were found"
+    )
     assert (idle in result["notes"]) == ((max(machines) if shared else sum(machines)) == 1)
     assert len(kept) == 1
     assert len(kept[0].replicas) == sum(machines)
