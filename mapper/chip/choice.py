@@ -39,7 +39,7 @@ MOST_SHARES = 16
 MEASURED, FEW_MEASURED = 96, 960
 """Most candidates that are simulated before ways to divide the buffers are compared, shared out among all tasks; the
 second where there are at most `FEW`."""
-LEAST_KEPT = 3
+LEAST_KEPT = 6
 """Candidates of each kind that are looked at for a task, at least."""
 NEAR = 1.003
 """No other way to share an operator is costed when a candidate is this close to what no mapping beats."""

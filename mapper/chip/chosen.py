@@ -46,10 +46,6 @@ class Chosen(Struct, frozen=True):
         """The same with weights in one ring loaded before so many loads that wait (`Ahead`)."""
         return replace(self, ahead=replace(self.ahead, **{ring: reach}))
 
-    def loading_as(self, other: Chosen) -> Chosen:
-        """The same with weights loaded as those of another choice of the task: ahead, and in chunks."""
-        return replace(self, ahead=other.ahead, chunk=other.chunk)
-
 
 class Effort(Struct):
     """What was looked at for a task, those of its kind together.

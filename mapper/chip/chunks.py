@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from math import lcm
 
+from msgspec.structs import replace
+
 from siliconloom.arch.description import Chip
 from siliconloom.arch.tile import NpuTile
 from siliconloom.mapper.chip.chosen import Chosen
@@ -19,7 +21,8 @@ from siliconloom.mapper.chip.tiling import GemmTiling
 from siliconloom.workloads import Gemm
 
 MOST_CHUNKS = 16
-"""A search cuts a transfer into so many at most: each is an event to simulate."""
+"""A search cuts a transfer into so many at most, each of which is an event to simulate; larger tiles that are tried
+after that come in the same chunks."""
 
 
 def longest_transfer(chip: Chip, task: Task, chosen: Chosen) -> int:
@@ -46,4 +49,10 @@ def chunk_of(chip: Chip, task: Task, chosen: Chosen, size: int) -> int:
     return chunk if chunk < longest else 0
 
 
-__all__ = ["MOST_CHUNKS", "chunk_of", "longest_transfer"]
+def loaded_as(chip: Chip, task: Task, chosen: Chosen, other: Chosen) -> Chosen:
+    """A choice of a task with weights loaded as those of another one: ahead, and in chunks where tiles are longer."""
+    chunk = other.chunk if other.chunk and other.chunk < longest_transfer(chip, task, chosen) else 0
+    return replace(chosen, ahead=other.ahead, chunk=chunk)
+
+
+__all__ = ["MOST_CHUNKS", "chunk_of", "loaded_as", "longest_transfer"]

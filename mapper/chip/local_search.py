@@ -30,7 +30,7 @@ from siliconloom.mapper.chip.attention_cost import AttentionTiling, attention_ti
 from siliconloom.mapper.chip.bounds import least_bytes, mean_bound
 from siliconloom.mapper.chip.budget import Budget
 from siliconloom.mapper.chip.chosen import INTERRUPTED, Chosen, LocalEffort, Tiling
-from siliconloom.mapper.chip.chunks import MOST_CHUNKS, chunk_of, longest_transfer
+from siliconloom.mapper.chip.chunks import MOST_CHUNKS, chunk_of, loaded_as, longest_transfer
 from siliconloom.mapper.chip.described import mapping_of
 from siliconloom.mapper.chip.gemm_cost import KEPT, ORDERS
 from siliconloom.mapper.chip.gemm_layout import GemmLayout
@@ -331,11 +331,7 @@ class _LocalSearch:
             if new is None:
                 return None
             needs[at], changes[at] = self._needs(at, new, layout), new
-        changes = {
-            at: new.loading_as(self.state.chosen[at])
-            for at, new in changes.items()
-            if not _same(new, self.state.chosen[at])
-        }
+        changes = {at: self._loaded(at, new) for at, new in changes.items() if not _same(new, self.state.chosen[at])}
         divided = self._divided(needs.values())
         return None if divided is None or not changes else (divided, changes)
 
@@ -389,7 +385,7 @@ class _LocalSearch:
             if new is None:
                 return None
             if not _same(new, self.state.chosen[place]):
-                changes[place] = new.loading_as(self.state.chosen[place])
+                changes[place] = self._loaded(place, new)
         return (divided, changes) if changes else None
 
     def _turned_ring(self) -> tuple[Layout, dict[Place, Chosen]] | None:
@@ -421,8 +417,12 @@ class _LocalSearch:
         if divided is None:
             return None
         changes = {at: self._tiling(at, sample, divided.values) for at, sample in samples.items()}
-        made = {at: new.loading_as(self.state.chosen[at]) for at, new in changes.items() if new is not None}
+        made = {at: self._loaded(at, new) for at, new in changes.items() if new is not None}
         return (divided, made) if len(made) == len(changes) else None
+
+    def _loaded(self, at: Place, new: Chosen) -> Chosen:
+        """Another tiling of a task, weights loaded as they are."""
+        return loaded_as(self.chip, self.shapes[at].task, new, self.state.chosen[at])
 
     def _has_room(self, others: Needs, needs: Needs) -> bool:
         return self._divided([others, needs]) is not None

@@ -14,7 +14,7 @@ from siliconloom.arch.tile import NpuTile
 from siliconloom.mapper.chip.ahead import RINGS, NotAhead
 from siliconloom.mapper.chip.choice import moved_bytes, ways_of
 from siliconloom.mapper.chip.chosen import Choice, Chosen, Part, Rivals, SearchEffort
-from siliconloom.mapper.chip.chunks import chunk_of
+from siliconloom.mapper.chip.chunks import chunk_of, loaded_as
 from siliconloom.mapper.chip.objective import NEARLY
 from siliconloom.mapper.chip.program import Drafted
 from siliconloom.mapper.chip.tasks import Task
@@ -58,7 +58,8 @@ def sooner(
 ) -> Drafted:
     """A draft whose weights are loaded ahead, and in chunks, where that costs less; or the first of those ``made``.
 
-    Where the first one gains, a few others that are near it are tried, too, as the best without need not be the best.
+    Where the first one gains, a few others that are near it are tried, too, as the best without need not be the best,
+    and the first one from its last product on.
 
     Parameters
     ----------
@@ -77,11 +78,16 @@ def sooner(
     try:
         best.run(bound)
         if GAINS * best.least < before:
+            tried.append(_Search(parts, made[0], lower, cost, chip, before, backward=True))
+            tried[-1].run(bound)
             for least, draft in _others(made, cost, CLOSE * before, best.tile.sequencer.program_words):
                 tried.append(_Search(parts, draft, lower, cost, chip, least))
                 tried[-1].run(bound)
             for each in tried:
                 each.exchange(rivals, bound)
+            best = _least(tried)
+            best.run(bound)  # once more, of the other tiles
+            best.exchange(rivals, bound)
     except CompilationInterrupted:
         raise
     except KeyboardInterrupt:
@@ -124,6 +130,8 @@ class _Search(Struct):
     chip: Chip
     least: int
     left: int = 0
+    backward: bool = False
+    """Products of a block are gone through from the last one on: what one has ahead leaves others no slot."""
 
     @property
     def tile(self) -> NpuTile:
@@ -150,7 +158,8 @@ class _Search(Struct):
     def places(self) -> Iterator[Place]:
         """Products of weights: numbers of their parts, and their own in these; the most frequent ones first."""
         for number in sorted(range(len(self.parts)), key=lambda number: -self.parts[number].count):
-            for place, task in enumerate(self.parts[number].tasks):
+            tasks = list(enumerate(self.parts[number].tasks))
+            for place, task in reversed(tasks) if self.backward else tasks:
                 if may_go_ahead(self.tile, task):
                     yield number, place
 
@@ -216,7 +225,7 @@ class _Search(Struct):
                 if self.left <= 0 or self.least <= NEAR * bound:
                     return
                 try:
-                    self._take({at: other.loading_as(now)})
+                    self._take({at: loaded_as(self.chip, self.task(at), other, now)})
                 except NotAhead:
                     continue
 

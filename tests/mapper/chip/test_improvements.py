@@ -544,9 +544,12 @@ def test_keys_that_stay_are_not_waited_for_with_every_tile_of_queries():
 
 @pytest.mark.slow(seconds=3)
 def test_a_program_memory_that_is_nearly_full_costs_little():
-    """Of 480 words 1,139,333 cycles, of 490, of which 472 were taken, 1,107,657: pipelines that were cut stayed so."""
+    """Of 480 words 1,139,333 cycles, of 490, of which 472 were taken, 1,107,657: pipelines that were cut stayed so.
+
+    Where there are more they go longer, and weights come in chunks: 1,090,261 with 561.
+    """
     chips = (
         load_chip("npu-balanced", [("tile.sequencer.program_words", str(words))]) for words in (1024, 490, 480, 472)
     )
     free, *tight = (simulate(chip, load_workload("t5-base")).run.cycles for chip in chips)
-    assert max(tight) <= TOLERANCE * free
+    assert max(tight) <= 1.02 * free
