@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 from siliconloom.arch.isa import Address, Unit
 from siliconloom.arch.layout import parameter_bytes
-from siliconloom.arch.word import LEVELS
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape, gemm_layout_of
 from siliconloom.mapper.chip.lowering import STILL, Context, Nest, Segment, Walk, joined, parts_of, when
 from siliconloom.mapper.chip.operands import operands, residual
@@ -398,10 +397,9 @@ class GemmLowering:
             )
 
     def _is_cut(self, part: PanelPart) -> bool:
-        """Whether a transfer of weights comes in chunks; not where all levels of loops are taken."""
+        """Whether a transfer of weights comes in chunks."""
         shape = self.shape
-        cut = 0 < self.chunk < part.width and part.rows == 1 and shape.weight and shape.compression is None
-        return cut and self.context.builder.depth < LEVELS
+        return 0 < self.chunk < part.width and part.rows == 1 and shape.weight and shape.compression is None
 
     def _open_scales(self, batch: Walk, n: Walk | None) -> None:
         self._load_scales(batch, n)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from siliconloom.arch.description import Chip
 from siliconloom.arch.isa import Address, Unit
 from siliconloom.arch.tile import NpuTile
+from siliconloom.arch.word import LEVELS
 from siliconloom.mapper.chip.builder import ProgramBuilder
 from siliconloom.mapper.chip.layout import Layout, Rings
 from siliconloom.mapper.chip.memory import MemoryMap
@@ -269,7 +270,25 @@ class Nest:
     def load_in_chunks(
         self, ring: Ring, size: int, chunk: int, memory: Address, *, opens: bool, closes: bool, offset: int
     ) -> None:
-        """Load ``size`` bytes that adjoin, of parameters, in transfers of a ``chunk`` each: others may come between."""
+        """Load ``size`` bytes that adjoin, of parameters, in transfers of a ``chunk`` each: others may come between.
+
+        They are turns of a loop, or written out where all levels of loops are taken.
+        """
+        if self.context.builder.depth == LEVELS:
+            for done in range(0, size, chunk):
+                part, ends = min(chunk, size - done), done + chunk >= size
+                self.load(
+                    ring,
+                    1,
+                    part,
+                    part,
+                    replace(memory, base=memory.base + done),
+                    depends=False,
+                    opens=opens and not done,
+                    closes=closes and ends,
+                    offset=offset + done,
+                )
+            return
         whole, rest = divmod(size, chunk)
         with self.context.builder.loop(whole) as turns:
             self.load(

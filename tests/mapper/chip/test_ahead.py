@@ -3,6 +3,8 @@
 import json
 import random
 from collections import Counter
+from contextlib import ExitStack
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -14,6 +16,7 @@ from siliconloom.arch import LoomError, load_chip
 from siliconloom.arch.assembler import check_program
 from siliconloom.arch.document import DescriptionError, Document
 from siliconloom.arch.isa import Opcode, Unit
+from siliconloom.arch.word import LEVELS
 from siliconloom.cli import main
 from siliconloom.evaluate.chip import simulate
 from siliconloom.mapper.chip import ahead, mapping, program, sooner
@@ -21,6 +24,7 @@ from siliconloom.mapper.chip.ahead import IN_TURN, Ahead, NotAhead, go_ahead
 from siliconloom.mapper.chip.builder import ProgramBuilder
 from siliconloom.mapper.chip.chosen import INTERRUPTED
 from siliconloom.mapper.chip.described import mapping_of
+from siliconloom.mapper.chip.lowering import Nest
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.mapper.chip.program import lower
 from siliconloom.mapper.chip.rings import affine
@@ -144,6 +148,23 @@ def test_chunks_bring_the_same_bytes_in_the_same_order(examples, tmp_path_factor
         Stopwatch(plan.chip)(cut.program)
 
     holds()
+
+
+def test_chunks_are_written_out_where_no_level_of_loops_is_left():
+    def loads(outer):
+        context = SimpleNamespace(builder=ProgramBuilder(), tile=load_chip("npu-edge").tile, stored=0)
+        ring = context.builder.ring("weights", 0, 1024)
+        nest = Nest(context, SimpleNamespace(depends=False))
+        with ExitStack() as loops:
+            for _ in range(outer):
+                loops.enter_context(context.builder.loop(2))
+            nest.load_in_chunks(ring, 500, 128, affine(4096), opens=True, closes=True, offset=64)
+        return executed(context.builder.finish(("w",), draft=True))
+
+    looped, written = (loads(outer) for outer in (LEVELS - 1, LEVELS))
+    assert len(looped) == 4 * 2 ** (LEVELS - 1)
+    assert [each[1:3] for each in looped[:4]] == [each[1:3] for each in written[:4]]
+    assert [each[0][4] for each in written[:4]] == [128, 128, 128, 116]
 
 
 def test_chunks_are_no_longer_than_what_is_asked_for():
