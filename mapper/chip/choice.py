@@ -325,4 +325,4 @@ def _tilings(
     raise NotSupported(f"operators of kind {part.kind}")
 
 
-__all__ = ["FEW", "WORTH", "choose_layouts", "executions", "finalists", "moved_bytes", "nameless", "ways_of"]
+__all__ = ["CLOSE", "FEW", "WORTH", "choose_layouts", "executions", "finalists", "moved_bytes", "nameless", "ways_of"]

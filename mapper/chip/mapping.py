@@ -21,6 +21,7 @@ from siliconloom.mapper.chip.banked import array_alone, in_banks, is_banked, roo
 from siliconloom.mapper.chip.block_sizes import Blocks, in_best_blocks
 from siliconloom.mapper.chip.bounds import graph_bound
 from siliconloom.mapper.chip.choice import (
+    CLOSE,
     FEW,
     FINALISTS,
     WORTH,
@@ -227,10 +228,10 @@ def _in_blocks(
             return draft(chip, graph, mapping, own, kept)
         return known_draft(drafts, graph, mapping)
 
-    runs = _best(parts, *finalists(parts, choices, rivals), rivals, drafted, objective, searched)
+    runs = _best(parts, *finalists(parts, choices, rivals), rivals, drafted, objective, searched, words)
     if search:  # every choice, whatever its estimate; what is found without is one of them
         every = [(0, choice) for choice in choices]
-        other = _best(parts, every, len(every), rivals, drafted, objective, searched)
+        other = _best(parts, every, len(every), rivals, drafted, objective, searched, words)
         better = cost(other[0].program) < cost(runs[0].program)
         runs = other + runs if better else runs + other
     found = runs[0]
@@ -255,6 +256,7 @@ def _best(
     lowered: Lower,
     objective: Objective,
     searched: SearchEffort,
+    words: int,
 ) -> list[Drafted]:
     """Of choices, each with the sum of its operators' costs, the one whose whole program costs the least, then others.
 
@@ -265,14 +267,14 @@ def _best(
         return [lowered(choices[0][1])]
     runs: list[tuple[int, int, Drafted]] = []
     try:
-        _compare(parts, choices, ordinary, rivals, lowered, objective, runs)
+        _compare(parts, choices, ordinary, rivals, lowered, objective, runs, words)
     except CompilationInterrupted:
         raise
     except KeyboardInterrupt:
         searched.interrupted = True
     if not runs:
         return [lowered(choices[0][1])]
-    first = _spared(parts, objective, runs)
+    first = _spared(parts, objective, runs, words)
     return [first, *(draft for _, _, draft in sorted(runs, key=lambda run: run[:2]) if draft is not first)]
 
 
@@ -284,6 +286,7 @@ def _compare(
     lowered: Lower,
     objective: Objective,
     runs: list[tuple[int, int, Drafted]],
+    words: int,
 ) -> None:
     """Put whole programs down in ``runs``: cost, number of the choice, draft.
 
@@ -312,7 +315,7 @@ def _compare(
     runs.sort(key=lambda run: run[:2])
     if few or overlap >= OVERLAP * runs[0][0]:
         budget = (FEW_TRIED if few else TRIED) // len(first.program.instructions)
-        trials, sharing = _Trials(parts, rivals, timed, cost, overlap), len(runs) - len(choices) + ordinary
+        trials, sharing = _Trials(parts, rivals, timed, cost, overlap, words), len(runs) - len(choices) + ordinary
         gained = LONG
         for place, (least, number, made) in enumerate(runs):
             hopeless = least - 2 * gained >= min(run[0] for run in runs) and not few
@@ -323,11 +326,21 @@ def _compare(
             runs[place], gained = (best, number, changed), least - best
 
 
-def _spared(parts: Sequence[Part], objective: Objective, runs: Sequence[tuple[int, int, Drafted]]) -> Drafted:
-    """Of whole programs that cost hardly more than the cheapest one the one that moves the fewest bytes."""
+def _spared(
+    parts: Sequence[Part], objective: Objective, runs: Sequence[tuple[int, int, Drafted]], words: int
+) -> Drafted:
+    """Of whole programs that cost hardly more than the cheapest one the one that moves the fewest bytes.
+
+    Of those that are no longer than so many ``words``, where there are any.
+    """
+    runs = [run for run in runs if not _is_long(run[2], words)] or runs
     limit = objective.whole_slack * min(run[0] for run in runs)
     near = [run for run in runs if run[0] <= limit]
     return min(near, key=lambda run: (moved_bytes(parts, run[2].mapping.choice), *run[:2]))[2]
+
+
+def _is_long(made: Drafted, words: int) -> bool:
+    return len(made.program.instructions) > words
 
 
 Lower = Callable[..., Drafted]
@@ -358,6 +371,7 @@ class _Trials(Struct):
     lower: Callable[[Choice], Drafted]
     cost: Callable[[Program], int]
     overlap: int
+    words: int
     left: int = 0
     spent: int = 0
     seen: set[tuple[object, ...]] = field(default_factory=set)
@@ -409,8 +423,12 @@ class _Trials(Struct):
         self.spent += 1
         other = self.lower((layout, changed))
         taken = self.cost(other.program)
+        if _is_long(other, self.words) and not _is_long(best, self.words):
+            return best, least
         # as anywhere else, a little time is not worth bytes
         slack = NEARLY if self._moves_more(made, changes) else 1.0
+        if _is_long(best, self.words) and not _is_long(other, self.words):
+            slack = 1 / CLOSE  # but what fits is worth some
         return (other, taken) if slack * taken < least else (best, least)
 
     def _moves_more(self, made: Sequence[dict[str, Chosen]], changes: dict[Place, Chosen]) -> bool:

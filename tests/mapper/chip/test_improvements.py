@@ -553,3 +553,11 @@ def test_a_program_memory_that_is_nearly_full_costs_little():
     )
     free, *tight = (simulate(chip, load_workload("t5-base")).run.cycles for chip in chips)
     assert max(tight) <= 1.02 * free
+
+
+@pytest.mark.parametrize(("name", "words"), [("npu-edge-int8", 112), ("npu-balanced", 128), ("tpu-v4", 128)])
+def test_what_fits_the_program_memory_is_taken_before_what_is_faster(name, words):
+    """A token of smollm2-135m was refused with 160 and 128 words: the fastest of all choices was longer."""
+    chip = load_chip(name, [("tile.sequencer.program_words", str(words))])
+    found = simulate(chip, load_workload("smollm2-135m", [("phase", "decode"), ("context", "256")]))
+    assert len(found.plan.program.instructions) <= words
