@@ -401,7 +401,8 @@ def in_rings(tile, folder, model, sets, **sizes):
     layout |= {"weights": f"{half} B", "values": f"{half} B"}
     for task in described["tasks"]:
         if "gemm" in task:
-            task["gemm"] = task["gemm"] | {"resident": False} | sizes
+            tile_of = {key: value for key, value in task["gemm"].items() if key not in ("ahead", "chunk")}
+            task["gemm"] = tile_of | {"resident": False} | sizes
     return lower(tile, made, mapping_of(Document.parse(yaml.safe_dump(described)), tile, made))
 
 
