@@ -26,7 +26,7 @@ after that come in the same chunks."""
 
 
 def longest_transfer(chip: Chip, task: Task, chosen: Chosen) -> int:
-    """Bytes of the longest row of a transfer of a product's weights; 0 where none can be cut into chunks."""
+    """Bytes of the longest transfer of a product's weights that is one row; 0 where none can be cut into chunks."""
     part, tiling = chosen.share.operator, chosen.tiling
     assert isinstance(part, Gemm)
     assert isinstance(tiling, GemmTiling)

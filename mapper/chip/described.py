@@ -267,10 +267,12 @@ class _Reader(Struct):
         longest, bus = longest_transfer(self.chip, task, made), self.tile.dma.bytes_per_cycle
         if not part.weight:
             rule = f"{part.name} has no weights: what it multiplies is computed before"
-        elif not longest:
+        elif gemm_shape(part, task).compression is not None:
             rule = f"weights of {part.name} are compressed: what is expanded comes in one transfer"
         elif size % bus:
             rule = f"transfers are whole beats of {bus} B (tile.dma.bytes_per_cycle)"
+        elif not longest:
+            rule = f"weights of {part.name} come row by row, each of which is a narrow panel's"
         elif size >= longest:
             rule = f"no transfer of weights of {part.name} is longer than {longest:,} B: all of them are one as it is"
         if rule:

@@ -152,8 +152,8 @@ class PanelLayout:
         return found
 
     def longest(self, n: int, k: int) -> int:
-        """Bytes of the longest row of those transfers."""
-        return max(part.width for part in self.parts(n, k))
+        """Bytes of the longest of those transfers that are one row; 0 where none is."""
+        return max((part.width for part in self.parts(n, k) if part.rows == 1), default=0)
 
     def spread(self, n: Int, k: Int) -> tuple[Int, list[tuple[Int, Int, Int]]]:
         """Of tiles of these sizes: bytes that are moved as they lie; and rows of others, their widths, local pitches.

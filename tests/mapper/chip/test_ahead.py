@@ -72,6 +72,14 @@ def as_drafted(chip, graph):
         return map_workload(chip, graph, Stopwatch(chip), search=False)
 
 
+def mapped_of(folder, tiles, family, shape, dataflow, bus, dim, length, decode, dtype):
+    """A small model as it is drawn, by estimates on so many tiles."""
+    sets = [("phase", "decode"), ("context", str(length + 1))] if decode else [("sequence", str(length))]
+    graph = graph_of(folder, config_of(family, 4, 2, dim, 2), [*sets, ("precision", dtype)])
+    chip = chip_of(*shape, bus, dataflow=dataflow, dtype=dtype)
+    return map_workload(chip.model_copy(update={"tile_count": tiles}), graph)
+
+
 def unmoved(plan):
     """The same program, tiles that stand apart too, with every load in its turn."""
     with pytest.MonkeyPatch.context() as patch:
@@ -85,13 +93,9 @@ def test_each_unit_and_each_ring_has_the_same_work_in_the_same_order(examples, t
 
     @settings(max_examples=examples, deadline=None)
     @given(**drawn_models(shortest=1) | {"family": st.sampled_from(["gpt2", "llama", "mixtral"])})
-    def holds(family, shape, dataflow, bus, dim, length, decode, dtype, seed):
-        sets = [("phase", "decode"), ("context", str(length + 1))] if decode else [("sequence", str(length))]
-        folder = tmp_path_factory.mktemp("model")
-        graph = graph_of(folder, config_of(family, 4, 2, dim, 2), [*sets, ("precision", dtype)])
-        chip = chip_of(*shape, bus, dataflow=dataflow, dtype=dtype)
-        chip = chip.model_copy(update={"tile_count": 1 + seed % 3})
-        early = loaded_early(map_workload(chip, graph), random.Random(seed))
+    def holds(seed, **drawn):
+        plan = mapped_of(tmp_path_factory.mktemp("model"), 1 + seed % 3, **drawn)
+        chip, early = plan.chip, loaded_early(plan, random.Random(seed))
         plain = unmoved(early)
         one, other = executed(plain.program), executed(early.program)
         assert Counter(one) == Counter(other)
@@ -131,12 +135,8 @@ def test_chunks_bring_the_same_bytes_in_the_same_order(examples, tmp_path_factor
 
     @settings(max_examples=examples, deadline=None)
     @given(**drawn_models(shortest=1) | {"family": st.sampled_from(["gpt2", "llama", "mixtral"])})
-    def holds(family, shape, dataflow, bus, dim, length, decode, dtype, seed):
-        sets = [("phase", "decode"), ("context", str(length + 1))] if decode else [("sequence", str(length))]
-        folder = tmp_path_factory.mktemp("model")
-        graph = graph_of(folder, config_of(family, 4, 2, dim, 2), [*sets, ("precision", dtype)])
-        chip = chip_of(*shape, bus, dataflow=dataflow, dtype=dtype)
-        plan = map_workload(chip.model_copy(update={"tile_count": 1 + seed % 3}), graph)
+    def holds(seed, **drawn):
+        plan = mapped_of(tmp_path_factory.mktemp("model"), 1 + seed % 3, **drawn)
         layout, _ = plan.mapping.choice
         choice = layout, chunked(plan, random.Random(seed), 1)
         cut = lower(plan.chip, plan.graph, replace(plan.mapping, choice=choice))
@@ -266,6 +266,20 @@ def test_what_is_wrong_in_a_later_repetition_is_said_there():
     with pytest.raises(DescriptionError, match=r"other loads fill the ring weights|is in a loop") as error:
         mapping_of(Document.parse(text), chip, plan.graph)
     assert f"tasks.{len(data['tasks']) - 1}.gemm.ahead.weights" in str(error.value)
+
+
+def test_chunks_of_rows_that_are_no_longer_are_refused(tmp_path):
+    """A panel of 48 columns on an array of 128 comes in rows of 48 bytes, which no chunk cuts."""
+    work = tmp_path / "list.yaml"
+    work.write_text("{kind: gemms, name: l, precision: int8, gemms: [{name: g, m: 8, n: 48, k: 96}]}")
+    sizes = {"tile.array.cols": 128, "tile.dma.bytes_per_cycle": 16, "memory.dram.access_bytes": 16}
+    chip = load_chip("npu-edge-int8", [(key, str(value)) for key, value in sizes.items()])
+    plan = map_workload(chip, load_workload(str(work)))
+    data = yaml.safe_load(mapping_text(plan))
+    (task,) = data["tasks"]
+    task["gemm"] |= {"n": 48, "k": 32, "chunk": "32 B"}
+    with pytest.raises(DescriptionError, match=r"tasks.0.gemm.chunk: weights of g come row by row"):
+        mapping_of(Document.parse(yaml.safe_dump(data)), chip, plan.graph)
 
 
 def test_launched_operators_load_nothing_ahead():
