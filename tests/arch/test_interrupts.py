@@ -13,7 +13,7 @@ import pytest
 from siliconloom.arch import load_chip
 from siliconloom.arch.interrupts import CompilationInterrupted, compiling
 from siliconloom.cli import INTERRUPTED
-from siliconloom.mapper.chip import mapping, sooner
+from siliconloom.mapper.chip import exchange, mapping, sooner
 from siliconloom.mapper.chip.pool import Pool
 from siliconloom.sim.chip.engine import Stopwatch
 from siliconloom.workloads import load_workload
@@ -82,7 +82,7 @@ def test_who_listens_to_interrupts_is_left_alone():
         signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.parametrize("within", [Pool.simulate, mapping._compare, sooner._Search.run])
+@pytest.mark.parametrize("within", [Pool.simulate, exchange._compare, sooner._Search.run])
 def test_no_search_ends_with_what_it_has_when_a_compilation_is_interrupted(within):
     """Ctrl-C while the simulator was compiled, for ten seconds of the first command, did nothing at all."""
     chip, graph = load_chip("npu-edge-int8"), load_workload("gpt2", [("layers", "1"), ("sequence", "64")])
