@@ -6,7 +6,8 @@ They are kept from one map to the next: chips that differ in clock and in their 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from math import prod
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -33,32 +34,74 @@ asked for the longest ago goes first."""
 Int = NDArray[np.int64]
 
 
+class Fits(NamedTuple):
+    """Which tiles fit where: the different answers, and the number of that of each place."""
+
+    rows: list[NDArray[np.bool_]]
+    numbers: list[int]
+
+    @classmethod
+    def of(cls, every: Iterable[NDArray[np.bool_]]) -> Fits:
+        """Of the answers of places, many of which have the same."""
+        rows, known, numbers = list[NDArray[np.bool_]](), dict[bytes, int](), list[int]()
+        for row in every:
+            number = known.setdefault(row.tobytes(), len(rows))
+            if number == len(rows):
+                rows.append(row)
+            numbers.append(number)
+        return cls(rows, numbers)
+
+    def among(self, some: NDArray[np.bool_]) -> Fits:
+        """The same of some of the tiles."""
+        return Fits.of(self.rows[number] & some for number in self.numbers)
+
+
 class Looked(NamedTuple):
     """Tiles that are looked at, and what they compute and move.
 
-    ``fits`` says of each layout which of them fit it, and ``ways`` what tells layouts apart that leave the same choice:
-    which do, and the bytes of a slot in which tiles of the second operand may take turns, where any do. ``held`` are
-    rows that stay, by the sizes along m.
+    ``some`` are the places, in the grid of all sizes, of those that fit any layout; all that is said of tiles is of
+    these. ``fits`` are by layout those that fit it, of these those of the product's ``whole`` depth and of ``parts`` of
+    it. ``ways`` is of each layout what tells it apart from those that leave another choice: the number of what fits,
+    and the bytes of a slot in which tiles of the second operand may take turns, where any do. ``held`` are rows that
+    stay, by the sizes along m.
     """
 
     sizes: tuple[Int, Int, Int]
-    whole: NDArray[np.bool_]
-    fits: list[NDArray[np.bool_]]
-    ways: list[tuple[bytes, int]]
+    some: Int
+    fits: Fits
+    whole: Fits
+    parts: Fits
+    ways: list[tuple[int, int]]
     work: TileWork
     turning: Int
     """Bytes of those tiles of the second operand of which a product has several, 0 of others."""
     held: Int | None = None
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """How many sizes there are along m, n and k."""
+        return tuple(map(len, self.sizes))
+
+    def of_some(self, values: Any) -> Any:
+        """Of what is said of all sizes, or of some axes of them, what it is of those that fit any layout."""
+        return _at(self.some, self.shape, values)
+
     def size(self, pick: int) -> tuple[int, int, int]:
         """Rows, columns and depth of a candidate."""
-        m, n, k = (int(each[at]) for each, at in zip(self.sizes, np.unravel_index(pick, self.whole.shape), strict=True))
-        return m, n, k
+        rows, columns, depths = self.sizes
+        first, deep = divmod(int(self.some[pick]), len(depths))
+        tall, wide = divmod(first, len(columns))
+        return int(rows[tall]), int(columns[wide]), int(depths[deep])
 
     def ring(self, pick: int, values: int) -> int:
         """Bytes of a slot in which tiles of the second operand do take turns."""
         taken = int(self.turning[pick])
         return values if 0 < taken <= values else 0
+
+
+def _at(some: Int, grid: tuple[int, ...], values: Any) -> Any:
+    """Values at these places of a grid over which they are broadcast."""
+    return np.broadcast_to(values, grid).ravel()[some]
 
 
 class _Known:
@@ -90,7 +133,7 @@ class _Known:
 
 
 def _count(looked: list[Looked]) -> int:
-    return sum(each.whole.size for each in looked)
+    return sum(prod(each.shape) for each in looked)
 
 
 _KNOWN = _Known()
@@ -125,19 +168,31 @@ def _look_at_slots(
     if not all(map(len, sizes)):
         return []
     m, n, k = np.ix_(*sizes)
-    whole = np.broadcast_to(k == shape.k, (len(sizes[0]), len(sizes[1]), len(sizes[2])))
     fits = _fits_of(layouts, shape, gemm_layout_of(tile, shape).needs(m, n, k))
     if not any(fit.any() for fit in fits):
         return []
-    fits = [np.broadcast_to(fit, whole.shape) for fit in fits]
-    ways = [(fit.tobytes(), layout.values) for fit, layout in zip(fits, layouts, strict=True)]
     work = tile_work(chip, memories, shape, (m, n, k))
-    return [Looked(sizes, whole, fits, ways, work, _turning(work, whole))]
+    return [_looked(sizes, shape, fits, layouts, work)]
 
 
-def _turning(work: TileWork, whole: NDArray[np.bool_]) -> Int:
-    """Bytes of tiles of the second operand of which a product has several, 0 of others."""
-    return np.where(whole, 0, work.b_tile).ravel()
+def _looked(
+    sizes: tuple[Int, Int, Int],
+    shape: GemmShape,
+    fits: Sequence[NDArray[np.bool_]],
+    layouts: Sequence[Layout],
+    work: TileWork,
+    held: Int | None = None,
+) -> Looked:
+    """What there is to say of tiles of all these sizes, some of which fit some of the layouts."""
+    grid = tuple(map(len, sizes))
+    fitting = [np.broadcast_to(fit, grid).ravel() for fit in fits]
+    some = np.logical_or.reduce(fitting).nonzero()[0]
+
+    deep = np.ix_(*sizes)[2] == shape.k
+    whole, turning = _at(some, grid, deep), _at(some, grid, np.where(deep, 0, work.b_tile))
+    made, turns = Fits.of(fit[some] for fit in fitting), not whole.all()
+    ways = [(number, layout.values * turns) for number, layout in zip(made.numbers, layouts, strict=True)]
+    return Looked(sizes, some, made, made.among(whole), made.among(~whole), ways, work, turning, held)
 
 
 def _look_at_staying(
@@ -171,11 +226,9 @@ def _look_at_staying(
         used = [fitting.any(axis=tuple({0, 1, 2} - {axis})) for axis in range(3)]
         axes = tall[used[0]], columns[used[1]], some[used[2]]
         m, n, k = np.ix_(*axes)
-        whole = np.broadcast_to(k == shape.k, (len(axes[0]), len(axes[1]), len(axes[2])))
         fits = [fit[np.ix_(*used)] for fit in fits]
-        ways = [(fit.tobytes(), 0 if whole.all() else layout.values) for fit, layout in zip(fits, layouts, strict=True)]
         work = tile_work(chip, memories, shape, (laid.result_rows(m, n, k), n, k))
-        found.append(Looked(axes, whole, fits, ways, work, _turning(work, whole), m))
+        found.append(_looked(axes, shape, fits, layouts, work, m))
     return found
 
 

@@ -20,7 +20,7 @@ from siliconloom.mapper.chip.gemm_layout import GemmShape, gemm_layout_of
 from siliconloom.mapper.chip.gemm_moves import GemmMemories
 from siliconloom.mapper.chip.gemm_work import tile_work
 from siliconloom.mapper.chip.layout import Layout
-from siliconloom.mapper.chip.looked import in_slots, that_stay
+from siliconloom.mapper.chip.looked import Looked, in_slots, that_stay
 from siliconloom.mapper.chip.objective import ESTIMATED, Objective
 
 READ_AGAIN = 2
@@ -107,18 +107,16 @@ def _that_stay(
         return found
     made: dict[tuple[int, int, int, int], GemmTiling] = {}
     for looked in that_stay(chip, layouts, shape, memories, tiles):
-        alike: dict[tuple[bytes, int], list[GemmTiling]] = {}
+        alike: dict[tuple[int, int], list[GemmTiling]] = {}
         rings = sorted({values for _, values in looked.ways})
+        costs_of = gemm_costs(chip, memories, looked.work, KEPT, rings, looked.held)
         tables = {
-            values: _Table(costs[KEPT[0]], looked.whole.shape, objective)
-            for values, costs in zip(
-                rings, gemm_costs(chip, memories, looked.work, KEPT, rings, looked.held), strict=True
-            )
+            values: _Table(costs[KEPT[0]], looked, objective) for values, costs in zip(rings, costs_of, strict=True)
         }
-        for number, (fit, way) in enumerate(zip(looked.fits, looked.ways, strict=True)):
+        for number, way in enumerate(looked.ways):
             if way not in alike:
                 alike[way], table = [], tables[way[1]]
-                for pick in dict.fromkeys(table.best(fit.ravel(), kept)):
+                for pick in dict.fromkeys(table.best(looked.fits.rows[way[0]], kept)):
                     size = looked.size(pick)
                     ring = *size, looked.ring(pick, way[1])
                     if ring not in made:
@@ -142,36 +140,39 @@ def _in_slots(
     if not found:
         return [[] for _ in layouts]
     (looked,) = found
-    whole = looked.whole
     # pairs of tiles spare bytes and, as nothing is loaded for the next pair meanwhile, no time
     orders = ORDERS[:2] if objective.name == "time" else ORDERS
-    pairs = whole & np.broadcast_to(looked.work.m < shape.m, whole.shape)
-    rings = sorted({layout.values for layout in layouts})
+    rings = sorted({values for _, values in looked.ways})
     tables_of = {
-        values: {order: _Table(of_order, whole.shape, objective) for order, of_order in costs.items()}
+        values: {order: _Table(of_order, looked, objective) for order, of_order in costs.items()}
         for values, costs in zip(rings, gemm_costs(chip, memories, looked.work, orders, rings), strict=True)
     }
+    kinds = [(looked.whole, orders[:2], False), (looked.parts, orders[:2], True)]
+    if orders[2:]:
+        kinds.append((looked.whole.among(looked.of_some(looked.work.m < shape.m)), orders[2:], False))
+    best: dict[tuple[int, int, int, Order], list[int]] = {}
+    """Of the tiles of a kind, and where it makes a difference of a ring of values: many layouts have the same."""
     made: dict[tuple[Order, int, int], GemmTiling] = {}
-    alike: dict[tuple[bytes, int], list[GemmTiling]] = {}
+    alike: dict[tuple[int, int], list[GemmTiling]] = {}
     """What is found where the same tiles fit, which is so of many layouts."""
-    for fit, way in zip(looked.fits, looked.ways, strict=True):
+    for layout, way in enumerate(looked.ways):
         if way in alike:
             continue
-        tables = tables_of[way[1]]
-        picks = dict.fromkeys(
-            (order, pick)
-            for kind, some in ((fit & whole, orders[:2]), (fit & ~whole, orders[:2]), (fit & pairs, orders[2:]))
-            for order in some
-            if order in tables
-            for pick in tables[order].best(kind.ravel(), kept)
-        )
+        picks = dict[tuple[Order, int], None]()
+        for kind, (fits, some, turns) in enumerate(kinds):
+            number, values = fits.numbers[layout], way[1] if turns else rings[0]
+            for order in some:
+                key = kind, number, values, order
+                if key not in best and order in tables_of[values]:
+                    best[key] = tables_of[values][order].best(fits.rows[number], kept)
+                picks |= dict.fromkeys((order, pick) for pick in best.get(key, ()))
         tilings = []
         for order, pick in picks:
             # a ring of values makes no difference to tiles that take no turns in it: one tiling for both
             ring = order, pick, looked.ring(pick, way[1])
             if ring not in made:
                 size = looked.size(pick)
-                made[ring] = _costed(size, order, size[2] == shape.k, tables[order].costs(pick))
+                made[ring] = _costed(size, order, size[2] == shape.k, tables_of[way[1]][order].costs(pick))
             tilings.append(made[ring])
         alike[way] = sorted(tilings, key=objective.of_tiling)
     return [alike[way] for way in looked.ways]
@@ -209,8 +210,8 @@ def _costed(sizes: tuple[int, int, int], order: Order, resident: bool, costs: Se
 class _Table:
     """Costs of candidates in one order of the loops, each as one row of numbers."""
 
-    def __init__(self, costs: GemmCosts, shape: tuple[int, ...], objective: Objective) -> None:
-        self.columns = [np.broadcast_to(each, shape).ravel() for each in astuple(costs)]
+    def __init__(self, costs: GemmCosts, looked: Looked, objective: Objective) -> None:
+        self.columns = [looked.of_some(each) for each in astuple(costs)]
         reads, writes, *_, self.cycles = self.columns
         self.moved = reads + writes
         taken, self.slack = objective.of(self.cycles, self.moved), objective.slack

@@ -1,6 +1,7 @@
 """Tiles that were looked at for other chips: what they compute and move is the same, what they take is not."""
 
 import random
+from math import prod
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -56,12 +57,12 @@ def test_what_is_kept_is_bounded(seed):
         gemm = Gemm(m=64, n=size, k=size, weight=True, **COMMON)
         choose_tilings(chip, slots, gemm_shape(gemm, Task(gemm, depends=False)))
     kept = looked._KNOWN
-    assert kept._tiles == sum(each.whole.size for some in kept._kept.values() for each in some) > 0
+    assert kept._tiles == sum(prod(each.shape) for some in kept._kept.values() for each in some) > 0
     before, looked.MOST_LOOKED = looked.MOST_LOOKED, kept._tiles // 2
     try:
         gemm = Gemm(m=65, n=99, k=99, weight=True, **COMMON)
         choose_tilings(chip, slots, gemm_shape(gemm, Task(gemm, depends=False)))
         assert 0 < kept._tiles <= looked.MOST_LOOKED
-        assert kept._tiles == sum(each.whole.size for some in kept._kept.values() for each in some)
+        assert kept._tiles == sum(prod(each.shape) for some in kept._kept.values() for each in some)
     finally:
         looked.MOST_LOOKED = before
