@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.array import SystolicArray
 from siliconloom.arch.description import Chip
+from siliconloom.arch.memory import Memory
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.timing import ACCUMULATOR_WRITE, QUEUE_POP
 from siliconloom.mapper.chip.gemm_layout import GemmShape, gemm_layout_of
@@ -18,6 +20,37 @@ from siliconloom.sim.timing.pace import first_load, matmul_pace
 from siliconloom.sim.timing.units import vector_cycles
 
 Int = NDArray[np.int64]
+
+
+class Places:
+    """Some places of a grid, by their numbers, and what values that are broadcast over the grid are there."""
+
+    def __init__(self, grid: tuple[int, ...], some: Int) -> None:
+        self.grid, self.some = grid, some
+        self._numbers: dict[tuple[int, ...], Int] = {grid: some}
+
+    def of(self, values: Any) -> Any:
+        """What values of the grid, or of some of its axes, are at these places; of a single one that one."""
+        if not isinstance(values, np.ndarray) or values.size == 1:
+            return values if not isinstance(values, np.ndarray) else values.ravel()
+        numbers = self._numbers.get(values.shape)
+        if numbers is None:
+            every = np.arange(values.size).reshape(values.shape)
+            numbers = self._numbers[values.shape] = np.broadcast_to(every, self.grid).ravel()[self.some]
+        return values.ravel()[numbers]
+
+
+class MovedAt:
+    """What moves the tiles at some places of a grid: `Moved` or `AllMoved`, worked out where it differs."""
+
+    def __init__(self, moved: Moved | AllMoved | MovedAt, places: Places) -> None:
+        self.moved, self.places = moved, places
+        self.bytes: Int = places.of(moved.bytes)
+
+    def cycles(self, chip: Chip, memory: Memory) -> Int:
+        """For which they hold the memory port."""
+        held: Int = self.places.of(self.moved.cycles(chip, memory))
+        return held
 
 
 class TileWork(NamedTuple):
@@ -35,16 +68,16 @@ class TileWork(NamedTuple):
     n_tiles: Int
     k_tiles: Int
     whole_k: Int
-    a: AllMoved
-    b: AllMoved
-    c: AllMoved
-    p: AllMoved
-    f: AllMoved
-    a_one: Moved
-    b_one: Moved
-    c_one: Moved
-    p_one: Moved
-    c_last: Moved
+    a: AllMoved | MovedAt
+    b: AllMoved | MovedAt
+    c: AllMoved | MovedAt
+    p: AllMoved | MovedAt
+    f: AllMoved | MovedAt
+    a_one: Moved | MovedAt
+    b_one: Moved | MovedAt
+    c_one: Moved | MovedAt
+    p_one: Moved | MovedAt
+    c_last: Moved | MovedAt
     stores: Int
     compute: Int
     vector: Int
@@ -57,6 +90,12 @@ class TileWork(NamedTuple):
     last_epilogue: Int
     b_tile: Int
     """Bytes of a tile of the second operand."""
+
+    def at(self, places: Places) -> TileWork:
+        """The same of the tiles at some places of the grid of sizes."""
+        moved = (Moved, AllMoved, MovedAt)
+        there: Iterable[Any] = (MovedAt(each, places) if isinstance(each, moved) else places.of(each) for each in self)
+        return TileWork._make(there)
 
 
 def tile_work(chip: Chip, memories: GemmMemories, shape: GemmShape, sizes: tuple[Int, Int, Int]) -> TileWork:

@@ -19,7 +19,7 @@ from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import Count
 from siliconloom.mapper.chip.gemm_layout import GemmShape, gemm_layout_of
 from siliconloom.mapper.chip.gemm_moves import GemmMemories
-from siliconloom.mapper.chip.gemm_work import TileWork, tile_work
+from siliconloom.mapper.chip.gemm_work import Places, TileWork, tile_work
 from siliconloom.mapper.chip.layout import Layout
 from siliconloom.mapper.chip.tile_sizes import FINE, candidates, with_sizes
 from siliconloom.mapper.chip.transfers import LONGEST_ROW
@@ -63,7 +63,7 @@ class Looked(NamedTuple):
     these. ``fits`` are by layout those that fit it, of these those of the product's ``whole`` depth and of ``parts`` of
     it. ``ways`` is of each layout what tells it apart from those that leave another choice: the number of what fits,
     and the bytes of a slot in which tiles of the second operand may take turns, where any do. ``held`` are rows that
-    stay, by the sizes along m.
+    stay.
     """
 
     sizes: tuple[Int, Int, Int]
@@ -82,10 +82,6 @@ class Looked(NamedTuple):
         """How many sizes there are along m, n and k."""
         return tuple(map(len, self.sizes))
 
-    def of_some(self, values: Any) -> Any:
-        """Of what is said of all sizes, or of some axes of them, what it is of those that fit any layout."""
-        return _at(self.some, self.shape, values)
-
     def size(self, pick: int) -> tuple[int, int, int]:
         """Rows, columns and depth of a candidate."""
         rows, columns, depths = self.sizes
@@ -97,11 +93,6 @@ class Looked(NamedTuple):
         """Bytes of a slot in which tiles of the second operand do take turns."""
         taken = int(self.turning[pick])
         return values if 0 < taken <= values else 0
-
-
-def _at(some: Int, grid: tuple[int, ...], values: Any) -> Any:
-    """Values at these places of a grid over which they are broadcast."""
-    return np.broadcast_to(values, grid).ravel()[some]
 
 
 class _Known:
@@ -187,12 +178,13 @@ def _looked(
     grid = tuple(map(len, sizes))
     fitting = [np.broadcast_to(fit, grid).ravel() for fit in fits]
     some = np.logical_or.reduce(fitting).nonzero()[0]
-
-    deep = np.ix_(*sizes)[2] == shape.k
-    whole, turning = _at(some, grid, deep), _at(some, grid, np.where(deep, 0, work.b_tile))
+    places = Places(grid, some)
+    whole = np.broadcast_to(places.of(np.ix_(*sizes)[2] == shape.k), len(some))
+    turning = np.where(whole, 0, places.of(work.b_tile))
     made, turns = Fits.of(fit[some] for fit in fitting), not whole.all()
     ways = [(number, layout.values * turns) for number, layout in zip(made.numbers, layouts, strict=True)]
-    return Looked(sizes, some, made, made.among(whole), made.among(~whole), ways, work, turning, held)
+    rows = None if held is None else places.of(held)
+    return Looked(sizes, some, made, made.among(whole), made.among(~whole), ways, work.at(places), turning, rows)
 
 
 def _look_at_staying(

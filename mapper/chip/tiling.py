@@ -149,7 +149,7 @@ def _in_slots(
     }
     kinds = [(looked.whole, orders[:2], False), (looked.parts, orders[:2], True)]
     if orders[2:]:
-        kinds.append((looked.whole.among(looked.of_some(looked.work.m < shape.m)), orders[2:], False))
+        kinds.append((looked.whole.among(looked.work.m < shape.m), orders[2:], False))
     best: dict[tuple[int, int, int, Order], list[int]] = {}
     """Of the tiles of a kind, and where it makes a difference of a ring of values: many layouts have the same."""
     made: dict[tuple[Order, int, int], GemmTiling] = {}
@@ -211,7 +211,7 @@ class _Table:
     """Costs of candidates in one order of the loops, each as one row of numbers."""
 
     def __init__(self, costs: GemmCosts, looked: Looked, objective: Objective) -> None:
-        self.columns = [looked.of_some(each) for each in astuple(costs)]
+        self.columns = [np.broadcast_to(each, len(looked.some)) for each in astuple(costs)]
         reads, writes, *_, self.cycles = self.columns
         self.moved = reads + writes
         taken, self.slack = objective.of(self.cycles, self.moved), objective.slack
