@@ -2,8 +2,8 @@
 
 What a tile checks while it runs (`arch.faults.Cause`) is refused here beforehand, with the instruction's number:
 local addresses beyond a memory, transfers that break the alignment rule, two users of one side of a scratchpad bank. A
-bank has one read port and one write port; in a legal program each is used by one port of one unit throughout. So is
-the write side of the accumulator; whoever reads it has a copy.
+bank has one read port and one write port; in a legal program each is used by one port of one unit from one fence
+(`arch.phases`) to the next. The write side of the accumulator has one user throughout; whoever reads it has a copy.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from siliconloom.arch.faults import Cause, IllegalProgram
 from siliconloom.arch.isa import Address, Instruction, Opcode, Program, Unit
 from siliconloom.arch.layout import bank_line, sums_room
 from siliconloom.arch.opcodes import Format, built_units
+from siliconloom.arch.phases import phases
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import VectorFunction
 
@@ -105,8 +106,8 @@ def violations(program: Program, chip: Chip) -> Iterator[Violation]:
         _check_semaphores(program)
     except IllegalProgram as error:
         yield Violation(error)
-    users: dict[tuple[int, bool], tuple[str, int]] = {}
-    counts: list[int] = []
+    users: dict[tuple[int, int, bool], tuple[str, int]] = {}
+    counts, phase_of = list[int](), phases(program)
     for number, i in enumerate(program.instructions):
         if i.opcode == Opcode.LOOP:
             counts.append(i.m)
@@ -129,7 +130,7 @@ def violations(program: Program, chip: Chip) -> Iterator[Violation]:
         except IllegalProgram as error:
             yield Violation(error, (number,))
             continue
-        yield from _conflicts(i, tile, number, touched, users)
+        yield from _conflicts(i, tile, number, touched, users, phase_of[number])
 
 
 _Touched = tuple[Access, int, int]
@@ -186,9 +187,10 @@ def _conflicts(
     tile: NpuTile,
     number: int,
     touched: Sequence[_Touched],
-    users: dict[tuple[int, bool], tuple[str, int]],
+    users: dict[tuple[int, int, bool], tuple[str, int]],
+    phase: int,
 ) -> Iterator[Violation]:
-    """Sides of banks, and of the accumulator, that another uses already; ``users`` are those so far."""
+    """Sides of banks, and of the accumulator, that another uses already in a phase; ``users`` are those so far."""
     bank_bytes = tile.scratchpad.capacity // tile.scratchpad.banks
     for access, low, end in touched:
         if access.port == "sums":
@@ -196,21 +198,23 @@ def _conflicts(
                 yield from _second_writer(i, number, users)
             continue
         for bank in range(low // bank_bytes, (end - 1) // bank_bytes + 1):
-            port, other = users.setdefault((bank, access.writes), (access.port, number))
+            port, other = users.setdefault((phase, bank, access.writes), (access.port, number))
             if port == access.port:
                 continue
             side = "written" if access.writes else "read"
             text = (
                 f"{where(i, number)}: bank conflict: scratchpad bank {bank} is {side} through the port '{access.port}' "
-                f"here and through '{port}' at instruction {other}; a bank has one user of each side"
+                f"here and through '{port}' at instruction {other}; a bank has one user of each side between fences"
             )
             yield Violation(IllegalProgram(Cause.BANK_CONFLICT, number, text), (other, number))
 
 
-def _second_writer(i: Instruction, number: int, users: dict[tuple[int, bool], tuple[str, int]]) -> Iterator[Violation]:
+def _second_writer(
+    i: Instruction, number: int, users: dict[tuple[int, int, bool], tuple[str, int]]
+) -> Iterator[Violation]:
     """The accumulator's write side is another unit's already; whoever reads sums has a copy of them."""
     own = i.unit.spec.name
-    writer, other = users.setdefault((ACCUMULATOR, True), (own, number))
+    writer, other = users.setdefault((0, ACCUMULATOR, True), (own, number))
     if writer != own:
         text = (
             f"{where(i, number)}: bank conflict: the accumulator is written by the unit {own} here and by {writer} at "

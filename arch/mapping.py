@@ -130,6 +130,10 @@ class DescribedTask(Description):
         default=None, max_length=8, description="operators computed on its results; all that can be when absent"
     )
     cut: DescribedCut = DescribedCut()
+    layout: DescribedLayout | None = Field(
+        default=None,
+        description="the buffers are divided anew for this operator; as ``layout`` says for all others when absent",
+    )
     gemm: DescribedProduct | None = None
     attention: DescribedAttention | None = None
     vector: DescribedVector | None = None

@@ -70,6 +70,7 @@ def go_ahead(
     wanted: Sequence[Ahead],
     rings: Mapping[str, Ring],
     stored: int,
+    anew: Sequence[bool] = (),
 ) -> None:
     """Move loads of tasks in a row, the last that the builder has, to where they are wanted.
 
@@ -85,11 +86,13 @@ def go_ahead(
         Of weights, by their name in `Ahead`.
     stored
         Semaphore that says that earlier results are in memory.
+    anew
+        Tasks before which the buffers are divided anew: nothing of theirs is loaded before that.
 
     Raises
     ------
     NotAhead
-        When the ring has no free slot there, or nothing waits.
+        When the ring has no free slot there, nothing waits, or the buffers are divided otherwise there.
     """
     if not any(wanted):
         return
@@ -101,6 +104,8 @@ def go_ahead(
                 few = slice(number + 1 - reach, number + 1)
                 if key not in rings:
                     raise NotAhead(names[few], key, f"there is no ring of {key}")
+                if any(anew[few]):
+                    raise NotAhead(names[few], key, "the buffers are divided otherwise there")
                 _move(stretches[few], names[few], key, rings[key], 1 << stored)
     moved = [line for stretch in stretches for line in stretch]
     builder.drafts[begins[0] :] = [draft for draft, _ in moved]

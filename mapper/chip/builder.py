@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.isa import Address, Draft, Instruction, Opcode, Program, Semaphore
 from siliconloom.arch.opcodes import Unit
+from siliconloom.arch.phases import fence
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.arch.word import LEVELS
 from siliconloom.mapper.chip.rings import NOBODY, NOWHERE, SLOTS, LocalSlot, Loop, Region, Ring, RingSide, address
@@ -24,6 +25,10 @@ from siliconloom.mapper.chip.transfers import TransferPiece, pieces
 
 LOCAL = ("a", "b", "c", "d")
 """Fields of an instruction that may be local addresses."""
+
+
+FENCE = "fence"
+"""The semaphore by which a fence passes from what stores to what loads."""
 
 
 @lru_cache(maxsize=256)
@@ -84,7 +89,7 @@ class ProgramBuilder:
         """Declare a ring at ``base`` with two slots of ``slot_bytes`` each, or one."""
         full = self.semaphore(f"{name}_full", 0, "operands")
         free = self.semaphore(f"{name}_free", slots, "buffer")
-        return self._declare(Ring(name, base, slot_bytes if slots > 1 else 0, full, free))
+        return self._declare(Ring(name, base, slot_bytes if slots > 1 else 0, full, free, slots=slots))
 
     def half_ring(self, name: str, base: int, slot_bytes: int) -> Ring:
         """Declare a ring whose slots are free by the time that they are filled: its producer waits for nothing."""
@@ -145,6 +150,14 @@ class ProgramBuilder:
         """
         waits = {"wait": wait, "first_wait": first_wait, "first": first}
         self._add(opcode=Opcode.BARRIER, unit=unit, release=release, post=post, m=launches, **waits)
+
+    def fence(self) -> None:
+        """Make every unit wait until all of them have done what is before this (`arch.phases`)."""
+        full = {ring.name: ring.full for ring in self.rings}
+        names = [semaphore.name for semaphore in self.semaphores]
+        stored = names.index(FENCE) if FENCE in names else self.semaphore(FENCE, 0, "dependency")
+        for unit, wait, post in fence((full["partial"], full["results"], stored, full["weights"])):
+            self.barrier(unit, wait=wait, post=post)
 
     def load(
         self,

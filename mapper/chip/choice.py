@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
+from typing import cast
 
 from msgspec.structs import replace
 
@@ -23,7 +24,7 @@ from siliconloom.mapper.chip.bounds import Bound, least_bytes, operator_bound
 from siliconloom.mapper.chip.chosen import Choice, Chosen, Measure, Part, Rivals, SearchEffort, Tiling
 from siliconloom.mapper.chip.divisions import Divisions, divisions_of
 from siliconloom.mapper.chip.gemm_moves import GemmMemories
-from siliconloom.mapper.chip.layout import Layout, banks_of
+from siliconloom.mapper.chip.layout import Layout, Room, Undivided, banks_of
 from siliconloom.mapper.chip.objective import ESTIMATED, NEARLY, Objective
 from siliconloom.mapper.chip.pool import LEAST_MEASURED, Pool
 from siliconloom.mapper.chip.sharing import shares
@@ -158,6 +159,14 @@ def choose_layouts(
     ], rivals
 
 
+def best_in(
+    chip: Chip, division: Undivided, task: Task, bound: Bound, levels: tuple[str, ...], objective: Objective
+) -> list[Chosen]:
+    """Candidates for a product that has all buffers to itself, by their estimates, the best first."""
+    pool = _pool(chip, [division], task, bound, levels, None, LEAST_MEASURED, None, objective, SearchEffort(), True)
+    return sorted((pool.all[number] for number in pool.under[0]), key=lambda chosen: chosen.cost)
+
+
 def executions(parts: Sequence[Part]) -> int:
     """How often any task is executed."""
     return sum(part.count * len(part.tasks) for part in parts)
@@ -257,7 +266,7 @@ def nameless(task: Task) -> Task:
 
 def _pool(
     chip: Chip,
-    candidates: Sequence[Layout],
+    candidates: Sequence[Room],
     task: Task,
     bound: Bound,
     levels: tuple[str, ...],
@@ -278,7 +287,7 @@ def _pool(
     # of other tasks than products all objects are costed in one level, wherever they are; and where few tasks are
     # compared with all their rivals, what is known of these counts
     exact = most <= MEASURED and (len(chip.memory) == 1 or isinstance(task.operator, Gemm))
-    pool = Pool(floor, measured, candidates, most, objective, search, exact)
+    pool = Pool(floor, measured, cast(Sequence[Layout], candidates), most, objective, search, exact)
     kept = max(most // LEAST_MEASURED, LEAST_KEPT)
     looked_at = [0] * chip.tile_count.bit_length()
     for least, share in shares(chip, task.operator, task.fused, candidates):
@@ -300,7 +309,7 @@ def _pool(
 
 def _tilings(
     chip: Chip,
-    candidates: Sequence[Layout],
+    candidates: Sequence[Room],
     task: Task,
     part: Operator,
     levels: tuple[str, ...],
@@ -318,11 +327,24 @@ def _tilings(
         return choose_tilings(chip, candidates, gemm_shape(part, task), memories, kept, tiles, objective, stay=stay)
     chip = chip.seen_from(levels[0])
     if isinstance(part, Attention):
-        return choose_attention_tilings(chip, candidates, part, task.held_by(part), objective)
+        return choose_attention_tilings(chip, cast(Sequence[Layout], candidates), part, task.held_by(part), objective)
     if isinstance(part, Vector):
         assert isinstance(chip.tile, NpuTile)
-        return choose_vector_tilings(chip, candidates, vector_shape(chip.tile, part, task), objective)
+        return choose_vector_tilings(
+            chip, cast(Sequence[Layout], candidates), vector_shape(chip.tile, part, task), objective
+        )
     raise NotSupported(f"operators of kind {part.kind}")
 
 
-__all__ = ["CLOSE", "FEW", "WORTH", "choose_layouts", "executions", "finalists", "moved_bytes", "nameless", "ways_of"]
+__all__ = [
+    "CLOSE",
+    "FEW",
+    "WORTH",
+    "best_in",
+    "choose_layouts",
+    "executions",
+    "finalists",
+    "moved_bytes",
+    "nameless",
+    "ways_of",
+]

@@ -27,7 +27,8 @@ class Chosen(Struct, frozen=True):
 
     ``cost`` is in the objective's units, which are cycles where time counts; it is measured where the candidate was
     simulated, and else estimated. Of products there is ``ahead``, how early their first weights are loaded, and
-    ``chunk``, the most bytes of weights that are one transfer, 0 where a tile is.
+    ``chunk``, the most bytes of weights that are one transfer, 0 where a tile is. ``divided`` is how the buffers are
+    divided for this task, where it is not as for the others.
     """
 
     tiling: Tiling
@@ -36,11 +37,17 @@ class Chosen(Struct, frozen=True):
     in_cycles: bool = True
     ahead: Ahead = IN_TURN
     chunk: int = 0
+    divided: Layout | None = None
 
     @property
     def timed(self) -> Tiling:
         """The tiling with the cycles that are known of it."""
         return replace(self.tiling, cycles=self.cost) if self.in_cycles else self.tiling
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes of main memory's traffic of one execution, on all tiles that share it."""
+        return self.share.tiles * (self.tiling.read_bytes + self.tiling.write_bytes)
 
     def ahead_by(self, ring: str, reach: int) -> Chosen:
         """The same with weights in one ring loaded before so many loads that wait (`Ahead`)."""

@@ -41,6 +41,7 @@ class DecidedTask(Struct, frozen=True, array_like=True):
     """Of a product: how many operators are computed with it."""
     ahead: tuple[int, int]
     chunk: int
+    divided: tuple[int, ...] | None = None
 
 
 class Decision(Struct, frozen=True):
@@ -95,6 +96,7 @@ def _decided(task: Task, made: Chosen) -> DecidedTask:
         fused,
         (made.ahead.weights, made.ahead.values),
         made.chunk,
+        None if made.divided is None else astuple(made.divided),
     )
 
 
@@ -133,7 +135,8 @@ def _chosen(part: Part, decided: tuple[DecidedTask, ...]) -> dict[str, Chosen]:
         kind = TILINGS[made.tiling]
         tiling = msgspec.convert(dict(zip(kind.__struct_fields__, made.sizes, strict=True)), kind)
         share, ahead = Share(operator, made.tiles, made.cut), Ahead(*made.ahead)
-        found[name] = Chosen(tiling, share, made.cost, made.in_cycles, ahead, made.chunk)
+        divided = None if made.divided is None else Layout(*made.divided)
+        found[name] = Chosen(tiling, share, made.cost, made.in_cycles, ahead, made.chunk, divided)
     return found
 
 

@@ -17,7 +17,7 @@ from siliconloom.arch.description import Chip
 from siliconloom.arch.document import Document
 from siliconloom.arch.errors import LoomError, nearest_name
 from siliconloom.arch.layout import sums_room
-from siliconloom.arch.mapping import DescribedCut, DescribedMapping, DescribedProduct, DescribedTask
+from siliconloom.arch.mapping import DescribedCut, DescribedLayout, DescribedMapping, DescribedProduct, DescribedTask
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import COLUMN_LIMIT, ROW_LIMIT, vector_cost
 from siliconloom.mapper.chip import mapping as search
@@ -30,7 +30,7 @@ from siliconloom.mapper.chip.chosen import Chosen, Part, Tiling
 from siliconloom.mapper.chip.chunks import longest_transfer
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape, smaller_blocks
 from siliconloom.mapper.chip.gemm_moves import GemmMemories
-from siliconloom.mapper.chip.layout import ACCUMULATED, Layout, banks_of, slots_of
+from siliconloom.mapper.chip.layout import ACCUMULATED, Layout, NotDivided, banks_of, slots_of
 from siliconloom.mapper.chip.memory import Key, MemoryMap
 from siliconloom.mapper.chip.operands import Turned
 from siliconloom.mapper.chip.orientation import oriented
@@ -65,9 +65,9 @@ def mapping_of(document: Document, chip: Chip, graph: Graph) -> program.Mapping:
     described = document.validate(DescribedMapping)
     if not isinstance(chip.tile, NpuTile):
         raise LoomError(f"{chip.name}: a mapping is of a chip with an npu tile (its tile is of kind {chip.tile.kind})")
-    _check_values(document, described, chip.tile)
     blocks = _blocks(document, described, chip.tile)
-    reader = _Reader(document, described, chip, graph, _layout(document, described, chip.tile, chip.name))
+    layout = _layout(document, described, described.layout, ("layout",), chip)
+    reader = _Reader(document, described, chip, graph, layout)
     fused = {task.operator: len(task.fused) for task in described.tasks if task.fused is not None}
     parts = program.blocks_of(chip, graph, None, fused, blocks)
     reader.check_operators(parts)
@@ -84,7 +84,7 @@ def mapping_of(document: Document, chip: Chip, graph: Graph) -> program.Mapping:
     made = program.Mapping(parts, (reader.layout, [reader.chosen(part) for part in parts]), placement)
     reader.check_repetitions(parts)
     _check_use_of_values(document, chip.tile, made)
-    reader.check_ahead(made)
+    reader.check_lowering(made)
     return made
 
 
@@ -104,9 +104,17 @@ def mapping_digest(document: Document) -> str:
     return hashlib.sha256(document.validate(DescribedMapping).model_dump_json().encode()).hexdigest()
 
 
-def _layout(document: Document, described: DescribedMapping, tile: NpuTile, name: str) -> Layout:
-    sizes = {ring: int(size) for ring, size in dict(described.layout).items()}
+def _layout(
+    document: Document, described: DescribedMapping, given: DescribedLayout, at: tuple[str | int, ...], chip: Chip
+) -> Layout:
+    """The division of the buffers that a description has at a place."""
+    tile, name = chip.tile, chip.name
+    assert isinstance(tile, NpuTile)
+    sizes = {ring: int(size) for ring, size in dict(given).items()}
     layout = Layout(**sizes)
+    if layout.values and oriented(tile).array.dataflow == "output_stationary":
+        rule = "values take turns with keys on an array that keeps its sums: leave out layout.values"
+        raise document.error(rule, (*at, "values"))
     for key, capacity, rings in (
         ("tile.scratchpad", tile.scratchpad.capacity, [ring for ring in sizes if ring not in ACCUMULATED]),
         ("tile.accumulator", sums_room(tile), ACCUMULATED),
@@ -116,17 +124,10 @@ def _layout(document: Document, described: DescribedMapping, tile: NpuTile, name
             raise document.error(
                 f"the slots of {', '.join(rings)} take {taken:,} B of {name}'s {key}, which has {capacity:,} B: "
                 f"{taken - capacity:,} B too much",
-                ("layout",),
+                at,
             )
-    _check_banks(document, described, tile, name, layout)
+    _check_banks(document, described, tile, name, layout, at)
     return layout
-
-
-def _check_values(document: Document, described: DescribedMapping, tile: NpuTile) -> None:
-    """Values have a ring of their own where there are semaphores for it."""
-    if described.layout.values and oriented(tile).array.dataflow == "output_stationary":
-        rule = "values take turns with keys on an array that keeps its sums: leave out layout.values"
-        raise document.error(rule, ("layout", "values"))
 
 
 def _blocks(document: Document, described: DescribedMapping, tile: NpuTile) -> dict[str, int]:
@@ -155,7 +156,9 @@ def _check_use_of_values(document: Document, tile: NpuTile, made: program.Mappin
         raise document.error(rule, ("layout", "values"))
 
 
-def _check_banks(document: Document, described: DescribedMapping, tile: NpuTile, name: str, layout: Layout) -> None:
+def _check_banks(
+    document: Document, described: DescribedMapping, tile: NpuTile, name: str, layout: Layout, at: tuple[str | int, ...]
+) -> None:
     """A bank has rings of one kind, unless the mapping says that there are too few banks for that."""
     taken, banks = banks_of(tile, layout), tile.scratchpad.banks
     if described.banked and taken > banks:
@@ -163,8 +166,8 @@ def _check_banks(document: Document, described: DescribedMapping, tile: NpuTile,
             f"a bank has rings of one kind (one filler, one port that empties them): these take {taken} banks, "
             f"{name} has {banks} (tile.scratchpad.banks); with 'banked: false' they share banks, which no tile runs"
         )
-        raise document.error(rule, ("layout",))
-    if not described.banked and taken <= banks:
+        raise document.error(rule, at)
+    if not described.banked and taken <= banks and at == ("layout",):
         raise document.error(f"the rings take {taken} of the {banks} banks of {name}: each has its own", ("banked",))
 
 
@@ -229,9 +232,9 @@ class _Reader(Struct):
                     rule = f"{name} can go on in another way at {known} only, where an object changes its memory level"
                     raise self.document.error(rule, ("tasks", index, "repetition"), value=first)
 
-    def check_ahead(self, made: program.Mapping) -> None:
-        """What is loaded ahead finds a free slot."""
-        if not any(each.ahead for chosen in made.choice[1] for each in chosen.values()):
+    def check_lowering(self, made: program.Mapping) -> None:
+        """What is loaded ahead finds a free slot, and buffers are divided anew where a task waits for all before it."""
+        if not any(each.ahead or each.divided for chosen in made.choice[1] for each in chosen.values()):
             return
         homes = None if made.placement is None else made.placement.homes
         try:
@@ -241,6 +244,9 @@ class _Reader(Struct):
             entries = self.entries[error.operator]
             _, index, _ = [entry for entry in entries if entry[0] <= error.repetition][-1]
             raise self.document.error(str(error), ("tasks", index, "gemm", "ahead", error.ring)) from error
+        except NotDivided as error:
+            divided = next(index for index, task in enumerate(self.described.tasks) if task.layout is not None)
+            raise self.document.error(str(error), ("tasks", divided, "layout")) from error
 
     def chosen(self, part: Part) -> dict[str, Chosen]:
         """What is decided for every task of a part."""
@@ -253,10 +259,21 @@ class _Reader(Struct):
                 rule = f"{name} has no entry for its first repetition"
                 raise self.document.error(rule, ("tasks", index, "repetition"), value=entry.repetition)
             _, index, entry = before[-1]
-            made = self._chosen(task, part.levels[name], index, entry)
-            ahead, chunk = self._ahead(part, task, index, entry), self._chunk(task, made, index, entry)
-            found[name] = replace(made, ahead=ahead, chunk=chunk)
+            found[name] = self._in_own_division(part, task, index, entry)
         return found
+
+    def _in_own_division(self, part: Part, task: Task, index: int, entry: DescribedTask) -> Chosen:
+        """What is decided for a task, which may have buffers that are divided for itself."""
+        common, divided = self.layout, None
+        if entry.layout is not None:
+            divided = _layout(self.document, self.described, entry.layout, ("tasks", index, "layout"), self.chip)
+            self.layout = divided
+        try:
+            made = self._chosen(task, part.levels[task.operator.name], index, entry)
+            ahead, chunk = self._ahead(part, task, index, entry), self._chunk(task, made, index, entry)
+        finally:
+            self.layout = common
+        return replace(made, ahead=ahead, chunk=chunk, divided=None if divided == common else divided)
 
     def _chunk(self, task: Task, made: Chosen, index: int, entry: DescribedTask) -> int:
         """The longest transfer of weights of a product, 0 where a tile is one."""

@@ -208,10 +208,15 @@ def _least(tasks: Sequence[Task], chip: Chip, tile: NpuTile) -> list[tuple[int, 
     return found
 
 
+def least_of(tasks: Sequence[Task], chip: Chip, tile: NpuTile) -> dict[str, int]:
+    """Bytes of a slot of every ring that the smallest tiles of any that are tried take."""
+    return _least(tasks, chip, tile)[-1][1]
+
+
 def _raise_to(least: dict[str, int], needs: Mapping[str, Any]) -> None:
     """Make what is needed at least so much."""
     for ring, need in needs.items():
         least[ring] = max(least.get(ring, 0), int(need))
 
 
-__all__ = ["divisions_of"]
+__all__ = ["divisions_of", "least_of"]

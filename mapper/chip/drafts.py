@@ -92,7 +92,7 @@ class DraftsOf:
         assert isinstance(chip.tile, NpuTile)
         self.chip, self.tile, self.known, self.banked = chip, chip.tile, known, banked
         self._rings: dict[Layout, Hashable] = {}
-        self._forms: dict[tuple[int, int, Ahead, int, str], tuple[Chosen, Hashable]] = {}
+        self._forms: dict[tuple[int, int, Ahead, int, Layout | None, str], tuple[Chosen, Hashable]] = {}
 
     def rings(self, layout: Layout) -> Hashable:
         """What a draft reads of a division of the buffers: which rings there are, and what cuts their transfers."""
@@ -105,7 +105,7 @@ class DraftsOf:
 
     def form(self, task: Task, chosen: Chosen) -> Hashable:
         """`form_of` a task, by its name."""
-        key = id(chosen.tiling), id(chosen.share), chosen.ahead, chosen.chunk, task.operator.name
+        key = id(chosen.tiling), id(chosen.share), chosen.ahead, chosen.chunk, chosen.divided, task.operator.name
         found = self._forms.get(key)
         if found is None:  # what is chosen is kept, so that nothing else has its place in Python's memory
             found = self._forms[key] = chosen, (task.operator.name, form_of(self.tile, task, chosen))

@@ -22,7 +22,7 @@ from siliconloom.sim.timing.units import vector_cycles
 Int = NDArray[np.int64]
 
 
-class Places:
+class GridPlaces:
     """Some places of a grid, by their numbers, and what values that are broadcast over the grid are there."""
 
     def __init__(self, grid: tuple[int, ...], some: Int) -> None:
@@ -43,7 +43,7 @@ class Places:
 class MovedAt:
     """What moves the tiles at some places of a grid: `Moved` or `AllMoved`, worked out where it differs."""
 
-    def __init__(self, moved: Moved | AllMoved | MovedAt, places: Places) -> None:
+    def __init__(self, moved: Moved | AllMoved | MovedAt, places: GridPlaces) -> None:
         self.moved, self.places = moved, places
         self.bytes: Int = places.of(moved.bytes)
 
@@ -91,7 +91,7 @@ class TileWork(NamedTuple):
     b_tile: Int
     """Bytes of a tile of the second operand."""
 
-    def at(self, places: Places) -> TileWork:
+    def at(self, places: GridPlaces) -> TileWork:
         """The same of the tiles at some places of the grid of sizes."""
         moved = (Moved, AllMoved, MovedAt)
         there: Iterable[Any] = (MovedAt(each, places) if isinstance(each, moved) else places.of(each) for each in self)

@@ -49,10 +49,10 @@ def form_of(tile: NpuTile, task: Task, chosen: Chosen) -> Hashable:
     tiling, part = chosen.tiling, chosen.share.operator
     if isinstance(tiling, GemmTiling) and tiling.order == "m_kept":
         rows = gemm_layout_of(tile, gemm_shape(part, task)).result_rows(tiling.m, tiling.n, tiling.k)
-        return int(rows), _FORMS[GemmTiling](tiling), chosen.share, chosen.ahead, chosen.chunk
+        return int(rows), _FORMS[GemmTiling](tiling), chosen.share, chosen.ahead, chosen.chunk, chosen.divided
     if isinstance(part, Vector) and part.function is VectorFunction.GATHER:
         return most_indices(tile), index_bytes(tile), _FORMS[VectorTiling](tiling), chosen.share
-    return _FORMS[type(tiling)](tiling), chosen.share, chosen.ahead, chosen.chunk
+    return _FORMS[type(tiling)](tiling), chosen.share, chosen.ahead, chosen.chunk, chosen.divided
 
 
 class _Told(NamedTuple):
@@ -91,7 +91,7 @@ class KnownTasks:
         at = builder.operator, context.layer.level, memory.repetition, memory.used, course.made
         if course.rings is None:
             course.rings = context.layout.values, builder.kinds_of_rings
-        key = form_of(context.tile, task, chosen), course.rings, *at
+        key = form_of(context.tile, task, chosen), course.rings, context.anew, *at
         told = self._told.get(key)
         if told is None:
             told = self._told[key] = self._listen(context, emit)

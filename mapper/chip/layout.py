@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from siliconloom.arch.errors import LoomError
 from siliconloom.arch.layout import INDEX_BYTES, bank_line, is_power, next_power, padded, sums_lines, sums_pitch
 from siliconloom.arch.tile import NpuTile
 from siliconloom.mapper.chip.builder import ProgramBuilder
@@ -70,6 +71,10 @@ FRUGAL_SHARES = ((14, 68, 6, 8, 4), (70, 12, 6, 8, 4), (24, 54, 8, 10, 4), (56, 
 """The same where bytes count beside time: most of it for one operand of products, which then is read once or twice."""
 
 
+class NotDivided(LoomError):
+    """Buffers cannot be divided so in the middle of a program."""
+
+
 class Layout(Struct, frozen=True):
     """Slot sizes in bytes; each ring has two slots, but those of `SINGLE` have one, and so have large constants.
 
@@ -97,6 +102,40 @@ class Layout(Struct, frozen=True):
     queries: int = 0
     powers: int = 0
     values: int = 0
+
+
+class Undivided(Struct, frozen=True):
+    """Buffers that are divided as a task's tiles need it, where whole banks of every kind of ring have room for that.
+
+    ``least`` are bytes of a slot of every ring that its smallest tiles take.
+    """
+
+    tile: NpuTile
+    least: tuple[tuple[str, int], ...]
+    values: int = 0
+
+    @property
+    def weights(self) -> int:
+        """Most bytes of a slot of the second operand."""
+        return _room_for(self.tile, "weights", dict(self.least)) // SLOTS
+
+    @property
+    def moving(self) -> int:
+        """The same of the first operand."""
+        return room_for_rows(self.tile, dict(self.least)) // SLOTS
+
+    @property
+    def partial(self) -> int:
+        """The same of sums."""
+        return sums_lines(self.tile) // SLOTS * sums_pitch(self.tile.array)
+
+    def fits(self, needs: Mapping[str, Any]) -> Any:
+        """Where what tiles need of a slot of each ring is there, many at once."""
+        return have_room(self.tile, dict(self.least), needs)
+
+
+Room = Layout | Undivided
+"""Where a task's tiles have room."""
 
 
 def slots_of(tile: NpuTile, ring: str, size: int) -> int:
@@ -220,8 +259,13 @@ def _banked(tile: NpuTile, own: _Banks, wanted: Mapping[str, int], least: Mappin
 
 def room_for_rows(tile: NpuTile, least: Mapping[str, int]) -> int:
     """Bytes of the banks that the first operand of products may have where every other kind of ring has its least."""
+    return _room_for(tile, "moving", least)
+
+
+def _room_for(tile: NpuTile, ring: str, least: Mapping[str, int]) -> int:
+    """Bytes of the banks of a kind of rings where every other kind has its least."""
     needed = set(least) | set(_wanted(SHARES[0], least))
-    others = [[ring for ring in rings if ring in needed] for rings in BANKED if "moving" not in rings]
+    others = [[each for each in rings if each in needed] for rings in BANKED if ring not in rings]
     banks = _Banks.of(tile)
     taken = sum(banks.holding(_bytes(tile, rings, least)) for rings in others if rings)
     return max((banks.banks - taken) * banks.size - banks.rest, 0)
@@ -380,6 +424,45 @@ def declare_rings(builder: ProgramBuilder, tile: NpuTile, layout: Layout, *, ban
     return Rings(**made, channel=channel)  # type: ignore[arg-type]
 
 
+def divided_anew(builder: ProgramBuilder, tile: NpuTile, rings: Rings, layout: Layout) -> Rings:
+    """The rings of a program where the buffers are divided otherwise, for some tasks: under the same semaphores.
+
+    Which slots have their turn goes on from one division to the next, and all of them are free in between. What has no
+    ring in the program's own division gets one.
+
+    Raises
+    ------
+    NotDivided
+        Where a ring has one slot in one of the divisions, and two in the other.
+    """
+    places, found = bases(tile, layout), dict[str, Ring | Region]()
+    places["indices"] = places["results"] + SLOTS * layout.results - index_bytes(tile)
+    for name in _DECLARED:
+        own = getattr(rings, name)
+        if isinstance(own, Region):
+            found[name] = Region(places[name])
+            continue
+        size = index_bytes(tile) if name == "indices" else getattr(layout, name)
+        slots = 1 if name == "indices" else slots_of(tile, name, size)
+        if slots != own.slots:
+            raise NotDivided(f"the ring of {name} has {own.slots} slot{'s' * (own.slots > 1)} elsewhere, here {slots}")
+        found[name] = own.moved(places[name], size)
+    for name, stands in TURNED.items():
+        found[name] = found[stands]
+    if layout.powers:
+        if rings.queries is rings.moving:
+            raise NotDivided("there are no rings of queries and powers elsewhere")
+        found["queries"] = rings.queries.moved(places["queries"], layout.queries)
+        found["powers"] = rings.powers.moved(places["powers"], layout.powers)
+    if not layout.values:
+        found["values"] = found["weights"]
+    elif rings.values is rings.weights:
+        found["values"] = builder.ring("values", places["values"], layout.values)
+    else:
+        found["values"] = rings.values.moved(places["values"], layout.values)
+    return Rings(**found)  # type: ignore[arg-type]
+
+
 def _declare_channel(builder: ProgramBuilder, tile: NpuTile) -> ChannelRings:
     bank = bank_bytes(tile)
     places = [tile.scratchpad.capacity + number * bank for number in range(4)]
@@ -397,11 +480,15 @@ __all__ = [
     "LARGE",
     "ChannelRings",
     "Layout",
+    "NotDivided",
     "Rings",
+    "Room",
     "SINGLE",
+    "Undivided",
     "bases",
     "banks_of",
     "declare_rings",
+    "divided_anew",
     "grain_of",
     "have_room",
     "index_bytes",

@@ -221,7 +221,8 @@ class _LocalSearch:
         if proposed is None:
             return False
         layout, changes = proposed
-        key = layout.values, *((at, id(new.tiling), id(new.share), new.ahead, new.chunk) for at, new in changes.items())
+        decided = ((id(new.tiling), id(new.share), new.ahead, new.chunk, new.divided) for new in changes.values())
+        key = layout.values, *zip(changes, decided, strict=True)
         if key in self.seen or self._hopeless(changes):
             return False
         self.seen.add(key)
@@ -453,6 +454,8 @@ class _LocalSearch:
 
     def _needs(self, at: Place, chosen: Chosen, layout: Layout) -> dict[str, int]:
         shape = self.shapes[at]
+        if chosen.divided is not None:  # it takes nothing of what the others share
+            return {}
         if shape.moves is not None:
             return {ring: int(need) for ring, need in shape.moves.needs(self._sample(at, chosen, layout)).items()}
         tiling, part = chosen.tiling, chosen.share.operator

@@ -19,8 +19,8 @@ from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import Count
 from siliconloom.mapper.chip.gemm_layout import GemmShape, gemm_layout_of
 from siliconloom.mapper.chip.gemm_moves import GemmMemories
-from siliconloom.mapper.chip.gemm_work import Places, TileWork, tile_work
-from siliconloom.mapper.chip.layout import Layout
+from siliconloom.mapper.chip.gemm_work import GridPlaces, TileWork, tile_work
+from siliconloom.mapper.chip.layout import Layout, Room, Undivided
 from siliconloom.mapper.chip.tile_sizes import FINE, candidates, with_sizes
 from siliconloom.mapper.chip.transfers import LONGEST_ROW
 
@@ -150,7 +150,7 @@ def _sizes_to_try(tile: NpuTile, shape: GemmShape, tiles: tuple[int, int] | None
 
 
 def _look_at_slots(
-    chip: Chip, layouts: tuple[Layout, ...], shape: GemmShape, memories: GemmMemories, tiles: tuple[int, int] | None
+    chip: Chip, layouts: tuple[Room, ...], shape: GemmShape, memories: GemmMemories, tiles: tuple[int, int] | None
 ) -> list[Looked]:
     """Tiles that lie in slots of any of the layouts."""
     tile = chip.tile
@@ -170,7 +170,7 @@ def _looked(
     sizes: tuple[Int, Int, Int],
     shape: GemmShape,
     fits: Sequence[NDArray[np.bool_]],
-    layouts: Sequence[Layout],
+    layouts: Sequence[Room],
     work: TileWork,
     held: Int | None = None,
 ) -> Looked:
@@ -178,7 +178,7 @@ def _looked(
     grid = tuple(map(len, sizes))
     fitting = [np.broadcast_to(fit, grid).ravel() for fit in fits]
     some = np.logical_or.reduce(fitting).nonzero()[0]
-    places = Places(grid, some)
+    places = GridPlaces(grid, some)
     whole = np.broadcast_to(places.of(np.ix_(*sizes)[2] == shape.k), len(some))
     turning = np.where(whole, 0, places.of(work.b_tile))
     made, turns = Fits.of(fit[some] for fit in fitting), not whole.all()
@@ -188,7 +188,7 @@ def _looked(
 
 
 def _look_at_staying(
-    chip: Chip, layouts: tuple[Layout, ...], shape: GemmShape, memories: GemmMemories, tiles: tuple[int, int] | None
+    chip: Chip, layouts: tuple[Room, ...], shape: GemmShape, memories: GemmMemories, tiles: tuple[int, int] | None
 ) -> list[Looked]:
     """Rows that stay in both slots: of them as many as are tried, of one depth or the whole."""
     tile = chip.tile
@@ -208,7 +208,11 @@ def _look_at_staying(
         # blocks of some depths fill lines of banks, those of others do not
         taken = np.broadcast_to(laid.kept_slot(tall[:, np.newaxis], *few), (len(tall), len(some))).min(axis=1)
         ends = {int(np.count_nonzero(taken <= layout.moving)) for layout in layouts}
-        tall = tall[sorted({place for end in ends for place in range(max(end - MOST_STAYING, 0), end)})]
+        if isinstance(layouts[0], Undivided):  # the fewest rows of every number of parts
+            tall = tall[: max(ends)]
+            tall = tall[np.unique(-(-shape.m // tall), return_index=True)[1]][::-1]
+        else:
+            tall = tall[sorted({place for end in ends for place in range(max(end - MOST_STAYING, 0), end)})]
         axes = tall, columns, some
         needs = laid.kept_needs(*np.ix_(*axes))
         fits = [np.broadcast_to(fit, tuple(map(len, axes))) for fit in _fits_of(layouts, shape, needs)]
@@ -224,9 +228,7 @@ def _look_at_staying(
     return found
 
 
-def _trimmed(
-    tile: NpuTile, layouts: Sequence[Layout], shape: GemmShape, m: Int, n: Int, k: Int
-) -> tuple[Int, Int, Int]:
+def _trimmed(tile: NpuTile, layouts: Sequence[Room], shape: GemmShape, m: Int, n: Int, k: Int) -> tuple[Int, Int, Int]:
     """The sizes without those that fit no layout even with the least of the other two."""
     widest, needs = _widest(layouts), gemm_layout_of(tile, shape).needs
     return (
@@ -236,25 +238,30 @@ def _trimmed(
     )
 
 
-def _widest(layouts: Sequence[Layout]) -> Layout:
+def _widest(layouts: Sequence[Room]) -> Room:
     """Of each ring the largest slot that any of the layouts has: what does not fit these fits none."""
+    if isinstance(layouts[0], Undivided):
+        return layouts[0]
     return Layout(*(max(getattr(layout, each) for layout in layouts) for each in Layout.__struct_fields__))
 
 
-def _fits_of(layouts: Sequence[Layout], shape: GemmShape, needs: Mapping[str, Count]) -> list[NDArray[np.bool_]]:
+def _fits_of(layouts: Sequence[Room], shape: GemmShape, needs: Mapping[str, Count]) -> list[NDArray[np.bool_]]:
     """`_fits` of each layout; those whose rings are as large in all that is needed have one answer."""
     found: dict[tuple[int, ...], NDArray[np.bool_]] = {}
     made = []
     for layout in layouts:
-        rooms = tuple(getattr(layout, ring) for ring in needs)
+        rooms = () if isinstance(layout, Undivided) else tuple(getattr(layout, ring) for ring in needs)
         if rooms not in found:
             found[rooms] = _fits(layout, shape, needs)
         made.append(found[rooms])
     return made
 
 
-def _fits(layout: Layout, shape: GemmShape, needs: Mapping[str, Count]) -> NDArray[np.bool_]:
+def _fits(layout: Room, shape: GemmShape, needs: Mapping[str, Count]) -> NDArray[np.bool_]:
     """Where what tiles need of a slot of each ring is there."""
+    if isinstance(layout, Undivided):
+        room = layout.fits(needs)
+        return np.asarray(room & (needs["weights"] <= LONGEST_ROW) if shape.packed else room, np.bool_)
     fits: Any = True
     for ring, need in needs.items():
         room = getattr(layout, ring)
@@ -265,7 +272,7 @@ def _fits(layout: Layout, shape: GemmShape, needs: Mapping[str, Count]) -> NDArr
 
 
 def in_slots(
-    chip: Chip, layouts: tuple[Layout, ...], shape: GemmShape, memories: GemmMemories, tiles: tuple[int, int] | None
+    chip: Chip, layouts: tuple[Room, ...], shape: GemmShape, memories: GemmMemories, tiles: tuple[int, int] | None
 ) -> list[Looked]:
     """Tiles that lie in slots of any of the layouts: all of them, or nothing where none fits.
 
@@ -275,7 +282,7 @@ def in_slots(
 
 
 def that_stay(
-    chip: Chip, layouts: tuple[Layout, ...], shape: GemmShape, memories: GemmMemories, tiles: tuple[int, int] | None
+    chip: Chip, layouts: tuple[Room, ...], shape: GemmShape, memories: GemmMemories, tiles: tuple[int, int] | None
 ) -> list[Looked]:
     """Rows that stay in both slots: of them as many as are tried, of one depth or the whole."""
     return _recall("stay", _look_at_staying, chip, layouts, shape, memories, tiles)
@@ -285,7 +292,7 @@ def _recall(
     kind: str,
     look: Callable[..., list[Looked]],
     chip: Chip,
-    layouts: tuple[Layout, ...],
+    layouts: tuple[Room, ...],
     shape: GemmShape,
     memories: GemmMemories,
     tiles: tuple[int, int] | None,

@@ -50,6 +50,8 @@ class Context(Struct):
     """Why operators do not read what the graph says they read."""
     written: int = 1
     """Tiles of attention that may be written out for the sake of a long pipeline."""
+    anew: bool = False
+    """The buffers are divided anew before this task: nothing of it begins before all that is before it is done."""
 
     def operand(self, name: str, role: str, found: Found | None, size: int, row: int) -> int:
         """Address of an operand of the operator ``name``: of an earlier result, or of fresh memory.

@@ -19,6 +19,7 @@ from siliconloom.mapper.chip.block_sizes import Blocks, in_best_blocks
 from siliconloom.mapper.chip.bounds import graph_bound
 from siliconloom.mapper.chip.choice import choose_layouts, executions, finalists
 from siliconloom.mapper.chip.chosen import INTERRUPTED, Choice, Chosen, Part, SearchEffort
+from siliconloom.mapper.chip.divided import divide_anew, gains_much, is_better
 from siliconloom.mapper.chip.drafts import DraftsOf, drafts_of
 from siliconloom.mapper.chip.exchange import best_first
 from siliconloom.mapper.chip.gemm_layout import smaller_blocks
@@ -215,10 +216,17 @@ def _in_blocks(
         other = best_first(parts, every, len(every), rivals, drafted, objective, searched, words)
         better = cost(other[0].program) < cost(runs[0].program)
         runs = other + runs if better else runs + other
-    found = runs[0]
+    found = divided = runs[0]
+    if kept is None and len(chip.memory) == 1 and not searched.interrupted and not is_banked(graph):
+        divided = divide_anew(beside, graph, parts, found, drafted, objective, searched)
     if objective.name != "traffic" and not searched.interrupted:
         bound = int(objective.of(graph_bound(chip, graph, placement).lower_bound_cycles, 0))
-        found = sooner(chip, parts, rivals, runs, drafted, cost, bound, searched)
+        if not gains_much(divided, found, objective):
+            found = sooner(chip, parts, rivals, runs, drafted, cost, bound, searched)
+        if divided is not runs[0] and not searched.interrupted:
+            divided = sooner(chip, parts, rivals, [divided], drafted, cost, bound, searched)
+    if divided is not runs[0] and is_better(parts, divided, found, objective):
+        found = divided
     if stay and len(found.program.instructions) > words and not searched.interrupted:
         return _in_blocks(chip, graph, objective, placement, blocks, notes, search=search, kept=kept, stay=False)
     if searched.interrupted:

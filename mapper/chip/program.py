@@ -30,7 +30,7 @@ from siliconloom.mapper.chip.gather import GatherLowering
 from siliconloom.mapper.chip.gemm import GemmLowering, takes_turns
 from siliconloom.mapper.chip.gemm_layout import gemm_layout_of
 from siliconloom.mapper.chip.known import Course, KnownTasks
-from siliconloom.mapper.chip.layout import Layout, declare_rings
+from siliconloom.mapper.chip.layout import Layout, NotDivided, Rings, declare_rings, divided_anew
 from siliconloom.mapper.chip.lowering import Context, Stored
 from siliconloom.mapper.chip.memory import Kept, Key, MemoryMap
 from siliconloom.mapper.chip.operands import updated
@@ -182,6 +182,8 @@ def uses_values(tile: NpuTile, mapping: Mapping) -> bool:
 
     def uses(task: Task, chosen: Chosen) -> bool:
         part, tiling = chosen.share.operator, chosen.tiling
+        if chosen.divided is not None:
+            return False
         if isinstance(part, Gemm) and isinstance(tiling, GemmTiling):
             return takes_turns(layout.values, gemm_layout_of(tile, gemm_shape(part, task)), tiling)
         return isinstance(part, Attention) and not part.values_in_keys
@@ -323,21 +325,28 @@ def lower_tasks(
     tile = room_beside(chip.tile, graph)
     builder = ProgramBuilder(tile.dma.bytes_per_cycle, exchanges=exchanges(tile))
     builder.tiles, builder.narrow = chip.tile_count, 1
-    rings = declare_rings(builder, tile, layout, banked=is_banked(graph))
+    rings: dict[Layout | None, Rings] = {None: declare_rings(builder, tile, layout, banked=is_banked(graph))}
+    divisions = divisions_in(parts, tilings)
+    for other in dict.fromkeys(each for part in divisions for each in part if each is not None):
+        if is_banked(graph):
+            raise NotDivided("attention in a channel of memory has banks of its own")
+        rings[other] = divided_anew(builder, tile, rings[None], other)
     stored = builder.semaphore("stored", 1, "dependency")
     numbers, outputs, apart = dict[str, int](), dict[str, Stored](), dict[str, str]()
     in_place = updated(graph)
     course = Course()
     runs = list[tuple[Task, list[tuple[int, Chosen]]]]()
-    for part, tiled in zip(parts, tilings, strict=True):
+    for number, (part, tiled) in enumerate(zip(parts, tilings, strict=True)):
         memory.repetition = part.first
         begins = list[int]()
         with builder.loop(part.count) as layer:
             context = Context(
-                builder, chip, tile, layout, rings, memory, layer, stored, graph, in_place, outputs, apart
+                builder, chip, tile, layout, rings[None], memory, layer, stored, graph, in_place, outputs, apart
             )
-            for task in part.tasks:
-                name = task.operator.name
+            for place, task in enumerate(part.tasks):
+                name, divided = task.operator.name, divisions[number][place]
+                context.layout, context.rings = divided or layout, rings[divided]
+                context.anew = is_divided_anew(parts, divisions, number, place)
                 if name not in numbers:
                     numbers[name] = len(numbers)
                     runs.append((task, []))
@@ -349,9 +358,11 @@ def lower_tasks(
                 emit() if known is None else known.lower(course, context, task, tiled[name], emit)
             names = [task.operator.name for task in part.tasks]
             wanted = [tiled[name].ahead for name in names]
-            weights = {"weights": rings.weights} | ({"values": rings.values} if layout.values else {})
+            own = rings[None]
+            weights = {"weights": own.weights} | ({"values": own.values} if layout.values else {})
+            anew = [is_divided_anew(parts, divisions, number, place) for place in range(len(names))]
             try:
-                go_ahead(builder, [*begins, len(builder.drafts)], names, wanted, weights, stored)
+                go_ahead(builder, [*begins, len(builder.drafts)], names, wanted, weights, stored, anew)
             except NotAhead as error:
                 error.repetition = part.first
                 raise
@@ -361,8 +372,26 @@ def lower_tasks(
     return Lowered(builder.finish(tuple(numbers), draft=draft), runs, outputs, apart)
 
 
+def divisions_in(parts: Sequence[Part], tilings: Sequence[dict[str, Chosen]]) -> list[list[Layout | None]]:
+    """Of every part's tasks how the buffers are divided for them; nothing where as the program has it."""
+    return [
+        [tiled[task.operator.name].divided for task in part.tasks] for part, tiled in zip(parts, tilings, strict=True)
+    ]
+
+
+def is_divided_anew(parts: Sequence[Part], divisions: Sequence[Sequence[Layout | None]], part: int, place: int) -> bool:
+    """Whether the buffers are divided otherwise for a task than for one that may come before it."""
+    before = [(part, place - 1)] if place else [(part - 1, len(parts[part - 1].tasks) - 1)] if part else []
+    if not place and parts[part].count > 1:
+        before.append((part, len(parts[part].tasks) - 1))
+    return any(divisions[other][last] != divisions[part][place] for other, last in before)
+
+
 def _lower(context: Context, task: Task, chosen: Chosen) -> None:
     tiling, part = chosen.tiling, chosen.share.operator
+    if context.anew:
+        context.builder.tiles = context.chip.tile_count
+        context.builder.fence()
     context.builder.tiles = chosen.share.tiles
     if isinstance(tiling, ChannelTiling):
         if isinstance(part, Attention):

@@ -71,6 +71,7 @@ class Ring(Struct):
     free: int
     producer: RingSide = field(default_factory=RingSide)
     consumer: RingSide = field(default_factory=RingSide)
+    slots: int = SLOTS
 
     def write_slot(self) -> LocalSlot:
         """Slot that the producer fills now."""
@@ -93,6 +94,11 @@ class Ring(Struct):
     def read(self) -> None:
         """Move the consumer to the other slot."""
         self.consumer.count += 1
+
+    def moved(self, base: int, slot_bytes: int) -> Ring:
+        """The same slots, cursors and semaphores elsewhere, and of another size."""
+        size = slot_bytes if self.slots > 1 else 0
+        return Ring(self.name, base, size, self.full, self.free, self.producer, self.consumer, self.slots)
 
     @property
     def whole(self) -> Ring:

@@ -18,7 +18,7 @@ from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import vector_cost
 from siliconloom.mapper.chip.bounds import data_bytes
 from siliconloom.mapper.chip.floors import array_floor, vector_floor
-from siliconloom.mapper.chip.layout import Layout
+from siliconloom.mapper.chip.layout import Room
 from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.rings import SLOTS
 from siliconloom.workloads import Attention, Gemm, Operator, Vector
@@ -48,7 +48,7 @@ class Share(Struct, frozen=True):
 
 
 def shares(
-    chip: Chip, operator: Operator, fused: tuple[Vector, ...] = (), layouts: Sequence[Layout] = ()
+    chip: Chip, operator: Operator, fused: tuple[Vector, ...] = (), layouts: Sequence[Room] = ()
 ) -> list[tuple[float, Share]]:
     """Ways to share an operator among the tiles, or some of them, with the least time each can take.
 

@@ -19,7 +19,7 @@ from siliconloom.mapper.chip.gemm_cost import KEPT, ORDERS, GemmCosts, Order, ge
 from siliconloom.mapper.chip.gemm_layout import GemmShape, gemm_layout_of
 from siliconloom.mapper.chip.gemm_moves import GemmMemories
 from siliconloom.mapper.chip.gemm_work import tile_work
-from siliconloom.mapper.chip.layout import Layout
+from siliconloom.mapper.chip.layout import Room
 from siliconloom.mapper.chip.looked import Looked, in_slots, that_stay
 from siliconloom.mapper.chip.objective import ESTIMATED, Objective
 
@@ -54,7 +54,7 @@ class GemmTiling(Struct, frozen=True):
 
 def choose_tilings(
     chip: Chip,
-    layouts: Sequence[Layout],
+    layouts: Sequence[Room],
     shape: GemmShape,
     memories: GemmMemories | None = None,
     kept: int = 3,
@@ -92,7 +92,7 @@ def choose_tilings(
 
 def _that_stay(
     chip: Chip,
-    layouts: tuple[Layout, ...],
+    layouts: tuple[Room, ...],
     shape: GemmShape,
     memories: GemmMemories,
     tiles: tuple[int, int] | None,
@@ -128,7 +128,7 @@ def _that_stay(
 
 def _in_slots(
     chip: Chip,
-    layouts: tuple[Layout, ...],
+    layouts: tuple[Room, ...],
     shape: GemmShape,
     memories: GemmMemories,
     tiles: tuple[int, int] | None,

@@ -12,7 +12,7 @@ from siliconloom.arch.tile import NpuTile
 from siliconloom.mapper.chip.attention_cost import AttentionTiling
 from siliconloom.mapper.chip.banked import refuse_banked
 from siliconloom.mapper.chip.chosen import Chosen, Part, Tiling
-from siliconloom.mapper.chip.layout import banks_of
+from siliconloom.mapper.chip.layout import Layout, banks_of
 from siliconloom.mapper.chip.program import MappedWorkload
 from siliconloom.mapper.chip.sharing import CUT_DIMENSIONS
 from siliconloom.mapper.chip.tasks import Task
@@ -34,12 +34,11 @@ def mapping_text(mapped: MappedWorkload, *, joined: bool = False) -> str:
     assert mapped.mapping is not None
     refuse_banked(mapped.chip, mapped.graph, "a mapping file")
     parts, (layout, chosen) = mapped.mapping.parts, mapped.mapping.choice
-    sizes = {ring: f"{getattr(layout, ring)} B" for ring in layout.__struct_fields__ if getattr(layout, ring)}
     data: dict[str, Any] = {"kind": "mapping"} | ({"joined": True} if joined else {})
     assert isinstance(mapped.chip.tile, NpuTile)
     if banks_of(mapped.chip.tile, layout) > mapped.chip.tile.scratchpad.banks:
         data["banked"] = False
-    data |= {"layout": sizes, "tasks": _tasks(parts, chosen)}
+    data |= {"layout": _rings(layout), "tasks": _tasks(parts, chosen)}
     if mapped.placement is not None:
         data["placement"] = [
             {"operator": operator, "role": role, "levels": {home.level: home.count for home in homes if home.count}}
@@ -51,6 +50,11 @@ def mapping_text(mapped: MappedWorkload, *, joined: bool = False) -> str:
         rows = value if isinstance(value, list) else None
         lines += [f"{key}: {_line(value)}"] if rows is None else [f"{key}:", *(f"  - {_line(row)}" for row in rows)]
     return "\n".join(lines) + "\n"
+
+
+def _rings(layout: Layout) -> dict[str, str]:
+    """Bytes of a slot of each ring that there is."""
+    return {ring: f"{size} B" for ring, size in asdict(layout).items() if size}
 
 
 def _line(value: object) -> str:
@@ -72,7 +76,8 @@ def _tasks(parts: Sequence[Part], chosen: Sequence[Mapping[str, Chosen]]) -> lis
             block = {"block": task.block} if task.block else {}
             early = ahead_of(part, task, choice)
             loads = ({"ahead": early} if early else {}) | ({"chunk": f"{choice.chunk} B"} if choice.chunk else {})
-            decided = fused | ({"cut": cut} if cut else {}) | {kind: _sizes(choice.tiling) | block | loads}
+            divided = {"layout": _rings(choice.divided)} if choice.divided is not None else {}
+            decided = fused | ({"cut": cut} if cut else {}) | divided | {kind: _sizes(choice.tiling) | block | loads}
             if last.get(name) != decided:
                 rows.append({"operator": name} | ({"repetition": part.first} if part.first else {}) | decided)
             last[name] = decided

@@ -167,17 +167,18 @@ def _binding(plan: MappedWorkload, mapped: MappedTask, channel: float) -> dict[s
 
 
 def _loads(plan: MappedWorkload, mapped: MappedTask) -> dict[str, Any]:
-    """How weights of a task are loaded.
+    """How weights of a task are loaded, and into which buffers.
 
     ``ahead``: their rings, and the tasks before whose loads that wait the first tile is loaded. ``chunk``: bytes of the
-    longest transfer, 0 where a tile is one.
+    longest transfer, 0 where a tile is one. ``layout``: the division of the buffers that is the task's alone.
     """
     name = mapped.task.operator.name
     if plan.mapping is None:
-        return {"ahead": {}, "chunk": 0}
+        return {"ahead": {}, "chunk": 0, "layout": None}
     parts = zip(plan.mapping.parts, plan.mapping.choice[1], strict=True)
     part, chosen = next((part, made[name]) for part, made in parts if name in made)
-    return {"ahead": ahead_of(part, mapped.task, chosen), "chunk": chosen.chunk}
+    divided = None if chosen.divided is None else asdict(chosen.divided)
+    return {"ahead": ahead_of(part, mapped.task, chosen), "chunk": chosen.chunk, "layout": divided}
 
 
 def _task(plan: MappedWorkload, mapped: MappedTask, taken: int, channel: int) -> dict[str, Any]:

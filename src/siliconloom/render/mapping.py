@@ -83,11 +83,12 @@ def _task_row(task: dict[str, Any]) -> tuple[str, ...]:
     tiling, own = task["tiling"], task["bound"]
     fused = "".join(" +" + name.rsplit(".", 1)[-1] for name in task["fused"])
     early = (f"ahead of {name}" for name in dict.fromkeys(task["ahead"].values()))
+    anew = ["buffers divided anew"] if task["layout"] else []
     cut = [f"chunks of {format_bytes(task['chunk'])}"] if task["chunk"] else []
     return (
         task["name"] + fused,
         f"x{task['repeat']}",
-        ", ".join([_tile(task["kind"], tiling), *early, *cut]),
+        ", ".join([_tile(task["kind"], tiling), *anew, *early, *cut]),
         f"{task['cycles']:,.0f}",
         f"{task['lower_bound']:,}",
         "-" if task["gap"] is None else f"{task['gap']:.0%}",
