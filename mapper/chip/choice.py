@@ -87,11 +87,7 @@ def choose_layouts(
     tasks = [task for part in parts for task in part.tasks]
     bounds = [operator_bound(chip, task.operator, task.fused) for task in tasks]
     frugal = objective.name != "time"
-    # among many tasks those of fixed shares have room for nearly as good tiles of each
-    fits = objective if measure is not None and executions(parts) <= FEW and len(chip.memory) == 1 else None
-    divisions = divisions_of(
-        chip, tile, tasks, bounds, frugal=frugal, simulated=measure is not None, known=known, fits=fits
-    )
+    divisions = divisions_of(chip, tile, tasks, bounds, frugal=frugal, simulated=measure is not None, known=known)
     pools: dict[tuple[str, tuple[str, ...]], Pool] = {}
     alike: dict[_Shape, Pool] = {}
     shapes = [

@@ -39,6 +39,8 @@ SPARES = 0.98
 """move no more than this part of the bytes in as much time."""
 MUCH = 1.02
 """So many times what a draft costs is more than loads ahead are taken to save."""
+CLOSE = 1.03
+"""None is tried that is estimated to cost so many times as much as the best."""
 TRIED = 5
 """Divisions of a task that whole programs are simulated with, the best by estimates first."""
 
@@ -71,10 +73,10 @@ def divide_anew(
     best, cost = made, objective.measure
     try:
         first = least = cost(made.program)
-        for at, options in _promising(chip, graph, parts, made.mapping.choice, first, objective):
-            for chosen in options:
+        for at, ways in _promising(chip, graph, parts, made.mapping.choice, first, objective):
+            for chosen in ways:
                 try:
-                    draft = lower(_changed(parts, best.mapping.choice, at, chosen))
+                    draft = lower(taking(parts, best.mapping.choice, at, chosen))
                 except NotDivided:
                     continue
                 if len(draft.program.instructions) > _words(chip):
@@ -85,7 +87,16 @@ def divide_anew(
         raise
     except KeyboardInterrupt:
         searched.interrupted = True
-    return best
+    return best if best is made else lower(_folded(parts, best.mapping.choice))
+
+
+def _folded(parts: Sequence[Part], choice: Choice) -> Choice:
+    """The same where a single task has a division of its own, that of all others: of the program."""
+    layout, tiled = choice
+    if len(parts) > 1 or len(parts[0].tasks) > 1:
+        return choice
+    ((name, chosen),) = tiled[0].items()
+    return chosen.divided or layout, [{name: replace(chosen, divided=None)}]
 
 
 def is_better(
@@ -111,7 +122,7 @@ def _promising(
     for number, (part, tiled) in enumerate(zip(parts, choice[1], strict=True)):
         for place, task in enumerate(part.tasks):
             now = tiled[task.operator.name]
-            if not isinstance(task.operator, Gemm | Attention) or not task.depends:
+            if not isinstance(task.operator, Gemm | Attention):
                 continue
             floor = operator_bound(chip, task.operator, task.fused).lower_bound_cycles
             wanted, spared = WORTH * least / part.count, (1 - SPARES) * moved / part.count
@@ -119,17 +130,17 @@ def _promising(
             fewest = least_traffic(chip, task.operator, task.fused) if isinstance(task.operator, Gemm) else bytes_now
             if now.cost - objective.of(floor, 0) <= wanted and bytes_now - fewest <= spared:
                 continue
-            options = _options(chip, graph, part, place, objective)
-            gains = now.cost - min((each.cost for each in options), default=now.cost)
-            spares = bytes_now - min((each.bytes_moved for each in options), default=bytes_now)
+            ways = ways_alone(chip, graph, part, place, objective)
+            gains = now.cost - min((each.cost for each in ways), default=now.cost)
+            spares = bytes_now - min((each.bytes_moved for each in ways), default=bytes_now)
             if gains > wanted or spares > spared:
-                found.append((-gains * part.count, (number, place), options))
+                found.append((-gains * part.count, (number, place), ways))
     found.sort(key=lambda each: each[:2])
-    for _, at, options in found:
-        yield at, options
+    for _, at, ways in found:
+        yield at, ways
 
 
-def _options(chip: Chip, graph: Graph, part: Part, place: int, objective: Objective) -> list[Chosen]:
+def ways_alone(chip: Chip, graph: Graph, part: Part, place: int, objective: Objective) -> list[Chosen]:
     """A task with divisions of its own: the best by estimates, that of these which moves the fewest bytes, others."""
     task = part.tasks[place]
     assert isinstance(chip.tile, NpuTile)
@@ -174,17 +185,17 @@ def _few(every: Sequence[Chosen]) -> list[Chosen]:
     near = [each for each in every if each.cost <= NEARLY * every[0].cost]
     frugal = min(near, key=lambda each: each.bytes_moved)
     options = dict[tuple[object, ...], Chosen]()
-    for chosen in (every[0], frugal, *every[1:]):
+    for chosen in (every[0], frugal, *(each for each in every[1:] if each.cost <= CLOSE * every[0].cost)):
         options.setdefault((chosen.tiling, chosen.share), chosen)
     return list(options.values())[:TRIED]
 
 
-def _changed(parts: Sequence[Part], choice: Choice, at: Place, chosen: Chosen) -> Choice:
+def taking(parts: Sequence[Part], choice: Choice, at: Place, chosen: Chosen) -> Choice:
     """The same with one task otherwise; nothing goes ahead over what is divided anew."""
     number, place = at
     layout, tiled = choice[0], [dict(each) for each in choice[1]]
     tasks = parts[number].tasks
-    tiled[number][tasks[place].operator.name] = chosen
+    tiled[number][tasks[place].operator.name] = replace(chosen, divided=None) if chosen.divided == layout else chosen
     for later, task in enumerate(tasks[place:]):
         own = tiled[number][task.operator.name]
         if max(own.ahead.weights, own.ahead.values) >= later:
@@ -197,4 +208,4 @@ def gains_much(one: Drafted, other: Drafted, objective: Objective) -> bool:
     return MUCH * objective.measure(one.program) < objective.measure(other.program)
 
 
-__all__ = ["divide_anew", "gains_much", "is_better"]
+__all__ = ["divide_anew", "gains_much", "is_better", "taking", "ways_alone"]

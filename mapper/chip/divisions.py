@@ -14,7 +14,6 @@ from siliconloom.arch.tile import NpuTile
 from siliconloom.mapper.chip.attention_cost import attention_needs, fewest_keys
 from siliconloom.mapper.chip.banked import channel_needs, channel_tiling
 from siliconloom.mapper.chip.bounds import Bound
-from siliconloom.mapper.chip.fitted import fitted
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, gemm_layout_of
 from siliconloom.mapper.chip.layout import (
     CONTEXT_SHARES,
@@ -27,7 +26,6 @@ from siliconloom.mapper.chip.layout import (
     room_for_rows,
 )
 from siliconloom.mapper.chip.looked import PARTS
-from siliconloom.mapper.chip.objective import Objective
 from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.rings import SLOTS
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
@@ -66,7 +64,6 @@ def divisions_of(
     frugal: bool = False,
     simulated: bool = True,
     known: Divisions | None = None,
-    fits: Objective | None = None,
 ) -> list[Layout]:
     """Ways to divide the buffers for tasks that have these bounds.
 
@@ -74,8 +71,7 @@ def divisions_of(
     with the divisions of this one, too; and for rows of products that stay (`_staying`). Where bytes count beside time
     those are tried as well that leave most of the scratchpad to one operand of products (`FRUGAL_SHARES`). Values have
     a ring of their own only where candidates are ``simulated``: what it saves hangs on when loads meet. What is
-    ``known`` is of the same tasks, on chips that a lowering reads the same of (`drafts.lowering_key`). With ``fits``,
-    an objective, there are those in which the best tiles of single products fit (`fitted`), too.
+    ``known`` is of the same tasks, on chips that a lowering reads the same of (`drafts.lowering_key`).
     """
     paced, attended = _shares_of_work(chip, tasks, bounds)
     has_ring = simulated and (paced >= PACED or attended >= ALONE)
@@ -89,10 +85,7 @@ def divisions_of(
         found = _divided(chip, tile, tasks, shares, contexts, has_ring=has_ring)
         if known is not None:
             known[key] = found
-    if fits is None:
-        return list(found)
-    least = _least(tasks, chip, tile)[0][1]
-    return list(dict.fromkeys([*found, *fitted(chip, tile, tasks, bounds, least, contexts, fits)]))
+    return list(found)
 
 
 def _divided(

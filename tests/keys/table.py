@@ -112,7 +112,9 @@ ROWS = (
         "DescribedTask",
         "mapped",
         "tasks.8.",
-        "operator!layer.other repetition!1 fused![] gemm!null vector!{rows:1,cols:1}",
+        "operator!layer.other repetition!1 fused![] gemm!null vector!{rows:1,cols:1} "
+        "layout={weights:16KiB,moving:8KiB,results:4KiB,constants:4KiB,partial:4KiB} "
+        "layout!{weights:1MiB,moving:8KiB,results:4KiB,partial:4KiB}",
     ),
     ("DescribedTask", "mapped", "tasks.0.", "vector!null"),
     ("DescribedTask", "mapped", "tasks.7.", "attention!null"),

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from siliconloom.arch import NotSupported, load_chip
 from siliconloom.arch.document import Document
 from siliconloom.arch.isa import Opcode, Program
+from siliconloom.arch.phases import fences
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.attention_cost import AttentionTiling
 from siliconloom.mapper.chip.described import mapping_of
@@ -27,6 +28,7 @@ from siliconloom.verification.programs import random_program
 from siliconloom.verification.workload import refuse
 from siliconloom.workloads import Attention, Gemm, load_workload
 from tests.in_turn import in_turn
+from tests.mapper.chip.anew import divided_by_chance
 from tests.mapper.chip.early import loaded_early
 from tests.mapper.chip.tiled import in_blocks, tiled
 
@@ -401,6 +403,7 @@ def in_rings(tile, folder, model, sets, **sizes):
     layout |= {"weights": f"{half} B", "values": f"{half} B"}
     for task in described["tasks"]:
         if "gemm" in task:
+            task.pop("layout", None)
             tile_of = {key: value for key, value in task["gemm"].items() if key not in ("ahead", "chunk")}
             task["gemm"] = tile_of | {"resident": False} | sizes
     return lower(tile, made, mapping_of(Document.parse(yaml.safe_dump(described)), tile, made))
@@ -426,6 +429,22 @@ def test_two_rings_and_pairs_of_tiles_agree_in_every_cycle_and_byte(kind, chip, 
     assert case.passed, case
     assert case.difference == 0
     assert case.bytes_compared > 1000
+
+
+@pytest.mark.slow(seconds=30)
+@pytest.mark.parametrize("sets", [SETS, SETS | ODD], ids=["small", "odd"])
+def test_buffers_that_are_divided_anew_agree_in_every_cycle_and_byte(sets, tmp_path):
+    """Of a prompt, and of a token of two sequences: all products and attention, each with what there is by chance."""
+    r, tile, works = random.Random(len(sets)), tile_of(sets | {"tile.scratchpad.capacity": "64 KiB"}), []
+    for number, lengths in enumerate([(("sequence", "23"),), (("phase", "decode"), ("context", "19"), ("batch", "2"))]):
+        made, _ = fit_precision(tile, graph(tmp_path, LLAMA, *lengths))
+        plan = divided_by_chance(mapped(tile, made), r, share=1)
+        assert len(fences(plan.program)) > 4
+        works.append((str(number), filled(plan, number)))
+    for case in (parity.case() for parity in check_programs(tile, works)):
+        assert case.passed, case
+        assert case.difference == 0
+        assert case.bytes_compared > 1000
 
 
 @pytest.mark.slow(seconds=55)
