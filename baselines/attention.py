@@ -2,11 +2,13 @@
 
 FlashAttention (Dao et al., 2022; 2023) gives each multiprocessor a block of queries of one head and walks the keys in
 blocks: two products on the tensor cores, and one exponential for every score on the special-function units. Causal
-masks leave out the blocks behind the diagonal. In decode there is one query a sequence; the query heads that share a
-key head fill a block's rows, and the keys are split over several blocks whose results are joined (Flash-Decoding, Dao
-et al., 2023). FlashAttention-2's call for sequences of unequal length splits only for grouped queries, so that its
-decode with one query head a key head runs on as many multiprocessors as there are heads; FlashAttention-3 splits
-always. In prompts of few blocks FlashAttention-2's call for sequences of equal length splits the keys by the same rule.
+masks leave out the blocks behind the diagonal, and windows those before the first key that a query of the block sees
+(FlashAttention-2's ``local`` kernels, ``n_block_min``). In decode there is one query a sequence; the query heads that
+share a key head fill a block's rows, and the keys are split over several blocks whose results are joined (Flash-
+Decoding, Dao et al., 2023). FlashAttention-2's call for sequences of unequal length splits only for grouped queries, so
+that its decode with one query head a key head runs on as many multiprocessors as there are heads; FlashAttention-3
+splits always. In prompts of few blocks FlashAttention-2's call for sequences of equal length splits the keys by the
+same rule.
 """
 
 from __future__ import annotations
@@ -14,7 +16,10 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from siliconloom.arch.kernels import kernel
+from siliconloom.baselines.operations import Float, Operations
 
 COMPUTE, EXPONENT, DRAM, LAUNCH, EXPANSION = 0, 1, 2, 3, 4
 BOUNDS = ("compute", "exponentials", "memory", "launch", "dequantization")
@@ -36,11 +41,14 @@ class Prefills(NamedTuple):
     queries: Any
     """Tokens of each sequence, and those that they attend to."""
     keys: Any
+    """Those that some query sees."""
+    steps: Any
+    """Blocks of keys that a block of queries walks: the most of a sequence, and the mean of its blocks."""
+    mean_steps: Any
     heads: Any
     kv_heads: Any
     width: Any
     """Size of a head."""
-    causal: Any
     element: Any
     """Bytes of an element of new keys and values, which a prompt writes to the cache."""
     rate: Any
@@ -60,6 +68,18 @@ class Prefills(NamedTuple):
     """Threads of a block that writes one token's keys and values to the cache, at most; 0 when they are not written."""
 
 
+def blocks_seen(shortest: Float, longest: Float, most: Float) -> tuple[Float, Float]:
+    """Blocks that are walked, last and mean: they grow evenly from ``shortest`` to ``longest`` and stop at ``most``."""
+    first, last = np.minimum(shortest, most), np.minimum(longest, most)
+    growing = (last - first) / np.maximum(longest - shortest, 1e-30)  # share of the walks that are below the last
+    return last, last - growing * (last - first) / 2.0
+
+
+def window_blocks(o: Operations, own: Float, block: Float) -> Float:
+    """Blocks of ``block`` positions that ``own`` neighbouring ones see of a window; no limit without one."""
+    return np.where(o.window > 0, np.ceil((o.window + own - 1.0) / block), np.inf)
+
+
 @kernel(error_model="numpy")
 def prefill_times(asked: Prefills, machine: Any, fitted: Any, time: Any, bound: Any) -> None:
     """Fill ``time`` with seconds and ``bound`` with what limits each row of many queries.
@@ -73,8 +93,8 @@ def prefill_times(asked: Prefills, machine: Any, fitted: Any, time: Any, bound: 
     fitted
         `siliconloom.baselines.efficiency.Prefill`, in its order.
     """
-    batch, queries, keys, heads, kv_heads, width, causal = asked[:7]
-    element, rate, rows_most, columns_of, packs, kept, read, expand, written = asked[7:]
+    batch, queries, keys, steps, mean_steps, heads, kv_heads, width = asked[:8]
+    element, rate, rows_most, columns_of, packs, kept, read, expand, written = asked[8:]
     sms, clock, dram, exponentials = machine[0], machine[1], machine[2], machine[3]
     launch, mainloop, overlap, block, item, tail, stream, norm, store = fitted[:9]
     for i in range(batch.size):
@@ -89,15 +109,11 @@ def prefill_times(asked: Prefills, machine: Any, fitted: Any, time: Any, bound: 
             queries[i] * group / (math.ceil(queries[i] * group / rows) * rows)
         )
         blocks = math.ceil(queries[i] * group / rows) / group if packed else math.ceil(queries[i] / rows) + 0.0
-        longest = math.ceil(keys[i] / columns)
-        shortest = longest + 0.0
-        if causal[i]:  # the key blocks that a query block sees grow evenly
-            shortest = math.ceil(min(keys[i], keys[i] - queries[i] + rows) / columns)
-        middle = (shortest + longest) / 2.0
+        longest, middle = steps[i], mean_steps[i]
         items = batch[i] * heads[i] * blocks
         starts = math.ceil(items / sms)
         even = items * middle / sms
-        walk = longest + 0.0
+        walk = longest
         if items > sms:  # longest first; what is left over at the end is filled by the short ones
             walk = max(longest, even + tail * (starts * middle - even))
         compute = (walk * step + max(1.0, items / sms) * item) / clock

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.gpu import Gpu
+from siliconloom.baselines.attention import blocks_seen, window_blocks
 from siliconloom.baselines.efficiency import Efficiency
 from siliconloom.baselines.operations import Operations
 
@@ -104,12 +105,13 @@ def backward_times(gpu: Gpu, efficiency: Efficiency, o: Operations) -> tuple[Flo
     else:
         step, launch, item = products / own.mainloop, own.launch, own.item
         tail, stream, norm = own.tail, own.stream, own.norm
-    longest = np.ceil(queries / rows)
-    shortest = np.where(o.causal, np.ceil(np.minimum(queries, columns) / rows), longest)
+    whole = np.ceil(queries / rows)
+    shortest = np.where(o.causal, np.ceil(np.minimum(queries, columns) / rows), whole)
+    longest, mean = blocks_seen(shortest, whole, window_blocks(o, columns, rows))
     items = batch * heads * np.ceil(keys / columns)
-    even = items * (shortest + longest) / 2.0 / gpu.multiprocessors
+    even = items * mean / gpu.multiprocessors
     starts = np.ceil(items / gpu.multiprocessors)
-    walk = np.maximum(longest, even + tail * (starts * (shortest + longest) / 2.0 - even))
+    walk = np.maximum(longest, even + tail * (starts * mean - even))
     compute = (walk * step + np.maximum(1.0, items / gpu.multiprocessors) * item) / gpu.clock
     matrix, other = batch * heads * queries * head, batch * heads * keys * head
     bandwidth = gpu.memory_bandwidth * stream

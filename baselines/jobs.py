@@ -155,11 +155,12 @@ def load_jobs(
 
 
 def from_operations(operations: Operations) -> list[Deployment]:
-    """Jobs of the rows of a file; raises `NotSupported` for those stored in a format that no kernel here reads."""
-    stored = operations.packed() | operations.sparse() | operations.cached()
+    """Jobs of the rows of a file; raises `NotSupported` for those that no kernel here does."""
+    stored = operations.packed() | operations.sparse() | operations.cached() | (operations.window > 0)
     if stored.any():
         first = operations.describe(int(np.argmax(stored)))
-        raise NotSupported(f"measuring {first}: packed and sparse weights and caches in another format are predicted")
+        known = "packed and sparse weights, caches in another format and windows are predicted"
+        raise NotSupported(f"measuring {first}: {known}")
     jobs = []
     for index in range(len(operations)):
         row = operations.row(index)

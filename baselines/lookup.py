@@ -79,7 +79,7 @@ def _possible(rows: Operations, asked: Operations) -> NDArray[np.bool_]:
 def _columns(o: Operations) -> list[NDArray[Any]]:
     columns: list[NDArray[Any]] = [o.op, o.m, o.n, o.k, o.batch, o.q_len, o.kv_len, o.heads, o.kv_heads, o.head_dim]
     columns += [o.causal, o.element_bytes(), o.gpus, o.bytes, o.weights, o.group, o.sparsity, o.cache, o.dealt]
-    return [*columns, o.top_k]
+    return [*columns, o.top_k, o.window]
 
 
 def _keys(o: Operations) -> list[Key]:

@@ -271,21 +271,28 @@ def _prefill(gpu: Gpu, efficiency: Efficiency, o: Operations, cache_write: bool)
     rows, columns = _block_sizes(efficiency, head)
     packs = np.full(len(o), 1.0 if BLOCKS[efficiency.attention][2] else 0.0)
     rates, expand = _kept_operands(gpu, efficiency, o)
-    parts, causal = np.ones(len(o)), o.causal
+    least = np.where(o.causal, np.minimum(keys, keys - queries + rows), keys)
+    shortest, longest = np.ceil(least / columns), np.ceil(keys / columns)
+    steps, mean = attention.blocks_seen(shortest, longest, attention.window_blocks(o, rows, columns))
+    parts, keys = np.ones(len(o)), o.seen_keys()
     if efficiency.splits:
         parts = _prompt_splits(gpu, o)
         cut = parts > 1
-        seen = keys - np.where(causal, queries / 2, 0.0)  # of each query, in the mean
-        batch, keys, causal = batch * parts, np.where(cut, np.maximum(seen / parts, 1.0), keys), causal & ~cut
         rows = np.where(cut, attention.SPLIT_ROWS, rows)
+        most = np.where(o.window > 0, o.window + rows - 1.0, np.inf)
+        (known,) = _columns(o, "kv_len")
+        seen = attention.blocks_seen(known - np.where(o.causal, queries, 0.0), known, most)[1]  # of each query
+        batch, keys = batch * parts, np.where(cut, np.maximum(seen / parts, 1.0), keys)
+        steps, mean = (np.where(cut, np.ceil(keys / columns), each) for each in (steps, mean))
     asked = attention.Prefills(
         batch,
         queries,
         keys,
+        steps,
+        mean,
         heads,
         kv_heads,
         head,
-        causal,
         o.element_bytes(),
         rates,
         rows,

@@ -83,7 +83,10 @@ class GpuKernel(Struct, frozen=True):
 
 
 class ModelPrediction(Struct, frozen=True):
-    """Kernels in program order with the seconds, joules and floor of one execution of each."""
+    """Kernels in program order with the seconds, joules and floor of one execution of each.
+
+    ``share`` is the part of each kernel's work that is its operator's: two kernels stand for attention's backward pass.
+    """
 
     kernels: tuple[GpuKernel, ...]
     operations: Operations
@@ -94,6 +97,12 @@ class ModelPrediction(Struct, frozen=True):
     error: Float
     error_90: Float
     nearby: NDArray[np.bool_]
+    share: Float
+
+    @property
+    def flops(self) -> Float:
+        """FLOPs of one execution of each kernel."""
+        return flops(self.operations) * self.share
 
     @property
     def repeats(self) -> Float:
@@ -267,8 +276,8 @@ def predict_model(
         seconds = seconds * np.array([1.0 if k.operator in shares else wider.get(k.operator, 1.0) for k in kernels])
     chunks = {o.name for o in graph.operators() if isinstance(o, Attention) and o.follows}
     times = np.where([k.operator in chunks for k in kernels], UNCALIBRATED, 1.0)
-    bars = times * found.error, times * found.error_90
-    return ModelPrediction(tuple(kernels), operations, seconds, joules, floor, tuple(found.bound), *bars, found.nearby)
+    bound, bars = tuple(found.bound), (times * found.error, times * found.error_90)
+    return ModelPrediction(tuple(kernels), operations, seconds, joules, floor, bound, *bars, found.nearby, part)
 
 
 def predict_rows(
@@ -371,7 +380,7 @@ def _floor(gpu: Gpu, o: Operations) -> Float:
     """
     weights = o.weight_bytes()
     decode = o.among(Op.ATTENTION_DECODE)
-    behind = o.kv_len - np.where(o.causal, o.q_len, 0)  # a prompt's own keys may be in the last cache
+    behind = o.seen_keys() - np.where(o.causal, o.q_len, 0)  # a prompt's own keys may be in the last cache
     known = np.where(decode, o.kv_len, np.where(o.reads_cache(), behind, 0))
     cache = 2 * o.batch * known * o.kv_heads * o.head_dim * o.kept_bytes()
     peaks = peak_rates(o, gpu)
@@ -457,9 +466,9 @@ def _row(graph: Graph, operator: Operator) -> dict[str, Any] | None:
             sizes["m"] *= operator.batch
         return {"op": "grouped_gemm" if grouped else "gemm", **sizes, "dtype": dtype, **_stored(operator)}
     if isinstance(operator, Attention):
-        seen = operator.kv_len if operator.window is None else operator.q_len + operator.window - 1
-        keys = min(operator.kv_len, seen)
         decode = graph.phase is Phase.DECODE or (operator.q_len == 1 and operator.past > 0)
+        keys = operator.kv_read if decode else operator.kv_len  # a token's kernel is asked for the keys of its window
+        window = {} if operator.window is None or operator.window >= keys else {"window": operator.window}
         return {
             "op": "attention_decode" if decode else "attention_prefill",
             "batch": operator.batch,
@@ -470,6 +479,7 @@ def _row(graph: Graph, operator: Operator) -> dict[str, Any] | None:
             "head_dim": operator.head_dim,
             "dtype": dtype,
             "causal": str(operator.causal).lower(),
+            **window,
             **_kept(graph, operator),
         }
     if isinstance(operator, Vector):

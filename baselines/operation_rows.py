@@ -53,6 +53,7 @@ FORMATS: dict[str, tuple[tuple[Op, ...], str]] = {
     "cache": (ATTENTION, "a format of keys and values, of attention"),
     "dealt": ((Op.GROUPED_GEMM,), "how rows are dealt to the experts of grouped products"),
     "top_k": ((Op.GROUPED_GEMM,), "how many experts of grouped products a token draws"),
+    "window": ((*ATTENTION, Op.ATTENTION_BACKWARD), "keys that a query of attention looks at"),
 }
 """Columns that say more than sizes: of which operations, and what they are. For others a file leaves them empty."""
 
@@ -63,7 +64,7 @@ def read_operations(path: Path | str) -> Operations:
     Columns may stand in any order, and those that no row needs may be missing. Left empty, ``batch`` is 1, ``kv_len``
     is ``q_len`` (prefill), ``q_len`` is 1 (decode), ``kv_heads`` is ``heads``, ``causal`` holds for prefill, ``dtype``
     is bf16, ``weights`` and ``cache`` are in the operands' format, ``group`` is the whole column, ``dealt`` is even,
-    and ``top_k`` is 1.
+    ``top_k`` is 1, and ``window`` is all keys; one of as many keys as there are, or more, is read as that.
 
     Raises
     ------
@@ -88,6 +89,7 @@ def operations_from_cells(cells: Cells, allowed: Sequence[Op]) -> Operations:
     columns["cache"] = _codes(cells, "cache", CACHES, ALIASES, CACHES, empty=CacheStored.OPERANDS)
     columns["dealt"] = _codes(cells, "dealt", DEALS, {}, DEALS, empty=Dealt.EVEN)
     columns["top_k"] = cells.integers("top_k", _size, 0)
+    columns["window"] = cells.integers("window", _size, 0)
     return _complete(columns, cells)
 
 
@@ -153,6 +155,7 @@ def _complete(columns: dict[str, Any], cells: Cells) -> Operations:
         rule = "attention whose keys and values are kept in another format has operands in fp16 or bf16"
         raise cells.error(rule, row, "cache", value=cells.columns["cache"][row])
     _check_draws(columns, cells)
+    _check_windows(columns, cells)
     some = np.maximum(sizes["kv_heads"], 1)
     _refuse(
         cells,
@@ -213,6 +216,15 @@ def _check_draws(columns: dict[str, Any], cells: Cells) -> None:
         if wrong.any():
             row = int(np.argmax(wrong))
             raise cells.error(rule, row, "top_k", value=int(used[row]))
+
+
+def _check_windows(columns: dict[str, Any], cells: Cells) -> None:
+    """A window goes back from a query's own key, and one that has all keys is none."""
+    wrong = (columns["window"] > 0) & ~columns["causal"]
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise cells.error("must be of causal attention (causal)", row, "window", value=int(columns["window"][row]))
+    columns["window"] = np.where(columns["window"] >= columns["kv_len"], 0, columns["window"])
 
 
 def _default(columns: dict[str, Any], name: str, where: Bool, value: int | Int) -> None:

@@ -11,6 +11,7 @@ top_k          of rows dealt by chance: experts of a token, all different, so th
 q_len, kv_len  query tokens, and keys that they look at (those before them included), per sequence
 heads          query heads; kv_heads key and value heads; head_dim elements of a head
 causal         whether a query looks only at keys up to its own
+window         of causal attention: keys that a query looks at, the last ones up to its own; 0 where it looks at all
 dtype          number format of the operands, a `Precision`
 weights        format in which B is stored where that is another one, a `WeightFormat`; the product is in ``dtype``
 group          rows of B that share a scale in each column, of 16 bits (8 in MX blocks); 0 where a column has one scale
@@ -243,6 +244,7 @@ class Operations(Struct, frozen=True, eq=False):
     cache: Code
     dealt: Code
     top_k: Int
+    window: Int
 
     def __len__(self) -> int:
         return len(self.op)
@@ -293,6 +295,20 @@ class Operations(Struct, frozen=True, eq=False):
         behind = self.among(Op.ATTENTION_PREFILL) & ((self.kv_len > self.q_len) | ~self.causal)
         found: Bool = self.cached() & (self.among(Op.ATTENTION_DECODE) | behind)
         return found
+
+    def pairs(self) -> Float:
+        """(query, key) pairs that causality and the window leave of every row's attention, per head and sequence."""
+        queries, keys = self.q_len.astype(np.float64), self.kv_len.astype(np.float64)
+        known = keys - np.where(self.causal, queries, keys)  # keys before the first query's own
+        most = np.where(self.causal & (self.window > 0), self.window, keys)
+        growing = np.clip(most - known, 0.0, queries)  # queries that see all keys up to their own
+        found: Float = growing * known + growing * (growing + 1) / 2 + (queries - growing) * most
+        return np.where(self.causal, found, queries * keys)
+
+    def seen_keys(self) -> Float:
+        """Keys of every row's sequences that some query sees: fewer than ``kv_len`` only with a window."""
+        keys = self.kv_len.astype(np.float64)
+        return np.where(self.window > 0, np.minimum(keys, self.q_len + self.window - 1.0), keys)
 
     def read_bytes(self) -> Float:
         """Bytes of an element of keys and values as attention reads them."""
@@ -350,8 +366,9 @@ class Operations(Struct, frozen=True, eq=False):
             found["cache"] = str(CACHES[cache])
         if dealt := int(self.dealt[index]):
             found["dealt"] = str(DEALS[dealt])
-        if used := int(self.top_k[index]):
-            found["top_k"] = used
+        for name in ("top_k", "window"):
+            if value := int(getattr(self, name)[index]):
+                found[name] = value
         return found
 
     def describe(self, index: int) -> str:
@@ -363,6 +380,7 @@ class Operations(Struct, frozen=True, eq=False):
         kept = [f"cache {row['cache']}"] if "cache" in row else []
         dealt = ["by chance"] if "dealt" in row else []
         dealt += [f"{row['top_k']} of a token"] if "top_k" in row else []
+        dealt += [f"window {row['window']}"] if "window" in row else []
         return " ".join([row["op"], *sizes, row["dtype"], *packed, *sparse, *kept, *dealt])
 
 

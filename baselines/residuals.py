@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from siliconloom.arch.kernels import kernel
@@ -178,10 +179,14 @@ class Correction(Struct, frozen=True):
 
 
 def corrections(fields: Fields, gpu: str, operations: Operations, software: str = "") -> Correction:
-    """The correction of every row on the GPU of that library name."""
+    """The correction of every row on the GPU of that library name.
+
+    Prompts with a window, which no row is like, have that of the prompt without: the kernel walks fewer blocks.
+    """
     log, octaves = np.zeros(len(operations)), np.full(len(operations), np.inf)
     own, near = np.zeros(len(operations), bool), np.zeros(len(operations), bool)
-    usual = measured_kind(operations)
+    unbounded = replace(operations, window=np.zeros_like(operations.window))
+    usual = measured_kind(unbounded)
     formats = row_formats(operations)
     for op in FIELD_OPS:
         of_op = usual & operations.among(op)
@@ -194,13 +199,16 @@ def corrections(fields: Fields, gpu: str, operations: Operations, software: str 
             mask = of_op & (formats == format)
             log[mask], octaves[mask] = field.at(coordinates(operations.select(mask), op))
             own[mask], near[mask] = is_own, octaves[mask] <= NEARBY
+    bounded = operations.window > 0
+    octaves[bounded], own[bounded], near[bounded] = np.inf, False, False
     return Correction(log, octaves, near, own)
 
 
 def measured_kind(o: Operations) -> Bool:
     """Rows whose kernel is one that the tables have: plain products, whole prompts, one token for each sequence."""
     product = o.among(Op.GEMM) & (o.batch == 1) & ~o.packed() & ~o.sparse()
-    prompt = o.among(Op.ATTENTION_PREFILL) & o.causal & (o.q_len == o.kv_len)  # its cache is only written
+    whole = o.causal & (o.q_len == o.kv_len) & (o.window == 0)  # its cache is only written
+    prompt = o.among(Op.ATTENTION_PREFILL) & whole
     token = o.among(Op.ATTENTION_DECODE) & (o.q_len == 1) & ~o.cached()
     found: Bool = product | prompt | token | o.among(*ELEMENTWISE)
     return found

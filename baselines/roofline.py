@@ -79,14 +79,13 @@ def flops(operations: Operations) -> Float:
     """FLOPs of every row; 0 of everything else than products and attention.
 
     Products have 2 m n k batch, grouped ones, whose m are all rows, 2 m n k; of sparse weights only those that are kept
-    count. Attention has 4 batch heads head_dim times the pairs of query and key, of which causality leaves
-    q_len (kv_len - q_len / 2), half when they are equal, and two and a half times that backward.
+    count. Attention has 4 batch heads head_dim times the pairs of query and key that causality and a window leave, and
+    two and a half times that backward.
     """
     o = {name: getattr(operations, name).astype(np.float64) for name in _USED}
     many = np.where(operations.among(Op.GROUPED_GEMM), 1.0, o["batch"])
     product = 2 * o["m"] * o["n"] * o["k"] * many * np.where(operations.sparse(), KEPT, 1.0)
-    pairs = o["q_len"] * (o["kv_len"] - np.where(operations.causal, o["q_len"] / 2, 0.0))
-    attention = 4 * o["batch"] * o["heads"] * o["head_dim"] * pairs
+    attention = 4 * o["batch"] * o["heads"] * o["head_dim"] * operations.pairs()
     attention = np.where(operations.among(Op.ATTENTION_BACKWARD), BACKWARD_PRODUCTS / 2 * attention, attention)
     scored = operations.among(*ATTENTION, Op.ATTENTION_BACKWARD)
     found: Float = np.where(scored, attention, product * operations.among(*PRODUCTS))
@@ -96,15 +95,16 @@ def flops(operations: Operations) -> Float:
 def compulsory_bytes(operations: Operations) -> Float:
     """Bytes that every row reads and writes at least, each operand once; 0 of collectives and whole models.
 
-    A product's operands and result, attention's queries, keys, values and result (backward each and its gradient), an
-    element-wise operation's `ELEMENTWISE_PASSES`; all in the row's precision, but weights as they are stored, and what
-    attention reads of a cache as it is kept.
+    A product's operands and result, attention's queries, the keys and values that one sees, and its result (backward
+    each and its gradient), an element-wise operation's `ELEMENTWISE_PASSES`; all in the row's precision, but weights as
+    they are stored, and what attention reads of a cache as it is kept.
     """
     o = {name: getattr(operations, name).astype(np.float64) for name in _USED}
     grouped = operations.among(Op.GROUPED_GEMM)
     rows = o["m"] * np.where(grouped, 1.0, o["batch"])
     product = rows * (o["k"] + o["n"]) + operations.products() * o["k"] * o["n"]
-    attention = 2 * o["batch"] * o["head_dim"] * (o["heads"] * o["q_len"] + o["kv_heads"] * o["kv_len"])
+    keys = operations.seen_keys()
+    attention = 2 * o["batch"] * o["head_dim"] * (o["heads"] * o["q_len"] + o["kv_heads"] * keys)
     passes = np.array([ELEMENTWISE_PASSES.get(op, 0) for op in OPS], dtype=np.float64)[operations.op]
     elements = np.where(operations.among(*PRODUCTS), product, 0.0)
     elements = np.where(operations.among(*ATTENTION), attention, elements)
@@ -112,7 +112,7 @@ def compulsory_bytes(operations: Operations) -> Float:
     elements = np.where(operations.among(*ELEMENTWISE), passes * o["m"] * o["n"], elements)
     packed, element = operations.packed() | operations.sparse(), operations.element_bytes()
     read = operations.reads_cache()
-    fewer = 2 * o["batch"] * o["head_dim"] * o["kv_heads"] * o["kv_len"] * (element - operations.kept_bytes())
+    fewer = 2 * o["batch"] * o["head_dim"] * o["kv_heads"] * keys * (element - operations.kept_bytes())
     if not packed.any():
         return elements * element - np.where(read, fewer, 0.0)
     rest = rows * (o["k"] + o["n"]) * operations.element_bytes()

@@ -246,7 +246,7 @@ def table_text(table: Table) -> str:
         "causal": [
             str(c).lower() if p else "" for c, p in zip(o.causal.tolist(), o.among(*MASKED).tolist(), strict=True)
         ],
-        **{name: [str(v or "") for v in getattr(o, name).tolist()] for name in (*SIZES, "group", "top_k")},
+        **{name: [str(v or "") for v in getattr(o, name).tolist()] for name in (*SIZES, "group", "top_k", "window")},
         "weights": [str(WEIGHT_FORMATS[v]) if v else "" for v in o.weights.tolist()],
         "sparsity": [str(PATTERNS[v]) if v else "" for v in o.sparsity.tolist()],
         "cache": [str(CACHES[v]) if v else "" for v in o.cache.tolist()],

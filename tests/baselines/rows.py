@@ -25,6 +25,8 @@ def attention(draw, op):
         row["q_len"] = draw(size)
         row["kv_len"] = row["q_len"] + draw(st.integers(0, 2**16))
         row["causal"] = draw(st.booleans())
+        if row["causal"] and row["kv_len"] > 1 and draw(st.booleans()):
+            row["window"] = draw(st.integers(1, row["kv_len"] - 1))
     else:
         row["q_len"], row["kv_len"] = 1, draw(size)
     return row

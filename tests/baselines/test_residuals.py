@@ -106,6 +106,16 @@ def test_chunks_and_other_caches_are_by_the_mechanism_alone(row, other):
     assert unlike.seconds[0] == predict(H100, make_operations([row | other]), fields=NO_FIELDS).seconds[0]
 
 
+def test_a_window_takes_what_is_known_of_the_prompt_without_and_is_not_measured():
+    row = {"op": "attention_prefill", "q_len": 512, "batch": 4, "heads": 32, "kv_heads": 8, "head_dim": 128}
+    plain, bounded = (make_operations([row | each]) for each in ({}, {"window": 511}))
+    measured, predicted = predict(H100, plain), predict(H100, bounded)
+    assert (measured.nearby[0], predicted.nearby[0]) == (True, False)
+    assert predicted.error[0] > measured.error[0]
+    alone = [predict(H100, each, fields=NO_FIELDS).seconds[0] for each in (plain, bounded)]
+    assert predicted.seconds[0] / alone[1] == pytest.approx(measured.seconds[0] / alone[0])
+
+
 def test_the_default_is_the_reference_and_other_software_is_asked_for():
     points = coordinates(make_operations([PRODUCT]), Op.GEMM)
     ours, theirs = field(points, [0.2]), field(points, [-0.3], software="theirs", reference=False)

@@ -614,6 +614,18 @@ def test_layers_that_see_a_window_count_each_request_at_its_own_length(windowed_
         assert told == pytest.approx(costs.whole(chunks, contexts), rel=0.03)
 
 
+@pytest.mark.parametrize("chunk", [(2048, 0), (2048, 12000), (1, 12000), (64, 60)])
+def test_a_chunk_of_a_prompt_sees_the_window(chunk):
+    """Behind long prompts most of a chunk's time was attention to keys that no query sees."""
+    narrow, wide = (
+        costs_of("h100", "mistral-7b", sets=[("workload.model.sliding_window", str(window))], longest=20480)[0]
+        for window in (128, 20480)
+    )
+    told, whole = (costs.kernels([chunk], 1, 0, np.zeros(1), alike([]))[0][0] for costs in (narrow, wide))
+    assert told == pytest.approx(narrow.whole([chunk], []), rel=0.03)
+    assert told <= whole * (1 if sum(chunk) <= 128 else 0.999)
+
+
 @pytest.fixture(scope="module")
 def windowed_costs():
     return [costs_of("h100", model, longest=20480)[0] for model in ("mistral-7b", "gpt-oss-20b")]

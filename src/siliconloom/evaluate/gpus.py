@@ -21,7 +21,6 @@ from siliconloom.baselines.fabric import GpuFabric
 from siliconloom.baselines.machine import GpuMachine
 from siliconloom.baselines.model import ModelPrediction, chunk_notes, measured_note
 from siliconloom.baselines.operations import Float
-from siliconloom.baselines.roofline import flops as kernel_flops
 from siliconloom.baselines.roofline import peak_rates
 from siliconloom.baselines.stacks import NO_STACK, Stack
 from siliconloom.evaluate.cluster import with_messages
@@ -87,7 +86,7 @@ def gpu_system_result(
     busy = sum(s * n for s, n in zip(seconds, times, strict=True))
     overhead = _stack_seconds(stack, steps, found, graph)
     steps.seconds += overhead
-    work = kernel_flops(found.operations)
+    work = found.flops
     shared = plan.data * plan.tensor * plan.context
     idle = steps.seconds * gpu.idle_power * plan.chips - busy * shared * gpu.idle_power
     joules = float(np.dot(found.joules, times)) * shared + max(idle, 0.0)

@@ -154,8 +154,7 @@ class PredictedAttention:
         """Of so many chunks of ``new`` tokens behind ``known`` ones."""
         rows = []
         for row, _, window in self._of_chunks:
-            seen = new + known if window is None else min(new + known, new + window - 1)
-            rows.append(row | {"batch": many, "q_len": new, "kv_len": seen})
+            rows.append(row | {"batch": many, "q_len": new, "kv_len": new + known, "window": window})
         seconds, joules = self._asked_of(rows, [repeat for _, repeat, _ in self._of_chunks])
         return float(seconds.sum()), float(joules.sum())
 
