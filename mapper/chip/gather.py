@@ -8,6 +8,8 @@ them, so they are copied to where results are stored from.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from siliconloom.arch.isa import Address
 from siliconloom.arch.layout import INDEX_BYTES, padded
 from siliconloom.arch.vector import VectorFunction
@@ -33,10 +35,10 @@ class GatherLowering(VectorLowering):
     """
 
     def __init__(self, context: Context, task: Task, shape: VectorShape, tiling: VectorTiling) -> None:
-        super().__init__(context, task, shape, tiling)
+        # the end of the results is free when the task before has stored what it made, whatever else depends on that
+        super().__init__(context, replace(task, depends=True), shape, tiling)
         whole, memory, name = task.operator, context.memory, task.operator.name
         assert isinstance(whole, Vector)
-        assert task.depends, "the end of the results is free when the task before has stored what it made"
         self.rows_of_table = table_rows(whole)
         self.pitch = padded(shape.dtype.size(whole.cols), context.tile.dma.bytes_per_cycle)
         size = self.rows_of_table * self.pitch

@@ -163,6 +163,17 @@ def test_a_program_longer_than_the_program_memory_is_refused_with_its_length() -
 
 
 @pytest.mark.slow(seconds=1)
+@pytest.mark.parametrize("words", [["sim"], ["plan", "--set", "workload.batch=8"]])
+def test_experts_whose_program_is_too_long_for_the_chips_of_a_system_are_told_in_a_line(words, capsys) -> None:
+    """What does not fit is looked for operator by operator: an expert alone gathers its rows with none before it."""
+    command, *keys = words
+    keys += ["--set", "workload.sequence=256", "--set", "chip.tile.sequencer.program_words=128"]
+    assert main([command, "npu-datacenter-x8", "mixtral-8x7b", "--set", "workload.layers=1", *keys]) == 2
+    told = capsys.readouterr().err
+    assert re.search(r"program_words: the mapped program has \d+ instructions, the program memory holds 128", told)
+
+
+@pytest.mark.slow(seconds=1)
 def test_tiles_that_may_join_take_the_faster_way_on_a_lone_chip() -> None:
     graph = load_workload("gpt2", [("layers", "1"), ("sequence", "64"), ("precision", "fp16")])
     described = load_chip("neupims-device")
