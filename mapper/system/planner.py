@@ -244,7 +244,7 @@ class Planner:
         stages = make_placement(plan).stages
         models = [self.model(plan, batch, kind) for kind in range(len(self.cluster.kinds))]
         times = [[_whole(m.blocks[at]) for at in m.layers] for m in models]
-        ends = [[_whole(b) if (b := m.end(section)) else 0.0 for m in models] for section in ENDS]
+        ends = [[sum(_whole(b) for b in m.ends(section)) for m in models] for section in ENDS]
         if plan.vocabulary:  # every stage has its part of them
             ends = [[0.0] * len(models)] * 2
         slowest = [max(self.kinds(plan, s), key=lambda k: sum(times[k])) for s in range(stages)]
@@ -262,10 +262,10 @@ class Planner:
         for stage, parts in enumerate(found):
             mine = stage < plan.pipeline  # a device's first stage
             models = [self.model(plan, batch, kind) for kind in self.kinds(plan, stage)]
-            ends = [[m.end(section) for section in ENDS] for m in models]
+            ends = [[b for section in ENDS for b in m.ends(section)] for m in models]
             spread.append(
                 [
-                    [b for b in part if b.section not in ENDS] + [b.divided(plan.pipeline) for b in own if b and mine]
+                    [b for b in part if b.section not in ENDS] + [b.divided(plan.pipeline) for b in own if mine]
                     for part, own in zip(parts, ends, strict=True)
                 ]
             )

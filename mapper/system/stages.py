@@ -16,9 +16,10 @@ ENDS = (Section.EMBEDDING, Section.HEAD)
 
 
 class StageModel(Struct, frozen=True):
-    """Blocks as one chip executes them: what comes first and last, and the layers between in order.
+    """Blocks as one chip executes them: layers in order, what comes first and last, and what is between two stacks.
 
-    ``layers`` are places in ``blocks``, one for each execution.
+    An encoder's last norm and the embeddings of its decoder are of the section of embeddings. ``layers`` are places in
+    ``blocks``, one for each execution.
     """
 
     blocks: tuple[Block, ...]
@@ -30,20 +31,16 @@ class StageModel(Struct, frozen=True):
         layers = [at for at, b in enumerate(blocks) if b.section not in ENDS for _ in range(b.repeat)]
         return cls(blocks, tuple(layers))
 
-    def end(self, section: Section) -> Block | None:
-        """Embedding or head, where the model has one."""
-        return next((b for b in self.blocks if b.section is section), None)
+    def ends(self, section: Section) -> list[Block]:
+        """Blocks of embedding or head, none where the model has none."""
+        return [b for b in self.blocks if b.section is section]
 
     def stage(self, counts: Sequence[int], stage: int) -> list[Block]:
-        """Blocks of a stage, of which there are ``counts`` layers in each."""
+        """Blocks of a stage in program order, of which there are ``counts`` layers in each."""
         first = sum(counts[:stage])
-        found = [self.blocks[at] for at in self.layers[first : first + counts[stage]]]
-        before, after = (self.end(section) for section in ENDS)
-        if before is not None and stage == 0:
-            found = [before, *found]
-        if after is not None and stage == len(counts) - 1:
-            found = [*found, after]
-        return found
+        own = {Section.EMBEDDING: stage == 0, Section.HEAD: stage == len(counts) - 1}
+        ends = [at for at, b in enumerate(self.blocks) if own.get(b.section, False)]
+        return [self.blocks[at] for at in sorted([*self.layers[first : first + counts[stage]], *ends])]
 
 
 def deal(

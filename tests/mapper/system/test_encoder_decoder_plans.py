@@ -1,5 +1,7 @@
 """An encoder with a decoder on several chips: what plans hold, what they refuse, what they take."""
 
+import json
+
 import pytest
 
 from siliconloom.arch import LoomError, load_system
@@ -128,3 +130,33 @@ def test_kernels_of_a_gpu_take_every_operator():
         kept = load_workload("t5-base", [("phase", phase), ("cache_precision", "fp8")])
         found = {k.operator: k.row for k in kernels_of(kept)}["decoder_layer.cross_attention"]
         assert found.get("cache") == column
+
+
+def answered(tmp_path, *words):
+    path = tmp_path / "result.json"
+    assert main(["sim", *words, "--json", str(path)]) == 0
+    return json.loads(path.read_text())
+
+
+@pytest.mark.slow(seconds=1)
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("machine", ["h100", "npu-datacenter-x8"])
+def test_what_stands_between_encoder_and_decoder_takes_time_and_energy(tmp_path, machine, name, phase):
+    layers = ("num_layers", "num_decoder_layers") if name == "t5-base" else ("encoder_layers", "decoder_layers")
+    sets = [f"workload.model.{each}=1" for each in layers] + [f"workload.phase={phase}"]
+    found = answered(tmp_path, machine, name, *(word for each in sets for word in ("--set", each)))
+    rows = found["operators"]
+    assert found["seconds"] == pytest.approx(sum(row["seconds"] for row in rows), rel=1e-6)
+    assert found["energy_j"] == pytest.approx(sum(row["energy_j"] for row in rows), rel=1e-6)
+    assert found["macs"] == sum(row["macs"] for row in rows)
+
+
+@pytest.mark.slow(seconds=1)
+def test_a_plan_of_one_chip_takes_what_the_chip_takes(tmp_path):
+    sizes = {"d_model": 64, "d_kv": 8, "d_ff": 256, "num_layers": 1, "num_decoder_layers": 1, "num_heads": 8}
+    model = tmp_path / "tiny.json"
+    model.write_text(json.dumps({"model_type": "t5", **sizes, "vocab_size": 200, "feed_forward_proj": "gated-gelu"}))
+    chip, planned = (answered(tmp_path, name, str(model)) for name in ("npu-datacenter", "npu-datacenter-x8"))
+    assert planned["cycles"] == chip["cycles"]
+    assert planned["energy_j"] == pytest.approx(chip["energy_j"], rel=1e-6)
