@@ -21,14 +21,17 @@ from siliconloom.arch.datatype import CACHE_SCALED, DataType
 from siliconloom.arch.document import Description, Name, rule_at
 from siliconloom.arch.errors import nearest_name
 from siliconloom.arch.pim import RESULT_BYTES, PimTile
-from siliconloom.arch.quantity import Bytes
+from siliconloom.arch.quantity import Bytes, format_bytes
 from siliconloom.arch.vector import VectorCost, VectorFunction, vector_cost
+from siliconloom.arch.word import LOCAL_BITS, LOCAL_BYTES
+
+WITHIN_REACH = f"a program's addresses reach {format_bytes(LOCAL_BYTES)}"
 
 
 class Scratchpad(Description):
     """Software-managed on-chip memory for operands and results."""
 
-    capacity: Bytes = Field(description="of all banks together")
+    capacity: Bytes = Field(description=f"of all banks together; {WITHIN_REACH}")
     banks: int = Field(default=4, ge=1, le=1024, description="each with a read and a write port of its own")
 
     @model_validator(mode="after")
@@ -41,7 +44,7 @@ class Scratchpad(Description):
 class Accumulator(Description):
     """On-chip memory that holds and sums the array's results at full precision."""
 
-    capacity: Bytes = Field(description="of the sums that it holds at once")
+    capacity: Bytes = Field(description=f"of the sums that it holds at once; {WITHIN_REACH}")
 
 
 class FunctionCost(Description):
@@ -280,6 +283,12 @@ class NpuTile(Description):
             raise rule_at("array.cache", rule, self.array.operands[0].value)
         if self.pim is not None:
             self._check_channel(self.pim)
+        for name, capacity in (("scratchpad", self.scratchpad.capacity), ("accumulator", self.accumulator.capacity)):
+            if capacity > LOCAL_BYTES:
+                rule = (
+                    f"must be at most {format_bytes(LOCAL_BYTES)}: local addresses of programs have {LOCAL_BITS} bits"
+                )
+                raise rule_at(f"{name}.capacity", rule, format_bytes(capacity))
         for dtype in self.array.cache_scaled:
             if found := misfit_of_scales(self.array, self.vector.lanes, dtype):
                 raise rule_at(found[0], found[1], str(found[2]))

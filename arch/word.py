@@ -22,6 +22,8 @@ WORD_BITS = 2048
 WORD_BYTES = WORD_BITS // 8
 LOCAL_BITS = 28
 """Bits of a local byte address."""
+LOCAL_BYTES = 1 << LOCAL_BITS
+"""Bytes of a scratchpad, or of an accumulator, that such an address reaches."""
 DTYPES = tuple(DataType)
 CODES: tuple[DataType | None, ...] = (
     None,
@@ -136,6 +138,7 @@ __all__ = [
     "LAYOUTS",
     "LEVELS",
     "LOCAL_BITS",
+    "LOCAL_BYTES",
     "READ_BITS",
     "SEMAPHORES",
     "TRANSFER",

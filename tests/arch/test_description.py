@@ -1,7 +1,13 @@
+import re
+from pathlib import Path
+
 import pytest
 
-from siliconloom.arch import DataType, DescriptionError, SystolicArray, chip_names, load_chip, load_system
+from siliconloom import arch
+from siliconloom.arch import DataType, DescriptionError, LoomError, SystolicArray, chip_names, load_chip, load_system
 from siliconloom.arch.dram import DramCells, load_dram
+from siliconloom.arch.isa import Address, Instruction, decode, encode
+from siliconloom.arch.opcodes import Opcode
 from siliconloom.arch.pim import CHANNEL_MAPPING
 from siliconloom.evaluate.schemas import schema_of
 
@@ -67,6 +73,24 @@ def test_an_npu_needs_memory(tmp_path):
     path = tmp_path / "x.yaml"
     path.write_text(text)
     with pytest.raises(DescriptionError, match="needs at least one memory level"):
+        load_chip(str(path))
+
+
+@pytest.mark.parametrize("memory", ["scratchpad", "accumulator"])
+def test_a_memory_that_local_addresses_do_not_reach_is_refused_where_it_is_said(memory, tmp_path):
+    key = f"tile.{memory}.capacity"
+    whole = getattr(load_chip("npu-edge-int8", [(key, "256 MiB")]).tile, memory).capacity
+    last = Instruction(opcode=Opcode.LOAD, m=1, n=1, a=Address(base=whole - 1))
+    assert decode(encode(last)).a.base == whole - 1
+    with pytest.raises(LoomError):
+        encode(Instruction(opcode=Opcode.LOAD, m=1, n=1, a=Address(base=whole)))
+    rule = "must be at most 256 MiB: local addresses of programs have 28 bits"
+    with pytest.raises(DescriptionError, match=rf"--set {key}=512MiB: {key}: {rule} \(got '512 MiB'\)"):
+        load_chip("npu-edge-int8", [(key, "512MiB")])
+    text = Path(arch.__file__).with_name("library").joinpath("npu-edge-int8.yaml").read_text()
+    path = tmp_path / "x.yaml"
+    path.write_text(re.sub(rf"({memory}: {{capacity: )[^,}}]*", r"\g<1>1 GiB", text))
+    with pytest.raises(DescriptionError, match=rf"x.yaml:\d+:\d+: {key}: {rule} \(got '1 GiB'\)"):
         load_chip(str(path))
 
 
