@@ -159,8 +159,12 @@ class Planner:
             raise LoomError(f"plan.expert_tensor {sharing} does not divide plan.tensor {plan.tensor}")
         apart = plan.data * plan.context * plan.tensor // sharing
         if plan.expert > 1 and apart % plan.expert:
+            chips = plan.data * plan.context * plan.tensor
+            works = [n for n in range(1, plan.tensor + 1) if plan.tensor % n == 0 and chips // n % plan.expert == 0]
+            hint = f"; plan.expert_tensor={works[-1]} makes that {chips // works[-1]} groups" if works else ""
             raise LoomError(
-                f"plan.expert {plan.expert} does not divide the {apart} groups of {sharing} that share an expert"
+                f"plan.expert {plan.expert} does not divide the {apart} groups of {sharing} chips that share an expert"
+                f" (plan.expert_tensor; plan.tensor where it is not said){hint}"
             )
         if plan.overlap == "shortcut" and self.experts == 1:
             raise LoomError(f"plan.overlap shortcut: {self.graph.name} has no experts")

@@ -3,6 +3,7 @@
 import itertools
 import json
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -199,3 +200,15 @@ def test_fused_sums_lie_between_ideal_and_sequential(product, size, chips):
     assert found.ideal <= found.arbitrated + tick
     assert found.arbitrated <= found.triggered + tick
     assert found.arbitrated <= found.sequential + tick
+
+
+@pytest.mark.parametrize(("data", "tensor", "expert"), [(1, 8, 8), (2, 4, 4), (1, 8, 2), (4, 2, 8), (8, 1, 16)])
+def test_experts_that_do_not_divide_are_told_what_would(cluster, data, tensor, expert):
+    planner = Server(cluster, load_workload("mixtral-8x7b", [("batch", "8")]))
+    plan = Plan(data=data, tensor=tensor, expert=expert)
+    with pytest.raises(LoomError, match=f"plan.expert {expert} does not divide the {data} groups of {tensor}") as told:
+        planner.check(plan)
+    _, named, value = str(told.value).partition("; plan.expert_tensor=")
+    assert bool(named) == (expert <= data * tensor)
+    if named:
+        planner.check(msgspec.structs.replace(plan, expert_tensor=int(value.split()[0])))
