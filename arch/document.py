@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from math import isnan
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
@@ -231,12 +232,17 @@ class Document:
         elif kind == "too_short":
             least = context["min_length"]
             rule = f"must have at least {least} {'entry' if least == 1 else 'entries'}"
+        elif kind == "too_long":
+            most = context["max_length"]
+            rule = f"must have at most {most} {'entry' if most == 1 else 'entries'}"
+        elif isinstance(value, float) and isnan(value):
+            rule = "must be a number"
         elif rule.startswith("String should "):
             rule = "must " + rule.removeprefix("String should ")
         elif rule.startswith("Input should be "):
             rule = "must be " + rule.removeprefix("Input should be ").replace("a valid tuple", "a list")
         if isinstance(value, dict | list):
-            value = None
+            value = context.get("actual_length") if kind == "too_long" else None
         elif isinstance(value, bool):
             value = str(value).lower()
         return DescriptionError(rule, position=self.position(path), path=_dotted(path), value=value, nearest=nearest)

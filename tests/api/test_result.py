@@ -42,6 +42,17 @@ def test_what_is_not_there_is_told(step):
     with pytest.raises(sl.LoomError, match="no rows of the name 'seconds'"):
         step.frame("seconds")
     assert not hasattr(step, "alternatives")
+    with pytest.raises(sl.LoomError, match="no key of the name 'secnds'; did you mean 'seconds'") as caught:
+        _ = step["secnds"]
+    assert isinstance(caught.value, KeyError)
+    assert not str(caught.value).startswith(("'", '"'))
+
+
+def test_a_result_without_operators_says_so():
+    planned = sl.plan("dgx-h100", "gpt2", {"workload.batch": 8, "workload.sequence": 32})
+    with pytest.raises(sl.LoomError, match=r"a result of siliconloom.plan/1 has no rows of the name 'operators'"):
+        _ = planned.operators
+    assert not hasattr(planned, "operators")
 
 
 def test_changing_a_copy_changes_no_result(step):

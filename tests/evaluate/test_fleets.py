@@ -106,6 +106,18 @@ def test_what_is_no_fleet_is_told_with_its_place(groups, keys, error, told):
     assert told in str(caught.value)
 
 
+def test_a_fleets_machines_and_prices_have_their_lines(tmp_path):
+    path = tmp_path / "fleet.yaml"
+    for group, told in (
+        ("machine: nope", r"fleet.yaml:4:14: groups.0: nope: no such file"),
+        ("machine: h100\n    overrides: {clok: 1 GHz}", r"fleet.yaml:4:14: groups.0: --set clok"),
+        ("machine: h100\n    price: .nan", r"fleet.yaml:5:12: groups.0.price: must be a number \(got nan\)"),
+    ):
+        path.write_text(f"kind: fleet\nname: x\ngroups:\n  - {group}\n")
+        with pytest.raises(DescriptionError, match=told):
+            prepare_named(str(path), "gpt2", "64x8", SETS)
+
+
 def test_keys_that_are_of_one_machine_are_refused():
     two = fleet({"machine": "h100"}, {"machine": "a100"})
     with pytest.raises(LoomError, match="groups of a fleet say what they do"):

@@ -24,6 +24,12 @@ class NoSuchPart(LoomError, AttributeError):
     """A result has no part of that name; the text says which it has."""
 
 
+class NoSuchKey(LoomError, KeyError):
+    """A result has no key of that name; the text says which is meant."""
+
+    __str__ = Exception.__str__  # a `KeyError` shows its key as Python writes it
+
+
 class Result:
     """The answer to one question: of `simulate`, `plan`, `compare`, `serve`, `verify`, `sweep` or `generate_rtl`.
 
@@ -175,13 +181,17 @@ class Result:
         return plot_timeline(self._data, axes)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name == "operators":  # as a property raised it
+        if name.startswith("_"):
             raise AttributeError(name)
+        if name == "operators":  # the property found none
+            self._no(name, "rows")
         if name not in self._keys():
             self._no(name)
         return getattr(self._model(), "schema_" if name == "schema" else name)
 
     def __getitem__(self, key: str) -> Any:
+        if key not in self._data:
+            raise NoSuchKey(self._missing(key, "key"))
         return self._data[key]
 
     def __dir__(self) -> list[str]:
@@ -254,9 +264,12 @@ class Result:
         self._no(part, "rows")
 
     def _no(self, name: str, what: str = "part") -> NoReturn:
-        near = nearest_name(name, self._keys())
-        hint = f"; did you mean '{near}'?" if near else ""
-        raise NoSuchPart(f"a result of {self._data.get('schema', 'rtl')} has no {what} of the name '{name}'{hint}")
+        raise NoSuchPart(self._missing(name, what))
+
+    def _missing(self, name: str, what: str) -> str:
+        near = nearest_name(str(name), self._keys())
+        hint = f"; did you mean '{near}'?" if near and near != name else ""
+        return f"a result of {self._data.get('schema', 'rtl')} has no {what} of the name '{name}'{hint}"
 
 
 class _Plain:
@@ -280,4 +293,4 @@ def _compared_model() -> type[BaseModel]:
     return create_model("ComparedCells", name=(str, ...), machine=(str, ...), **fields)
 
 
-__all__ = ["NoSuchPart", "Result"]
+__all__ = ["NoSuchKey", "NoSuchPart", "Result"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from siliconloom.arch import LoomError, NotSupported
+from siliconloom.arch import DescriptionError, LoomError, NotSupported
 from siliconloom.arch.document import Document
 from siliconloom.arch.fleet import FleetDescription, FleetGroup, ReplicaRole, load_fleet
 from siliconloom.arch.overrides import split_overrides
@@ -57,7 +57,7 @@ def prepare_named(
         if profile is not None:
             raise NotSupported("--profile of a fleet: profiles are of one machine")
         fleet = load_fleet(document, rest)
-        return _prepare_fleet(fleet, read_model(model, of_model), requests, settings, stack)
+        return _prepare_fleet(fleet, document, read_model(model, of_model), requests, settings, stack)
     if profile is not None:
         for path, value in rest:
             if not path.startswith("plan.") and path.removeprefix("chip.") != "memory.capacity":
@@ -101,9 +101,14 @@ def served_stack(machine: DescribedMachine, name: str | None) -> Stack:
 
 
 def _prepare_fleet(
-    fleet: FleetDescription, model: ServedModel, trace: RequestTrace, settings: ServeSettings, stack: str | None
+    fleet: FleetDescription,
+    document: Document,
+    model: ServedModel,
+    trace: RequestTrace,
+    settings: ServeSettings,
+    stack: str | None,
 ) -> ServedFleet:
-    """The replicas of a fleet's groups; raises `LoomError` with the group in whose machine something is wrong."""
+    """The replicas of a fleet's groups; raises `LoomError` with the place of the machine where something is wrong."""
     if settings.prefill_replicas:
         raise LoomError("serve.prefill_replicas: groups of a fleet say what they do (groups.0.role)")
     apart = any(group.role is not ReplicaRole.WHOLE for group in fleet.groups)
@@ -122,10 +127,11 @@ def _prepare_fleet(
     for at, group in enumerate(fleet.groups):
         try:
             members.append(_member(group, model, trace, settings, stack))
-        except NotSupported as error:
-            raise NotSupported(f"groups.{at}: {str(error).removeprefix('not supported: ')}") from None
         except LoomError as error:
-            raise LoomError(f"groups.{at}: {error}") from None
+            where, what = document.position(("groups", at, "machine")), str(error)
+            if isinstance(error, NotSupported):
+                raise NotSupported(f"{where}: groups.{at}: {what.removeprefix('not supported: ')}") from None
+            raise DescriptionError(what, position=where, path=f"groups.{at}") from None
     check_choices(settings, members)
     for key, asked, values in (
         ("page", settings.page is not None, {member.served.settings.block for member in members}),

@@ -17,6 +17,14 @@ MORRIS_LEVELS = 4
 """Levels of the unit interval that a trajectory steps on, as Morris took them."""
 
 
+class DesignError(LoomError):
+    """Points that a sweep cannot have: the ``key`` of its description that says so, the rule, and the value."""
+
+    def __init__(self, key: str, rule: str, value: int | None = None) -> None:
+        self.key, self.rule, self.value = key, rule, value
+        super().__init__(f"{key}: {rule}" + ("" if value is None else f" (got {value})"))
+
+
 def design_of(sweep: Sweep, axes: Sequence[Axis]) -> list[Indices]:
     """The points of a sweep that does not search, in order; of a sampled one some may be the same.
 
@@ -27,7 +35,8 @@ def design_of(sweep: Sweep, axes: Sequence[Axis]) -> list[Indices]:
     """
     if sweep.method is SweepMethod.GRID:
         if size_of(axes) > MOST_POINTS:
-            raise LoomError(f"the grid has {size_of(axes):,} points, the most are {MOST_POINTS:,}; take method: random")
+            rule = f"the grid has {size_of(axes):,} points, the most are {MOST_POINTS:,}; take method: random"
+            raise DesignError("keys", rule)
         return list(itertools.product(*(range(len(axis)) for axis in axes)))
     assert sweep.points is not None
     if sweep.method is SweepMethod.RANDOM:
@@ -59,7 +68,7 @@ def sensitivity_sample(sweep: Sweep, axes: Sequence[Axis]) -> Any:
         enough = base >= least
     if not enough:
         what = f"{sweep.method.value} of {len(axes)} keys takes at least {least * each} points"
-        raise LoomError(f"points: {what} (got {sweep.points})")
+        raise DesignError("points", what, sweep.points)
     if sweep.method is SweepMethod.SALTELLI:
         return saltelli.sample(problem_of(axes), base, calc_second_order=False, seed=sweep.seed)
     return morris.sample(problem_of(axes), base, num_levels=MORRIS_LEVELS, seed=sweep.seed)
@@ -74,7 +83,7 @@ def _random(axes: Sequence[Axis], points: int, seed: int) -> list[Indices]:
     """Different points, each as likely as any other."""
     size = size_of(axes)
     if points > size:
-        raise LoomError(f"points: {points:,} are asked, and the keys' values have {size:,} combinations")
+        raise DesignError("points", f"{points:,} are asked, and the keys' values have {size:,} combinations")
     found = []
     for number in _different(random.Random(seed), size, points):
         place, rest = [], number

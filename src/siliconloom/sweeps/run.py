@@ -18,7 +18,7 @@ from siliconloom.arch.sweep import SEARCHES, Sweep, load_sweep
 from siliconloom.arch.swept import SweepProgress, SweepResult
 from siliconloom.sweeps.analysis import ParetoFront
 from siliconloom.sweeps.axes import Indices, check_keys, sets_at, user_files
-from siliconloom.sweeps.designs import design_of
+from siliconloom.sweeps.designs import DesignError, design_of
 from siliconloom.sweeps.executors import Executor, executor_of
 from siliconloom.sweeps.likeness import in_groups
 from siliconloom.sweeps.question import PointAnswer, PointSetting, file_digest, is_of_library, setting_of
@@ -80,6 +80,8 @@ def run_sweep(
     try:
         design = None if loaded.sweep.method in SEARCHES else design_of(loaded.sweep, loaded.axes)
         search = PointSearch(loaded.sweep, loaded.axes, loaded.objectives) if design is None else None
+    except DesignError as error:
+        raise loaded.document.error(error.rule, (error.key,), value=error.value) from None
     except LoomError as error:
         raise LoomError(f"{loaded.document.source}: {error}") from None
     own = str(loaded.document.source)
