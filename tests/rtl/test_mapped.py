@@ -315,7 +315,7 @@ def test_rows_that_are_filled_up_and_halves_with_a_gap_agree_in_every_cycle_and_
     assert {i.b.base % 32 for i in halves} == {0}
     assert len({i.b.base for i in halves}) > 1
     for made, sets in ((filled_up, FILLED), (gated, GAPS)):
-        for parity in check_programs(tile_of(sets), [("mapped", filled(made, 1))], simulator="icarus"):
+        for parity in check_programs(tile_of(sets), [("mapped", filled(made, 1))], simulator=QUICK):
             assert parity.passed, "\n".join([parity.name, *parity.errors])
 
 
