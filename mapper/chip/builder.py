@@ -28,7 +28,7 @@ LOCAL = ("a", "b", "c", "d")
 
 
 FENCE = "fence"
-"""The semaphore by which a fence passes from what stores to what loads."""
+"""The semaphore by which fences pass from what stores to what loads."""
 
 
 @lru_cache(maxsize=256)
@@ -155,8 +155,7 @@ class ProgramBuilder:
         """Make every unit wait until all of them have done what is before this (`arch.phases`)."""
         full = {ring.name: ring.full for ring in self.rings}
         names = [semaphore.name for semaphore in self.semaphores]
-        stored = names.index(FENCE) if FENCE in names else self.semaphore(FENCE, 0, "dependency")
-        for unit, wait, post in fence((full["partial"], full["results"], stored, full["weights"])):
+        for unit, wait, post in fence((full["partial"], full["results"], names.index(FENCE), full["weights"])):
             self.barrier(unit, wait=wait, post=post)
 
     def load(

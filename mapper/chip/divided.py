@@ -2,10 +2,9 @@
 
 A program has one division of the buffers, in which every operator finds room. Of products that leaves one less than it
 could use: banks that only attention has a use for, say. So a task may have a division of its own (`Chosen.divided`).
-Nothing of it is loaded before the task before it has stored all of its results, nor anything of the next one before its
-own are: the slots of all rings are free then, whoever has them next. That costs what loads ahead and neighbours'
-overlap save, and two barriers. So it is tried where estimates say that it gains more, and taken where whole programs
-do.
+Before it and behind it is a fence (`arch.phases`), where every unit waits until all of them are done: the slots of all
+rings are free then, whoever has them next. That costs what loads ahead and neighbours' overlap save, and the fence's
+barriers. So it is tried where estimates say that it gains more, and taken where whole programs do.
 """
 
 from __future__ import annotations

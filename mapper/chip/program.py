@@ -22,7 +22,7 @@ from siliconloom.mapper.chip.attention import AttentionLowering
 from siliconloom.mapper.chip.attention_cost import AttentionTiling
 from siliconloom.mapper.chip.banked import ChannelTiling, is_banked, room_beside
 from siliconloom.mapper.chip.bounds import Bound, graph_bound
-from siliconloom.mapper.chip.builder import ProgramBuilder
+from siliconloom.mapper.chip.builder import FENCE, ProgramBuilder
 from siliconloom.mapper.chip.channel import ChannelAppend, ChannelAttention
 from siliconloom.mapper.chip.chosen import Choice, Chosen, Part, SearchEffort, Tiling
 from siliconloom.mapper.chip.drafts import DraftsOf
@@ -332,6 +332,8 @@ def lower_tasks(
             raise NotDivided("attention in a channel of memory has banks of its own")
         rings[other] = divided_anew(builder, tile, rings[None], other)
     stored = builder.semaphore("stored", 1, "dependency")
+    if len(rings) > 1:
+        builder.semaphore(FENCE, 0, "dependency")
     numbers, outputs, apart = dict[str, int](), dict[str, Stored](), dict[str, str]()
     in_place = updated(graph)
     course = Course()
