@@ -113,7 +113,7 @@ ROWS = (
         "mapped",
         "tasks.8.",
         "operator!layer.other repetition!1 fused![] gemm!null vector!{rows:1,cols:1} "
-        "layout={weights:16KiB,moving:8KiB,results:4KiB,constants:4KiB,partial:4KiB} "
+        "layout={weights:32KiB,moving:16KiB,results:8KiB,second:8KiB,chained:8KiB,constants:4KiB,partial:24KiB} "
         "layout!{weights:1MiB,moving:8KiB,results:4KiB,partial:4KiB}",
     ),
     ("DescribedTask", "mapped", "tasks.0.", "vector!null"),
