@@ -40,8 +40,10 @@ MUCH = 1.02
 """So many times what a draft costs is more than loads ahead are taken to save."""
 CLOSE = 1.03
 """None is tried that is estimated to cost so many times as much as the best."""
-TRIED = 5
-"""Divisions of a task that whole programs are simulated with, the best by estimates first."""
+FIRST, TRIED = 2, 5
+"""Divisions of a task that whole programs are simulated with: the best by estimates and the frugal one; more of them
+where neither gains, or the estimate is so many times the task's bound."""
+ENOUGH = 1.03
 
 Place = tuple[int, int]
 """A task: the number of its part, and its own in that."""
@@ -72,8 +74,11 @@ def divide_anew(
     best, cost = made, objective.measure
     try:
         first = least = cost(made.program)
-        for at, ways in _promising(chip, graph, parts, made.mapping.choice, first, objective):
-            for chosen in ways:
+        for at, ways, enough in _promising(chip, graph, parts, made.mapping.choice, first, objective):
+            before = best
+            for number, chosen in enumerate(ways):
+                if number >= FIRST and best is not before and ways[0].cost <= enough:
+                    break
                 try:
                     draft = lower(taking(parts, best.mapping.choice, at, chosen))
                 except NotDivided:
@@ -115,28 +120,28 @@ def _words(chip: Chip) -> int:
 
 def _promising(
     chip: Chip, graph: Graph, parts: Sequence[Part], choice: Choice, least: int, objective: Objective
-) -> Iterator[tuple[Place, list[Chosen]]]:
-    """Tasks with divisions that are estimated to save enough, those that save the most first."""
-    found, moved = list[tuple[float, Place, list[Chosen]]](), moved_bytes(parts, choice)
+) -> Iterator[tuple[Place, list[Chosen], float]]:
+    """Tasks, those that save the most by estimates first; divisions of each; and a cost that is near its bound."""
+    found, moved = list[tuple[float, Place, list[Chosen], float]](), moved_bytes(parts, choice)
     for number, (part, tiled) in enumerate(zip(parts, choice[1], strict=True)):
         for place, task in enumerate(part.tasks):
             now = tiled[task.operator.name]
             if not isinstance(task.operator, Gemm | Attention):
                 continue
-            floor = operator_bound(chip, task.operator, task.fused).lower_bound_cycles
+            floor = objective.of(operator_bound(chip, task.operator, task.fused).lower_bound_cycles, 0)
             wanted, spared = WORTH * least / part.count, (1 - SPARES) * moved / part.count
             bytes_now = now.bytes_moved
             fewest = least_traffic(chip, task.operator, task.fused) if isinstance(task.operator, Gemm) else bytes_now
-            if now.cost - objective.of(floor, 0) <= wanted and bytes_now - fewest <= spared:
+            if now.cost - floor <= wanted and bytes_now - fewest <= spared:
                 continue
             ways = ways_alone(chip, graph, part, place, objective)
             gains = now.cost - min((each.cost for each in ways), default=now.cost)
             spares = bytes_now - min((each.bytes_moved for each in ways), default=bytes_now)
             if gains > wanted or spares > spared:
-                found.append((-gains * part.count, (number, place), ways))
+                found.append((-gains * part.count, (number, place), ways, ENOUGH * floor))
     found.sort(key=lambda each: each[:2])
-    for _, at, ways in found:
-        yield at, ways
+    for _, at, ways, enough in found:
+        yield at, ways, enough
 
 
 def ways_alone(chip: Chip, graph: Graph, part: Part, place: int, objective: Objective) -> list[Chosen]:
