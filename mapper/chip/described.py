@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
 from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from siliconloom.arch.description import Chip
 from siliconloom.arch.document import Document
@@ -110,8 +110,8 @@ def _layout(
     """The division of the buffers that a description has at a place."""
     tile, name = chip.tile, chip.name
     assert isinstance(tile, NpuTile)
-    sizes = {ring: int(size) for ring, size in dict(given).items()}
-    layout = Layout(**sizes)
+    layout = _sizes_of(given)
+    sizes: dict[str, int] = asdict(layout)
     if layout.values and oriented(tile).array.dataflow == "output_stationary":
         rule = "values take turns with keys on an array that keeps its sums: leave out layout.values"
         raise document.error(rule, (*at, "values"))
@@ -147,6 +147,11 @@ def _blocks(document: Document, described: DescribedMapping, tile: NpuTile) -> d
         if rule:
             raise document.error(rule, ("tasks", index, "gemm", "block"), value=block)
     return found
+
+
+def _sizes_of(given: DescribedLayout) -> Layout:
+    """The division of the buffers that a description gives."""
+    return Layout(**{ring: int(size) for ring, size in dict(given).items()})
 
 
 def _check_use_of_values(document: Document, tile: NpuTile, made: program.Mapping) -> None:
@@ -233,7 +238,7 @@ class _Reader(Struct):
                     raise self.document.error(rule, ("tasks", index, "repetition"), value=first)
 
     def check_lowering(self, made: program.Mapping) -> None:
-        """What is loaded ahead finds a free slot, and buffers are divided anew where a task waits for all before it."""
+        """What is loaded ahead finds a free slot, and rings have as many slots in all divisions of the buffers."""
         if not any(each.ahead or each.divided for chosen in made.choice[1] for each in chosen.values()):
             return
         homes = None if made.placement is None else made.placement.homes
@@ -245,8 +250,9 @@ class _Reader(Struct):
             _, index, _ = [entry for entry in entries if entry[0] <= error.repetition][-1]
             raise self.document.error(str(error), ("tasks", index, "gemm", "ahead", error.ring)) from error
         except NotDivided as error:
-            divided = next(index for index, task in enumerate(self.described.tasks) if task.layout is not None)
-            raise self.document.error(str(error), ("tasks", divided, "layout")) from error
+            given = ((index, task.layout) for index, task in enumerate(self.described.tasks) if task.layout is not None)
+            places = [index for index, layout in given if error.layout in (None, _sizes_of(layout))]
+            raise self.document.error(str(error), ("tasks", places[0], "layout")) from error
 
     def chosen(self, part: Part) -> dict[str, Chosen]:
         """What is decided for every task of a part."""
@@ -273,7 +279,15 @@ class _Reader(Struct):
             ahead, chunk = self._ahead(part, task, index, entry), self._chunk(task, made, index, entry)
         finally:
             self.layout = common
-        return replace(made, ahead=ahead, chunk=chunk, divided=None if divided == common else divided)
+        if divided is not None:
+            at, rule = ("tasks", index, "layout"), ""
+            if divided == common:
+                rule = "is how the buffers are divided for all: leave it out"
+            elif divided.values and not program.takes_values(self.tile, divided, task, made):
+                at, rule = (*at, "values"), f"{task.operator.name} has no use for it: leave it out"  # type: ignore[assignment]
+            if rule:
+                raise self.document.error(rule, at)
+        return replace(made, ahead=ahead, chunk=chunk, divided=divided)
 
     def _chunk(self, task: Task, made: Chosen, index: int, entry: DescribedTask) -> int:
         """The longest transfer of weights of a product, 0 where a tile is one."""

@@ -72,7 +72,9 @@ FRUGAL_SHARES = ((14, 68, 6, 8, 4), (70, 12, 6, 8, 4), (24, 54, 8, 10, 4), (56, 
 
 
 class NotDivided(LoomError):
-    """Buffers cannot be divided so in the middle of a program."""
+    """Buffers cannot be divided so in the middle of a program; ``layout`` is how."""
+
+    layout: Layout | None = None
 
 
 class Layout(Struct, frozen=True):

@@ -179,20 +179,20 @@ def _mapped(task: Task, run: Sequence[tuple[int, Chosen]]) -> MappedTask:
 def uses_values(tile: NpuTile, mapping: Mapping) -> bool:
     """Whether a ring of values has a use: for attention, or for products of which every other tile lies in it."""
     layout, choices = mapping.choice
-
-    def uses(task: Task, chosen: Chosen) -> bool:
-        part, tiling = chosen.share.operator, chosen.tiling
-        if chosen.divided is not None:
-            return False
-        if isinstance(part, Gemm) and isinstance(tiling, GemmTiling):
-            return takes_turns(layout.values, gemm_layout_of(tile, gemm_shape(part, task)), tiling)
-        return isinstance(part, Attention) and not part.values_in_keys
-
-    return any(
-        uses(task, each[task.operator.name])
+    every = (
+        (task, each[task.operator.name])
         for part, each in zip(mapping.parts, choices, strict=True)
         for task in part.tasks
     )
+    return any(chosen.divided is None and takes_values(tile, layout, task, chosen) for task, chosen in every)
+
+
+def takes_values(tile: NpuTile, layout: Layout, task: Task, chosen: Chosen) -> bool:
+    """Whether a task has a use for a division's ring of values; see `uses_values`."""
+    part, tiling = chosen.share.operator, chosen.tiling
+    if isinstance(part, Gemm) and isinstance(tiling, GemmTiling):
+        return takes_turns(layout.values, gemm_layout_of(tile, gemm_shape(part, task)), tiling)
+    return isinstance(part, Attention) and not part.values_in_keys
 
 
 def lower(
@@ -330,7 +330,11 @@ def lower_tasks(
     for other in dict.fromkeys(each for part in divisions for each in part if each is not None):
         if is_banked(graph):
             raise NotDivided("attention in a channel of memory has banks of its own")
-        rings[other] = divided_anew(builder, tile, rings[None], other)
+        try:
+            rings[other] = divided_anew(builder, tile, rings[None], other)
+        except NotDivided as error:
+            error.layout = other
+            raise
     stored = builder.semaphore("stored", 1, "dependency")
     if len(rings) > 1:
         builder.semaphore(FENCE, 0, "dependency")

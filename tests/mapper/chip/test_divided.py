@@ -113,6 +113,8 @@ def test_without_its_fences_such_a_program_is_refused():
             "these take 20 banks",
         ),
         ({"weights": None}, "weights"),
+        ({"values": "64 B", "weights": "2 KiB"}, "layer.down has no use for it"),
+        ({}, "how the buffers are divided for all"),
     ],
 )
 def test_a_division_of_a_task_that_breaks_a_rule_is_refused_with_its_place(layout, message):
@@ -120,13 +122,37 @@ def test_a_division_of_a_task_that_breaks_a_rule_is_refused_with_its_place(layou
     described = yaml.safe_load(mapping_text(map_workload(chip, graph)))
     index = next(at for at, task in enumerate(described["tasks"]) if task["operator"] == "layer.down")
     task = described["tasks"][index]
-    task["layout"] = {
-        ring: size for ring, size in (described["layout"] | task.get("layout", {}) | layout).items() if size is not None
-    }
+    task["layout"] = {ring: size for ring, size in (described["layout"] | layout).items() if size is not None}
     task["gemm"] = {"m": 16, "n": 16, "k": 64, "order": "m_outer"}
+    others = [each for each in described["tasks"] if each is not task]
+    for each in others:  # the place is that of the division that is wrong, not of the first one
+        each.pop("layout", None)
+    if layout:
+        others[0]["layout"] = described["layout"] | {"weights": "1 KiB"}
     with pytest.raises(DescriptionError, match=message) as found:
         mapping_of(Document.parse(yaml.safe_dump(described)), chip, graph)
     assert f"tasks.{index}" in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("divided", "late", "over"),
+    [("layer.up", "layer.up", "layer.feed_forward_norm"), ("layer.output", "layer.up", "layer.feed_forward_norm")],
+)
+def test_nothing_is_loaded_ahead_of_a_fence(divided, late, over):
+    """Neither over that before a task with a division of its own, nor over that behind it."""
+    chip, graph = small()
+    described = yaml.safe_load(mapping_text(map_workload(chip, graph)))
+    tasks = {task["operator"]: task for task in described["tasks"]}
+    for task in described["tasks"]:
+        task.pop("layout", None)
+        task.get("gemm", {}).pop("ahead", None)
+    for name in ("layer.output", "layer.up"):
+        tasks[name]["gemm"] = {"m": 16, "n": 16, "k": 64, "order": "m_outer"}
+    tasks[late]["gemm"]["ahead"] = {"weights": over}
+    mapping_of(Document.parse(yaml.safe_dump(described)), chip, graph)
+    tasks[divided]["layout"] = described["layout"] | {"weights": "1 KiB"}
+    with pytest.raises(DescriptionError, match=r"gemm.ahead.weights.* the buffers are divided otherwise there"):
+        mapping_of(Document.parse(yaml.safe_dump(described)), chip, graph)
 
 
 SMALL = {
