@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from siliconloom.arch.errors import LoomError
 from siliconloom.rtl.emit import Bundle
@@ -36,6 +37,12 @@ UNFIT = {
     "cannot be legalized": "no register in it that the design needs",
 }
 """What a library lacks, by what Yosys says then."""
+DELAY = re.compile(r"^ABC: WireLoad.*Delay = *([\d.]+) ps", re.MULTILINE)
+"""Longest path of a module, as ABC prints it."""
+STRUCTURE = "-arith_tree -noabc -extra-map +/choices/kogge-stone.v"
+"""How arithmetic is built where it shall be fast: carry-save trees, and carries that look ahead (Kogge and Stone)."""
+FAST = "strash; if -g -K 6 -C 8; strash; dch -f; map -B 0.9 {D}; topo; buffer -c; upsize {D}; dnsize {D}; stime -p\n"
+"""What ABC does then: nothing that makes logic smaller and longer, which is what its own script begins with."""
 LOAD = 20
 """What an output drives, in the liberty file's unit (fF, mostly): a few gates."""
 
@@ -83,6 +90,8 @@ class Area(Struct, frozen=True):
         Area in the liberty file's unit, without memories; ``None`` without such a file.
     parts
         The modules that take a good part of the whole, each before what it contains; none of a flattened design.
+    fast
+        The library's cells are chosen for speed, since the fewest are slower than the clock.
     """
 
     yosys: str
@@ -95,6 +104,7 @@ class Area(Struct, frozen=True):
     logic: int
     square_units: float | None
     parts: tuple[ModuleArea, ...] = ()
+    fast: bool = False
 
 
 def synthesize(
@@ -151,17 +161,54 @@ def synthesize(
         hidden -= set(memories)
     finish = ["delete t:$scopeinfo", f"tee -q -o cells.json stat -json -top {top}"]
     if liberty is not None:
-        library = f"-liberty {quoted(liberty.resolve())}"
-        finish += [f"dfflibmap {library}", f"abc {library}{_timed(bundle, liberty, folder)}", "opt_clean"]
-        finish += [f"tee -q -o library.json stat -json {library} -top {top}"]
-        finish += ["setundef -zero", "splitnets", "opt_clean -purge", f"write_verilog -noattr -noexpr {NETLIST}"]
-    _in_liberty(liberty, [*reading, *mapping, *finish], folder)
+        return _in_cells(bundle, [*reading, *mapping], finish, liberty, folder, hidden, flatten=flatten)
+    run_yosys([*reading, *mapping, *finish], folder)
     found = _statistics(folder / "cells.json")
-    if liberty is None:
-        return _area(found, cells_of(found, hidden), target, top, hidden, flatten=flatten, square_units=None)
-    mapped = _statistics(folder / "library.json")
-    square_units = mapped["design"].get("area")
-    return _area(found, cells_of(mapped, hidden), target, top, hidden, flatten=flatten, square_units=square_units)
+    return _area(found, cells_of(found, hidden), target, top, hidden, flatten=flatten, square_units=None)
+
+
+def _in_cells(
+    bundle: Bundle,
+    mapping: Sequence[str],
+    finish: Sequence[str],
+    liberty: Path,
+    folder: Path,
+    hidden: Collection[str],
+    *,
+    flatten: bool,
+) -> Area:
+    """A design in a library's cells: as few as there may be, or, where those are slower than the clock, fast ones."""
+    library, top = f"-liberty {quoted(liberty.resolve())}", bundle.top
+    timed = _timed(bundle, liberty, folder)
+
+    def mapped(structure: Sequence[str], chosen: str) -> str:
+        return _in_liberty(
+            liberty,
+            [
+                *structure,
+                *finish,
+                f"dfflibmap {library}",
+                f"abc {library}{chosen}",
+                "opt_clean",
+                f"tee -q -o library.json stat -json {library} -top {top}",
+                "setundef -zero",
+                "splitnets",
+                "opt_clean -purge",
+                f"write_verilog -noattr -noexpr {NETLIST}",
+            ],
+            folder,
+        )
+
+    said = mapped(mapping, timed)
+    period = 1e12 / bundle.sidecar["clock_hz"]
+    fast = bool(timed) and max((float(each) for each in DELAY.findall(said)), default=0.0) > period
+    if fast:
+        (folder / "fast.abc").write_text(FAST, encoding="utf-8")
+        mapped([*mapping[:-1], f"{mapping[-1]} {STRUCTURE}"], f"{timed} -script fast.abc")
+    found, chosen = _statistics(folder / "cells.json"), _statistics(folder / "library.json")
+    square_units, cells = chosen["design"].get("area"), cells_of(chosen, hidden)
+    area = _area(found, cells, "generic", top, hidden, flatten=flatten, square_units=square_units)
+    return replace(area, fast=fast)
 
 
 def _timed(bundle: Bundle, liberty: Path, folder: Path) -> str:
@@ -205,13 +252,11 @@ def _area(
     )
 
 
-def _in_liberty(liberty: Path | None, commands: Sequence[str], folder: Path) -> None:
-    """Run commands whose failure is the liberty file's, if there is one."""
+def _in_liberty(liberty: Path, commands: Sequence[str], folder: Path) -> str:
+    """Run commands whose failure is the liberty file's; returns what Yosys printed."""
     try:
-        run_yosys(commands, folder)
+        return run_yosys(commands, folder)
     except YosysError as error:
-        if liberty is None:
-            raise
         why = next((words for text, words in UNFIT.items() if text in str(error)), str(error))
         raise LoomError(f"{liberty}: {why}") from None
 

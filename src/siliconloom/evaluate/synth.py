@@ -125,6 +125,8 @@ def synth(
             timed = _static_timing(bundle, liberty, folder, notes)
     if not area.flattened:
         notes.append("synthesized module by module: nothing is shared or simplified across module borders")
+    if area.fast:
+        notes.append("cells are chosen for speed: the fewest that compute the same are slower than the clock")
     memories = bundle.sidecar["memories"]
     if target == "generic" and memories:
         bits = sum(m["width"] * m["depth"] for m in memories)
@@ -150,7 +152,11 @@ def synth(
         "modules": [_module(each, target) for each in area.parts],
         "area": None
         if area.square_units is None
-        else {"liberty": liberty.name if liberty else "", "cells": area.square_units},
+        else {
+            "liberty": liberty.name if liberty else "",
+            "cells": area.square_units,
+            "mapped_for": "clock" if area.fast else "area",
+        },
         "fmax_mhz": mhz,
         "fmax": {"min": min(mhz), "median": median(mhz), "max": max(mhz)} if mhz else None,
         "place_and_route": {k: v for k, v in placed.items() if k != "mhz"} if placed else None,
