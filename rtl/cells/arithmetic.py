@@ -6,11 +6,18 @@ another class with these members.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from amaranth import Cat, Const, Mux
 from amaranth.hdl import Shape, Value, signed
 from msgspec import Struct
 
 from siliconloom.arch.array import SUM_BITS
+
+NEAR = 1
+"""The longer one of the short shifts of a rounded value, as a power of two: they, and its rounding, come last."""
+Held = Callable[[list[Value]], list[Value]]
+"""Of values the same ones, at once or behind registers."""
 
 
 class Integers(Struct, frozen=True):
@@ -65,8 +72,10 @@ class Integers(Struct, frozen=True):
         fits = upper.all() | ~upper.any()
         return Mux(fits, wide[: self.bits], Cat((~sign).replicate(self.bits - 1), sign))
 
-    def rounded(self, value: Value, places: Value) -> Value:
+    def rounded(self, value: Value, places: Value, between: Held = list) -> Value:
         """``value`` over 2^``places``, rounded to the nearest, halves to even, and saturated to an operand.
+
+        What goes from the long shifts to the short ones goes through ``between``, which may have registers for it.
 
         A shifter whose every level keeps the bits that may still get into the operand, and one below them, the half.
         Bits that it drops above tell that the operand saturates; those below, that there is more than the half. The
@@ -78,6 +87,8 @@ class Integers(Struct, frozen=True):
         shifted: Value = Cat(sign, wide[:-1] ^ sign.replicate(len(wide) - 1))
         over, below = Const(0, 1), Const(0, 1)
         for level in reversed(range(len(places))):
+            if level == NEAR:
+                shifted, sign, over, below, places = between([shifted, sign, over, below, places[: level + 1]])
             by = 1 << level
             kept, moved = self.bits + by - 1, shifted[by:]
             over = over | Mux(places[level], moved[kept:].any(), shifted[kept:].any())

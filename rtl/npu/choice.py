@@ -16,6 +16,7 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.vector import INDEX_LIMIT, ROW_LIMIT
 from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit, Library
+from siliconloom.rtl.npu.depth import delayed
 from siliconloom.rtl.npu.geometry import MOST_LANES, log2
 
 PLACE_BITS = log2(MOST_LANES)
@@ -51,7 +52,7 @@ def key(order: Value, lane: int) -> Value:
 
 
 class Choice(Circuit):
-    """Keeps of every row the element that was found last.
+    """Keeps of every row the element that was found last; so many registers stand behind its memory.
 
     Members
     -------
@@ -69,8 +70,8 @@ class Choice(Circuit):
         Stage 7: a slot of a round is the last of its row; the row.
     """
 
-    def __init__(self, library: Library, lanes: int, dtype: DataType) -> None:
-        self.lanes, self.dtype = lanes, dtype
+    def __init__(self, library: Library, lanes: int, dtype: DataType, registers: int = 0) -> None:
+        self.lanes, self.dtype, self.registers = lanes, dtype, registers
         ports = {
             "reads": In(1),
             "row": In(log2(ROW_LIMIT)),
@@ -99,7 +100,7 @@ class Choice(Circuit):
             waddr=self.closed_row,
             wdata=Cat(index, value[:bits]),
         ).rdata
-        self._compare(m, found)
+        self._compare(m, delayed(m, "found_read", found, self.registers))
         here, offered = Signal(INDEX_BITS - wide), Signal(signed(bits + 1))
         m.d.comb += [here.eq(Mux(self.opens, 0, block)), offered.eq(self.key[PLACE_BITS:].as_signed())]
         with m.If(self.reduces):

@@ -6,7 +6,7 @@ activations use stand here: powers of two, and sigmoids.
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Callable
 from typing import Any
 
 from amaranth import Cat, Const, Module, Mux, Signal
@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from siliconloom.arch.datatype import CACHE_SCALED, DataType
 from siliconloom.arch.numerics import LOG2_BITS
+from siliconloom.arch.vector import COLUMN_LINES
 from siliconloom.rtl.cells.float_functions import (
     FIXED_BITS,
     float_count,
@@ -28,6 +29,7 @@ from siliconloom.rtl.cells.float_functions import (
 from siliconloom.rtl.cells.floating import EXPONENT, float_multiply, float_sum, narrowed, widened
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.choice import order_of
+from siliconloom.rtl.npu.depth import Depth, Division, delayed
 from siliconloom.rtl.npu.float_ways import MINUS_ZERO, UNIT, FloatHook, FloatStage, float_ways
 from siliconloom.rtl.npu.lane import NEED_BITS, chain
 from siliconloom.rtl.npu.scaled import scaled_code
@@ -39,8 +41,12 @@ Norms: n * r, sum * r; softmax: the reciprocal of the total, the peak, the total
 """
 
 
+DIVIDED: tuple[Division, ...] = (("lane", 7), ("lane", 9), ("lane", 3), ("lane", 2), ("lane", 8), ("lane", 0))
+"""Stages that are divided where there are cycles for it, the longest one first."""
+
+
 class FloatLane(Circuit):
-    """One column in floating point; stage ``i`` is what happens ``i`` cycles after the operand's address went out.
+    """One column in floating point, in stages as `Lane` has them.
 
     Members
     -------
@@ -75,10 +81,11 @@ class FloatLane(Circuit):
     """
 
     STAGES = 10
-    """Cycles from an operand's address to its result."""
+    """From an operand's address to its result: cycles, where no register divides one."""
 
-    def __init__(self, library: Library, dtype: DataType, cache: tuple[DataType, ...] = ()) -> None:
+    def __init__(self, library: Library, dtype: DataType, depth: Depth, cache: tuple[DataType, ...] = ()) -> None:
         self.dtype, self.planes, self.ways, self.cache = dtype, planes_of(dtype), float_ways(), cache
+        self.depth = depth
         ports = {
             "kind": In(len(self.ways)),
             "a": In(dtype.bits),
@@ -116,25 +123,30 @@ class FloatLane(Circuit):
     def elaborate(self, platform: object) -> Module:
         m = self.module()
         is_ = {way.name: self.kind[place] for place, way in enumerate(self.ways)}
-        bias, multiplier = self._column(m)
+        (bias, multiplier), late = self._columns(m)
         operand = self._operand(m)
         value, gate = self._first_products(m, is_, operand, bias, multiplier)
         power = self._power(m, is_, value)
-        self._second_product(m, is_, operand, value, gate, power, bias, multiplier)
+        self._second_product(m, is_, operand, value, gate, power, *late)
         return m
+
+    def _held(self, m: Module, stage: int) -> Callable[[Value], Value]:
+        """Puts a value behind the registers that divide a stage."""
+        return lambda value: delayed(m, f"held_{stage}", value, self.depth.lane[stage])
+
+    def _later(self, m: Module, name: str, value: Value, stage: int) -> Value:
+        """What a stage has, in the next one; its last register has the name."""
+        return delayed(m, name, value, 1 + self.depth.lane[stage])
 
     def _operand(self, m: Module) -> dict[int, Value]:
         """The operand as an fp32 number, by the stage; as it is where no way holds, and to the end."""
         m.d.comb += self.passes.eq(~self.kind.any() & ~self.kept.any() if self.cache else ~self.kind.any())
         operand: dict[int, Value] = {1: Mux(self.passes, self.a, self._wide(m, "a", self.a))}
         raw: Value = self.a
-        for stage in range(2, 9):
-            operand[stage] = Signal(32, name=f"a_{stage}")
-            m.d.sync += operand[stage].eq(operand[stage - 1])
+        for stage in range(2, 10):
+            operand[stage] = self._later(m, f"a_{stage}", operand[stage - 1], stage - 1)
         for stage in range(2, 6):
-            later = Signal(self.dtype.bits, name=f"raw_{stage}")
-            m.d.sync += later.eq(raw)
-            raw = later
+            raw = self._later(m, f"raw_{stage}", raw, stage - 1)
         m.d.comb += [self.key.eq(order_of(raw, self.dtype)), self.first.eq(Mux(self.keep_7, operand[7], 0))]
         return operand
 
@@ -151,34 +163,39 @@ class FloatLane(Circuit):
 
     def _first_products(
         self, m: Module, is_: dict[str, Value], operand: dict[int, Value], bias: Value, multiplier: Value
-    ) -> tuple[list[Signal], list[Signal]]:
+    ) -> tuple[list[Value], list[Value]]:
         """Stage 2: what is multiplied and added; 3: products; 4: the sum. Returns it, and a gate's factor, by stage."""
         b, word, pair, cosine, sine = (Signal(32, name=f"{name}_2") for name in ("b", "word", "pair", "cosine", "sine"))
         turned, reduces = self._wide(m, "pair", self.pair), Signal()
         m.d.sync += [b.eq(self._wide(m, "b", self.b)), word.eq(self.sum), cosine.eq(self.cosine), sine.eq(self.sine)]
         m.d.sync += [pair.eq(Cat(turned[:-1], turned[-1] ^ self.negative)), reduces.eq(self.reduce)]
         more = {"cosine": cosine, "sine": sine, "neighbour": pair, "reduce": self.reduce, "row_scale": self.scale}
-        stage = FloatStage(operand[2], b, word, self.m0, self.m1, bias, multiplier, more)
+        held = self._held(m, 2)
+        stage = FloatStage(operand[2], b, word, self.m0, self.m1, bias, multiplier, more, held)
         targets = {name: Signal(32, name=f"{name}_3") for name in ("x", "factor", "other", "scale")}
         x, factor, other, scale = targets.values()
-        m.d.sync += [x.eq(operand[2]), factor.eq(UNIT), other.eq(b), scale.eq(self.m1)]
+        m.d.sync += [x.eq(held(operand[2])), factor.eq(UNIT), other.eq(held(b)), scale.eq(self.m1)]
         self._assign(m, m.d.sync, "multiply", is_, stage, targets)
 
         product, addend, value = Signal(32, name="product_4"), Signal(32, name="addend_4"), Signal(32, name="value_5")
-        second, gate = float_multiply(m, "second", other, scale), [Signal(32, name="gate_4")]
+        reduces_3 = self._held(m, 2)(reduces)
+        stage = replace(stage, a=operand[3], more={"reduce": reduces_3, "offset": self.offset}, held=self._held(m, 3))
+        second, gate = float_multiply(m, "second", other, scale, stage.cut), [Signal(32, name="gate_4")]
         m.d.sync += [addend.eq(MINUS_ZERO), gate[0].eq(second)]
-        m.d.sync += product.eq(Mux(self.passes, x, float_multiply(m, "first", x, factor)))
-        stage = replace(stage, a=operand[3], value=second, more={"reduce": reduces, "offset": self.offset})
+        m.d.sync += product.eq(Mux(self.passes, stage.held(x), float_multiply(m, "first", x, factor, stage.cut)))
+        stage = replace(stage, value=second)
         self._assign(m, m.d.sync, "add", is_, stage, {"addend": addend})
         total = float_sum(m, "total", product, Mux(self.adds_4, value, addend))
         m.d.sync += value.eq(Mux(self.passes, product, total))
-        values = [value, *(Signal(32, name=f"value_{stage}") for stage in (6, 7, 8))]
-        gate += [Signal(32, name=f"gate_{stage}") for stage in (5, 6, 7, 8, 9)]
-        m.d.sync += [later.eq(earlier) for earlier, later in pairwise(gate)]
-        m.d.sync += [later.eq(earlier) for earlier, later in pairwise(values)]
-        return values, gate
+        values: list[Value] = [value]
+        for number in (6, 7, 8):
+            values.append(self._later(m, f"value_{number}", values[-1], number - 1))
+        gates: list[Value] = [*gate]
+        for number in (5, 6, 7, 8, 9):
+            gates.append(self._later(m, f"gate_{number}", gates[-1], number - 1))
+        return values, gates
 
-    def _power(self, m: Module, is_: dict[str, Value], values: list[Signal]) -> Signal:
+    def _power(self, m: Module, is_: dict[str, Value], values: list[Value]) -> Signal:
         """Stage 5: the value as an exponent; 6: the power, which is returned in stage 7."""
         exponent, nan, power = Signal(FIXED_BITS, name="exponent_6"), Signal(name="nan_6"), Signal(32, name="power_7")
         fixed = float_fixed(m, "fixed", values[0])
@@ -198,34 +215,37 @@ class FloatLane(Circuit):
         m: Module,
         is_: dict[str, Value],
         operand: dict[int, Value],
-        values: list[Signal],
-        gate: list[Signal],
+        values: list[Value],
+        gate: list[Value],
         power: Signal,
         bias: Value,
         multiplier: Value,
     ) -> None:
         """Stage 7: a sigmoid; 8: the second product; 9: what comes behind it, rounded to an element."""
-        sigmoid, power_8, scaled = Signal(32, name="sigmoid_8"), Signal(32, name="power_8"), Signal(32, name="scaled_9")
-        m.d.sync += [sigmoid.eq(float_reciprocal(m, "quotient", float_sum(m, "more", power, UNIT))), power_8.eq(power)]
+        sigmoid, scaled = Signal(32, name="sigmoid_8"), Signal(32, name="scaled_9")
+        total, power_8 = self._held(m, 7)(float_sum(m, "more", power, UNIT)), self._later(m, "power_8", power, 7)
+        m.d.sync += sigmoid.eq(float_reciprocal(m, "quotient", total))
         x, factor = Signal(32, name="late"), Signal(32, name="late_factor")
         m.d.comb += [x.eq(values[3]), factor.eq(UNIT)]
         more = {"power": power_8, "sigmoid": sigmoid, "row_scale": self.late_scale}
+        # what is chosen comes before the multiplier, which the registers divide
         stage = FloatStage(operand[8], MINUS_ZERO, values[3], self.m0, self.m1, bias, multiplier, more)
         self._assign(m, m.d.comb, "late", is_, stage, {"x": x, "factor": factor})
-        m.d.sync += scaled.eq(Mux(self.passes, x, float_multiply(m, "late_product", x, factor)))
+        divided = replace(stage, held=self._held(m, 8))
+        last = float_multiply(m, "late_product", x, factor, divided.cut)
+        m.d.sync += scaled.eq(Mux(self.passes, divided.held(x), last))
         closed, result = Signal(32, name="closed"), Signal(self.dtype.bits, name="result_10")
-        m.d.comb += closed.eq(scaled)
-        self._assign(
-            m, m.d.comb, "close", is_, replace(stage, value=scaled, more={"gate": gate[-1]}), {"closed": closed}
-        )
+        closing = replace(stage, a=operand[9], value=scaled, more={"gate": gate[-1]}, held=self._held(m, 9))
+        m.d.comb += closed.eq(closing.held(scaled))
+        self._assign(m, m.d.comb, "close", is_, closing, {"closed": closed})
         element: Value = Mux(self.passes, closed[: self.dtype.bits], narrowed(m, "element", closed, self.dtype.layout))
         for place, dtype in enumerate(self.cache):
             if dtype in CACHE_SCALED:
-                kept: Value = scaled_code(m, dtype, closed, self.scale_9)
+                kept: Value = scaled_code(m, dtype, closed, closing.held(self.scale_9))
             else:
                 kept = narrowed(m, f"kept_{dtype.value}", closed, dtype.layout)
             element = Mux(self.kept[place], kept, element)
-        m.d.sync += result.eq(Mux(self.keep_9, element, 0))
+        m.d.sync += result.eq(Mux(closing.held(self.keep_9), element, 0))
         m.d.comb += self.result.eq(result)
 
     def _wide(self, m: Module, name: str, value: Value) -> Value:
@@ -233,10 +253,11 @@ class FloatLane(Circuit):
         found = widened(m, f"{name}_1", value, self.dtype.layout)
         return Cat(Const(0, 32 - len(found)), found)
 
-    def _column(self, m: Module) -> tuple[Value, Value]:
-        """Parameters: parts gather in one set while the other is in use.
+    def _columns(self, m: Module) -> tuple[tuple[Value, Value], tuple[Value, Value]]:
+        """Parameters: parts gather in one set while the other is in use; and those of the last product and sum.
 
-        The next block's come into use when the last slot of the one before has left stage 9, which reads them last.
+        The next block's come into use when the last slot of the one before has left stage 9, which reads them last;
+        where registers make that later these two have a set of their own, which follows.
         """
         gathered = [Signal(self.dtype.bits, name=f"gathered_{i}") for i in range(self.planes)]
         planes = [Signal(self.dtype.bits, name=f"plane_{i}") for i in range(self.planes)]
@@ -246,7 +267,16 @@ class FloatLane(Circuit):
             m.d.sync += register.eq(now)
             with m.If(self.swap):  # with the last line, which may have a part of the multiplier
                 m.d.sync += active.eq(now)
-        return Cat(*planes[: self.planes // 2]), Cat(*planes[self.planes // 2 :])
+        late = planes
+        if cycles := self.depth.late(self.STAGES - 1, COLUMN_LINES):
+            late = [Signal(self.dtype.bits, name=f"late_plane_{i}") for i in range(self.planes)]
+            with m.If(delayed(m, "late_swap", self.swap, cycles)):
+                m.d.sync += [later.eq(active) for later, active in zip(late, planes, strict=True)]
+        half = self.planes // 2
+        (bias, multiplier), (late_bias, late_multiplier) = (
+            (Cat(*each[:half]), Cat(*each[half:])) for each in (planes, late)
+        )
+        return (bias, multiplier), (late_bias, late_multiplier)
 
 
 def planes_of(dtype: DataType) -> int:

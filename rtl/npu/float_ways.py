@@ -17,6 +17,7 @@ from msgspec import Struct
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.registry import Registry, discover
 from siliconloom.arch.vector import BUILT_IN_FLOATS, VectorFunction
+from siliconloom.rtl.cells.floating import ADDED
 
 UNIT, MINUS_ZERO = Const(0x3F800000, 32), Const(1 << 31, 32)
 """What changes no number that is multiplied by it, or that it is added to."""
@@ -38,6 +39,9 @@ class FloatStage(Struct, frozen=True):
         The column's parameters.
     more
         Signals that belong to the row functions, the rotation and the activations: see `rtl.npu.float_lane`.
+    held
+        Puts values behind the registers that divide the stage, if any do: all that a hook assigns goes through it, or
+        through `cut` in a circuit of its own.
     """
 
     a: Value
@@ -48,6 +52,11 @@ class FloatStage(Struct, frozen=True):
     bias: Value
     multiplier: Value
     more: Mapping[str, Value]
+    held: Callable[[Value], Value] = lambda value: value
+
+    def cut(self, place: int, values: list[Value]) -> list[Value]:
+        """Of a product or a sum what passes before it is rounded, behind the registers that divide the stage."""
+        return [self.held(value) for value in values] if place == ADDED else values
 
 
 FloatHook = Callable[[Module, FloatStage], dict[str, Value]]
@@ -67,7 +76,8 @@ class FloatWay(Struct, frozen=True, kw_only=True):
         Stage 2. Assigns any of ``x`` (``a`` otherwise) and ``factor`` (1 otherwise), of the first product, and of
         ``other`` (``b`` otherwise) and ``scale`` (``m1`` otherwise), of the second.
     add
-        Stage 3. Assigns ``addend`` (-0 otherwise): to the first product.
+        Stage 3. Assigns ``addend`` (-0 otherwise): to the first product. The product of ``other`` and ``scale`` is
+        behind the registers.
     late
         Stage 8. Assigns any of ``x`` (the sum otherwise) and ``factor`` (1 otherwise) of the last product.
     close
@@ -90,7 +100,7 @@ def assigns(**assigned: Callable[[FloatStage], Value]) -> FloatHook:
     """A hook that assigns these, computed from the stage with no circuit of its own."""
 
     def hook(m: Module, stage: FloatStage) -> dict[str, Value]:
-        return {name: value(stage) for name, value in assigned.items()}
+        return {name: stage.held(value(stage)) for name, value in assigned.items()}
 
     return hook
 

@@ -1,6 +1,6 @@
 """Activations: the operand by a sigmoid, 1 / (1 + 2^w), of which the first sum is the exponent w; or that sigmoid."""
 
-from amaranth import Cat, Const, Module, Mux, Signal
+from amaranth import Cat, Const, Module, Mux
 from amaranth.hdl import Value
 
 from siliconloom.arch.numerics import GELU_CUBE, GELU_SLOPE, SILU_SLOPE, TANH_LEAST, TANH_SLOPE
@@ -22,26 +22,26 @@ def by_sigmoid(m: Module, stage: FloatStage) -> dict[str, Value]:
     """The operand by the sigmoid; an infinity times nothing is nothing."""
     a, sigmoid = stage.a, stage.more["sigmoid"]
     left = Mux(a[23:31].all() & ~sigmoid[:-1].any(), Cat(Const(0, 31), a[-1]), a)
-    return {"x": left, "factor": sigmoid}
+    return {"x": stage.held(left), "factor": stage.held(sigmoid)}
 
 
 def cubic(m: Module, stage: FloatStage) -> dict[str, Value]:
     """The square by a multiple of the operand; beside it what a gate multiplies by."""
     return {
-        "x": float_multiply(m, "square", stage.a, stage.a),
-        "factor": float_multiply(m, "cube", stage.a, Const(GELU_CUBE, 32)),
-        "scale": stage.m0,
+        "x": float_multiply(m, "square", stage.a, stage.a, stage.cut),
+        "factor": float_multiply(m, "cube", stage.a, Const(GELU_CUBE, 32), stage.cut),
+        "scale": stage.held(stage.m0),
     }
 
 
 def with_slope(m: Module, stage: FloatStage) -> dict[str, Value]:
     """A multiple of the operand."""
-    return {"addend": float_multiply(m, "slope", stage.a, Const(GELU_SLOPE, 32))}
+    return {"addend": float_multiply(m, "slope", stage.a, Const(GELU_SLOPE, 32), stage.cut)}
 
 
 def gated(m: Module, stage: FloatStage) -> dict[str, Value]:
     """What has passed by the second product of the beginning."""
-    return {"closed": float_multiply(m, "gated", stage.value, stage.more["gate"])}
+    return {"closed": float_multiply(m, "gated", stage.value, stage.more["gate"], stage.cut)}
 
 
 def is_small(operand: Value) -> Value:
@@ -52,14 +52,14 @@ def is_small(operand: Value) -> Value:
 def twice(m: Module, stage: FloatStage) -> dict[str, Value]:
     """The sigmoid by two; a small operand as it is."""
     small = is_small(stage.a)
-    return {"x": Mux(small, stage.a, stage.more["sigmoid"]), "factor": Mux(small, UNIT, TWO)}
+    x, factor = Mux(small, stage.a, stage.more["sigmoid"]), Mux(small, UNIT, TWO)
+    return {"x": stage.held(x), "factor": stage.held(factor)}
 
 
 def less_one(m: Module, stage: FloatStage) -> dict[str, Value]:
     """What has passed, less one; a small operand as it is."""
-    small = Signal(name="small_9")
-    m.d.sync += small.eq(is_small(stage.a))  # which is a stage earlier than the value
-    return {"closed": Mux(small, stage.value, float_sum(m, "less_one", stage.value, MINUS_UNIT))}
+    less = float_sum(m, "less_one", stage.value, MINUS_UNIT, stage.cut)
+    return {"closed": Mux(stage.held(is_small(stage.a)), stage.held(stage.value), less)}
 
 
 register_float_way(

@@ -1,12 +1,17 @@
 """Functions of one element, or of one element of each of two operands, and the rotation of neighbours."""
 
-from amaranth import Mux
+from amaranth import Module, Mux
+from amaranth.hdl import Value
 
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.rtl.cells.float_functions import is_nan
-from siliconloom.rtl.npu.float_ways import FloatWay, assigns, register_float_circuit, register_float_way
+from siliconloom.rtl.npu.float_ways import FloatStage, FloatWay, assigns, register_float_circuit, register_float_way
 
-second_product = assigns(addend=lambda stage: stage.value)
+
+def second_product(m: Module, stage: FloatStage) -> dict[str, Value]:
+    """What the second multiplier has made."""
+    return {"addend": stage.value}
+
 
 for _function in (VectorFunction.COPY, VectorFunction.KV_APPEND, VectorFunction.TRANSPOSE):
     register_float_circuit(_function)

@@ -17,7 +17,7 @@ from siliconloom.rtl.npu.float_ways import (
 
 def with_bias(m: Module, stage: FloatStage) -> dict[str, Value]:
     """The last product with its column's bias."""
-    return {"closed": float_sum(m, "biased", stage.value, stage.bias)}
+    return {"closed": float_sum(m, "biased", stage.value, stage.bias, stage.cut)}
 
 
 def less_offset(stage: FloatStage) -> Value:

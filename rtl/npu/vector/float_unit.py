@@ -17,10 +17,11 @@ from siliconloom.rtl.cells.float_functions import lowered, tree_level
 from siliconloom.rtl.cells.floating import float_sum
 from siliconloom.rtl.library import Library, Placed
 from siliconloom.rtl.npu.choice import key, key_bits, none
+from siliconloom.rtl.npu.depth import delayed
 from siliconloom.rtl.npu.entries import VECTOR_ENTRY
-from siliconloom.rtl.npu.float_lane import STATE, FloatLane, FloatRowScalars, planes_of
+from siliconloom.rtl.npu.float_lane import DIVIDED, STATE, FloatLane, FloatRowScalars, planes_of
 from siliconloom.rtl.npu.float_ways import float_ways, functions_in
-from siliconloom.rtl.npu.geometry import SIZE_BITS, Geometry, log2
+from siliconloom.rtl.npu.geometry import Geometry, log2
 from siliconloom.rtl.npu.lane import NEED_BITS, Largest
 from siliconloom.rtl.npu.vector.conditions import VectorConditions
 from siliconloom.rtl.npu.vector.control import control
@@ -39,6 +40,9 @@ from siliconloom.rtl.npu.vector.unit import VectorUnitCircuit
 class FloatVectorUnit(VectorUnitCircuit):
     """As `IntegerVectorUnit`, in floating point; raises `LoomError` for a function that no way of the lane makes."""
 
+    divided = DIVIDED
+    stages = (FloatLane.STAGES, FloatRowScalars.STAGES)
+
     def __init__(self, library: Library, geometry: Geometry) -> None:
         self.ways = float_ways()
         super().__init__(library, geometry)
@@ -56,8 +60,8 @@ class FloatVectorUnit(VectorUnitCircuit):
         )
         tell_kept(m, self, what)
         phase, place, slots = control(m, self, what)
-        column, highest = Signal(SIZE_BITS, name="column_1"), Signal(signed(self._highest_bits), name="highest")
-        m.d.sync += column.eq(place.column)
+        column = self.later(m, "column_1", place.column, 0)
+        highest = Signal(signed(self._highest_bits), name="highest")
         choice = choice_of(m, self, phase, slots, column, highest)
         keep = kept_columns(m, self, what, phase, slots, choice)
         rows = self._float_rows(m, what, phase, slots)
@@ -101,18 +105,17 @@ class FloatVectorUnit(VectorUnitCircuit):
         phase: VectorPhase,
         place: BlockPlace,
         slots: list[Slot],
-        keep: list[Signal],
+        keep: list[Value],
         arriving: Arriving,
         rows: Rows,
         peak: Signal,
     ) -> list[Placed]:
         """The lanes, one per column."""
         cache = self.geometry.array.cache
-        count, kind = self.geometry.lanes, self.library.make(FloatLane, self.geometry.dtype, cache)
+        count, kind = self.geometry.lanes, self.library.make(FloatLane, self.geometry.dtype, self.depth, cache)
         kept = {"kept": Cat(*self.kept.values())} if cache else {}
         shared = shared_exponents(m, self, what, slots) if self.geometry.array.cache_scaled else []
-        self.scales = [Signal(len(each), name=f"scale_{lane}") for lane, each in enumerate(shared)]
-        m.d.sync += [later.eq(each) for later, each in zip(self.scales, shared, strict=True)]
+        self.scales = [self.later(m, f"scale_{lane}", each, 9) for lane, each in enumerate(shared)]
         bits = self.geometry.dtype.bits
         ways = Mux(phase.selecting, 0, Cat(*(what.is_[name] for name in what.ways)))
         transposes, sums = what.is_["transpose"], sums_of(m, self, place)
@@ -167,7 +170,7 @@ class FloatVectorUnit(VectorUnitCircuit):
         rows: Rows,
         lanes: list[Placed],
         peak: Signal,
-        keep: list[Signal],
+        keep: list[Value],
         highest: Signal,
     ) -> None:
         """Reductions over a row: the largest exponent or element, and sums that shrink when an exponent grows."""
@@ -185,10 +188,16 @@ class FloatVectorUnit(VectorUnitCircuit):
         peaks, falls = peaks_of(m, self, what, slots, rows, highest)
         m.d.comb += peak.eq(peaks[0])
         first, second = (self._tree(m, name, [getattr(each, name) for each in lanes]) for name in ("first", "part"))
-        older = Mux(slots[9].opens, Mux(what.goes_on, rows.part(9, "total"), 0), rows.second)
+        firsts, seconds = Signal(32, name="firsts"), Signal(32, name="seconds")
+        older = Mux(slots[9].opens, Mux(what.goes_on, rows.part(9, "total"), 0), seconds)
         m.d.sync += [
-            rows.first.eq(float_sum(m, "values", Mux(slots[9].opens, 0, rows.first), first)),
-            rows.second.eq(float_sum(m, "parts", lowered(older, falls[2]), second)),
+            firsts.eq(float_sum(m, "values", Mux(slots[9].opens, 0, firsts), first)),
+            seconds.eq(float_sum(m, "parts", lowered(older, falls[2]), second)),
+        ]
+        behind = self.depth.lane[9]
+        m.d.comb += [
+            rows.first.eq(delayed(m, "first_10", firsts, behind)),
+            rows.second.eq(delayed(m, "second_10", seconds, behind)),
         ]
 
     def _tree(self, m: Module, name: str, values: list[Value]) -> Value:
@@ -197,14 +206,13 @@ class FloatVectorUnit(VectorUnitCircuit):
         for level in range(levels):
             values = tree_level(m, self, f"{name}_{level}", values)
             if level + 1 in (levels - levels // 2, levels):
-                values = self._held(m, f"{name}_{level}", values)
-        return values[0] if levels > 1 else self._held(m, f"{name}_late", values)[0]
+                stage = 8 if level + 1 == levels and levels > 1 else 7
+                values = self._held(m, f"{name}_{level}", values, stage)
+        return values[0] if levels > 1 else self._held(m, f"{name}_late", values, 8)[0]
 
-    def _held(self, m: Module, name: str, values: list[Value]) -> list[Value]:
-        """The values a stage later."""
-        held = [Signal(32, name=f"{name}_held_{place}") for place in range(len(values))]
-        m.d.sync += [register.eq(value) for register, value in zip(held, values, strict=True)]
-        return list(held)
+    def _held(self, m: Module, name: str, values: list[Value], stage: int) -> list[Value]:
+        """The values of a stage in the next one."""
+        return [self.later(m, f"{name}_held_{place}", value, stage) for place, value in enumerate(values)]
 
     def _line(
         self, m: Module, phase: VectorPhase, lanes: list[Placed], index: Value, column: Signal, keep: list[Signal]
@@ -214,11 +222,10 @@ class FloatVectorUnit(VectorUnitCircuit):
         parts, kept = 8 * INDEX_BYTES // bits, Signal(count, name="keep_10")
         found: Value = index
         at: Value = column[: log2(parts)] if parts > 1 else Const(0, 1)
-        m.d.sync += kept.eq(keep[9])
+        m.d.comb += kept.eq(self.later(m, "kept_10", keep[9], 9))
         for stage in range(2, LAST_STAGE + 1):
-            later, there = Signal(8 * INDEX_BYTES, name=f"index_{stage}"), Signal(len(at), name=f"part_{stage}")
-            m.d.sync += [later.eq(found), there.eq(at)]
-            found, at = later, there
+            found = self.later(m, f"index_{stage}", found, stage - 1)
+            at = self.later(m, f"part_{stage}", at, stage - 1)
         values: list[Value] = []
         for lane, each in enumerate(lanes):
             part = found.word_select((at + lane)[: log2(parts)], bits) if parts > 1 else found

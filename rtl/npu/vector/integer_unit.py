@@ -7,12 +7,14 @@ from amaranth.hdl import Value
 
 from siliconloom.arch import timing
 from siliconloom.arch.vector import BUILT, INDEX_BYTES, TOTAL_BITS
+from siliconloom.rtl.cells.arithmetic import Held
 from siliconloom.rtl.library import Placed
 from siliconloom.rtl.npu.choice import key, none, order_of
 from siliconloom.rtl.npu.decoding import one_of
+from siliconloom.rtl.npu.depth import delayed
 from siliconloom.rtl.npu.entries import VECTOR_ENTRY
-from siliconloom.rtl.npu.geometry import SIZE_BITS, log2
-from siliconloom.rtl.npu.lane import NEED_BITS, PLANES, STATE, Lane, Largest, RowScalars, total_of
+from siliconloom.rtl.npu.geometry import log2
+from siliconloom.rtl.npu.lane import DIVIDED, NEED_BITS, PLANES, STATE, Lane, Largest, RowScalars, total_of
 from siliconloom.rtl.npu.vector.conditions import VectorConditions
 from siliconloom.rtl.npu.vector.control import control
 from siliconloom.rtl.npu.vector.lines import write_line, write_results
@@ -30,7 +32,8 @@ class IntegerVectorUnit(VectorUnitCircuit):
     """The vector unit of a tile that computes in int8."""
 
     planes = PLANES
-    """Lines of a block's parameters that mean something."""
+    divided = DIVIDED
+    stages = (Lane.STAGES, RowScalars.STAGES)
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
@@ -41,8 +44,7 @@ class IntegerVectorUnit(VectorUnitCircuit):
         ways = {way.name: functions_of(way) for way in lane_ways()}
         what = VectorConditions(m, entry, self.instruction.payload, ways, set(BUILT), free=self.instruction.ready)
         phase, place, slots = control(m, self, what)
-        column, highest = Signal(SIZE_BITS, name="column_1"), Signal(signed(NEED_BITS), name="highest")
-        m.d.sync += column.eq(place.column)
+        column, highest = self.later(m, "column_1", place.column, 0), Signal(signed(NEED_BITS), name="highest")
         choice = choice_of(m, self, phase, slots, column, highest)
         keep = kept_columns(m, self, what, phase, slots, choice)
         arriving = arriving_parameters(m, self, what, phase)
@@ -66,7 +68,7 @@ class IntegerVectorUnit(VectorUnitCircuit):
             what,
             phase,
             slots,
-            self.library.make(RowScalars),
+            self.library.make(RowScalars, self.depth),
             softmax=what.is_["softmax"],
             online=what.carries,
             centred=one_of({f for f in BUILT if CIRCUITS[f].centred}, what.entry),
@@ -84,7 +86,7 @@ class IntegerVectorUnit(VectorUnitCircuit):
         phase: VectorPhase,
         place: BlockPlace,
         slots: list[Slot],
-        keep: list[Signal],
+        keep: list[Value],
         arriving: Arriving,
         rows: Rows,
         peak_7: Signal,
@@ -93,7 +95,7 @@ class IntegerVectorUnit(VectorUnitCircuit):
         """The lanes, one per column, and the line that they write."""
         cols = self.geometry.lanes
         low_bytes = Signal(8 * cols)
-        m.d.sync += low_bytes.eq(self.second_line)
+        m.d.sync += low_bytes.eq(self.second_line)  # of the slot before, a line of each of which comes a cycle
         ways = Cat(*(what.is_[name] for name in what.ways))
         kind = Mux(phase.selecting, 0, ways)
         place_of_beat = slots[1].beat[: self.wide]
@@ -103,7 +105,7 @@ class IntegerVectorUnit(VectorUnitCircuit):
             adds.eq(what.weighs & (slots[7].beat != 0)),
         ]
         turned = turned_elements(m, self, slots[1].beat, slots[1].held, 8)
-        lane_kind = self.library.make(Lane, cols)
+        lane_kind = self.library.make(Lane, cols, self.depth)
         lanes, sums = [], sums_of(m, self, place)
         for lane in range(cols):
             pair, low, high = lane ^ 1, lane & ~1, lane | 1
@@ -143,7 +145,7 @@ class IntegerVectorUnit(VectorUnitCircuit):
                     keep_9=keep[9][lane],
                     adds_7=adds,
                     peak=peak_7,
-                    late_scale=rows.part(8, "scale"),
+                    late_scale=rows.part(7, "scale"),
                     late_places=rows.part(9, "places"),
                 )
             )
@@ -165,7 +167,7 @@ class IntegerVectorUnit(VectorUnitCircuit):
         rows: Rows,
         lanes: list[Placed],
         peak_7: Signal,
-        keep: list[Signal],
+        keep: list[Value],
         highest: Signal,
     ) -> None:
         """Reductions over a row: the largest exponent, and sums that shrink when it grows."""
@@ -177,19 +179,30 @@ class IntegerVectorUnit(VectorUnitCircuit):
             for lane, each in enumerate(lanes)
         ]
         compared = Cat(*(Mux(phase.selecting, own, each.need) for own, each in zip(keys, lanes, strict=True)))
-        largest = self.place(m, self.library.make(Largest, self.geometry.lanes), "largest", i=compared).o
-        m.d.sync += highest.eq(largest)
+        kind = self.library.make(Largest, self.geometry.lanes, NEED_BITS, self.depth.lane[5])
+        m.d.sync += highest.eq(self.place(m, kind, "largest", i=compared).o)
         peaks, falls = peaks_of(m, self, what, slots, rows, highest)
         m.d.comb += peak_7.eq(peaks[1])
         firsts, parts = Signal(signed(9 + wide)), Signal(16 + wide)
+        first, second = Signal.like(rows.first), Signal.like(rows.second)
+        trees = {"firsts": [each.first.as_signed() for each in lanes], "parts": [each.part for each in lanes]}
+        first_of, part_of = (total_of(values, self._between(m, name)) for name, values in trees.items())
         m.d.sync += [
-            firsts.eq(total_of([each.first.as_signed() for each in lanes])),
-            parts.eq(total_of([each.part for each in lanes])),
+            firsts.eq(first_of),
+            parts.eq(part_of),
+            first.eq(firsts + Mux(slots[9].opens, 0, first.as_signed())),
+            second.eq(parts + (Mux(slots[9].opens, Mux(what.goes_on, rows.total(9), 0), second) >> falls[2])),
         ]
-        m.d.sync += [
-            rows.first.eq(firsts + Mux(slots[9].opens, 0, rows.first.as_signed())),
-            rows.second.eq(parts + (Mux(slots[9].opens, Mux(what.goes_on, rows.total(9), 0), rows.second) >> falls[2])),
+        behind = self.depth.lane[9]
+        m.d.comb += [
+            rows.first.eq(delayed(m, "first_10", first, behind)),
+            rows.second.eq(delayed(m, "second_10", second, behind)),
         ]
+
+    def _between(self, m: Module, name: str) -> Held:
+        """What holds the values of a tree in its middle, where registers divide its stage."""
+        registers = self.depth.lane[8]
+        return lambda values: [delayed(m, f"{name}_{i}", value, registers) for i, value in enumerate(values)]
 
 
 def byte(word: Value, lane: int) -> Value:

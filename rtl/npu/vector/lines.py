@@ -46,9 +46,10 @@ def read_lines(m: Module, unit: VectorUnitCircuit) -> None:
     """What was read, from the beginning of its line on: a narrow one lies within a whole one."""
     bits = log2(unit.geometry.vector_line)
     for port, line in ((unit.first, unit.first_line), (unit.second, unit.second_line)):
-        begins = Signal(bits, name=f"{line.name}_begins")
+        begins = Signal(bits, name=f"{line.name}_asked")
         m.d.sync += begins.eq(port.address[:bits])
-        m.d.comb += line.eq(shifted(m, unit, f"{line.name}_shift", port.data, begins))
+        begins, data = unit.arrived(m, f"{line.name}_begins", begins), unit.arrived(m, f"{line.name}_read", port.data)
+        m.d.comb += line.eq(shifted(m, unit, f"{line.name}_shift", data, begins))
 
 
 def parts_mask(unit: VectorUnitCircuit, narrow: Value) -> Value:

@@ -6,6 +6,7 @@ from amaranth import Module, Mux, Signal
 from msgspec import Struct
 
 from siliconloom.arch.vector import COLUMN_LINES, SCALAR_BYTES, Parameters
+from siliconloom.rtl.npu.depth import delayed
 from siliconloom.rtl.npu.vector.conditions import VectorConditions
 from siliconloom.rtl.npu.vector.phases import VectorPhase
 from siliconloom.rtl.npu.vector.unit import VectorUnitCircuit
@@ -22,7 +23,7 @@ class Arriving(Struct, frozen=True):
 
 
 def arriving_parameters(m: Module, unit: VectorUnitCircuit, what: VectorConditions, phase: VectorPhase) -> Arriving:
-    """Parameters: they arrive one cycle after their address."""
+    """Parameters: they arrive a stage after their address."""
     cols, bits = unit.geometry.lanes, 8 * unit.geometry.element
     scalar_lines, arriving, line_number, of_block, bytes_in, swap = (
         -(-SCALAR_BYTES // cols),
@@ -35,12 +36,20 @@ def arriving_parameters(m: Module, unit: VectorUnitCircuit, what: VectorConditio
     taken = Signal(range(512))
     scalars = Signal(bits * SCALAR_BYTES)
     to_table = Signal()
-    m.d.sync += [arriving.eq(phase.reads_once), of_block.eq(phase.sets_up)]
+    later = 1 + unit.depth.lane[0]
+    m.d.comb += [
+        arriving.eq(delayed(m, "arriving_1", phase.reads_once, later)),
+        of_block.eq(delayed(m, "of_block_1", phase.sets_up, later)),
+    ]
     with m.If(unit.instruction.ready):
         m.d.sync += taken.eq(0)
     with m.Elif(phase.reads_once):
         m.d.sync += taken.eq(taken + 1)
-    m.d.sync += [line_number.eq(taken), bytes_in.eq(Mux(phase.sets_up, 1 << (COLUMN_LINES - phase.setup)[:3], 0))]
+    line = Mux(phase.sets_up, (1 << (COLUMN_LINES - phase.setup)[:3])[:COLUMN_LINES], 0)
+    m.d.comb += [
+        line_number.eq(delayed(m, "line_number_1", taken, later)),
+        bytes_in.eq(delayed(m, "bytes_in_1", line, later)),
+    ]
     has_scalars, table_line = Signal(), Signal(range(512))
     m.d.comb += [
         has_scalars.eq(what.asks(lambda spec: Parameters.SCALARS in spec.parameters_in(what.dtype))),

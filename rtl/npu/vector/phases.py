@@ -51,6 +51,36 @@ class VectorPhase(Struct, frozen=True):
     indexing: Signal
 
 
+class PlacesAhead(Struct, frozen=True):
+    """What tells of a place whether it is the last one, a slot before it: comparisons then end in one register.
+
+    Parameters
+    ----------
+    row, block, beat
+        The next one after that of this slot is the last one.
+    one_row, one_block, one_weight
+        There is one only, of a pass, so that the first one is the last.
+    one_beat
+        So it is with beats.
+    rows, weights
+        Rows less two, and rows of weights less two.
+    first_beat, beat_last
+        This slot is the first beat; if not, it is the last one.
+    """
+
+    row: Signal
+    block: Signal
+    beat: Signal
+    one_row: Signal
+    one_block: Signal
+    one_weight: Signal
+    one_beat: Signal
+    rows: Signal
+    weights: Signal
+    first_beat: Signal
+    beat_last: Signal
+
+
 class BlockPlace(Struct, frozen=True):
     """Where in the operand a slot is: ``row``, first ``column`` of its block, ``beat`` of what it takes there.
 
@@ -75,6 +105,7 @@ class BlockPlace(Struct, frozen=True):
     taken: Value
     reads: Value
     turned: Value
+    ahead: PlacesAhead
 
 
 def phases(m: Module, unit: VectorUnitCircuit, what: VectorConditions) -> tuple[VectorPhase, BlockPlace]:
@@ -89,6 +120,7 @@ def phases(m: Module, unit: VectorUnitCircuit, what: VectorConditions) -> tuple[
     selecting, opening, whole, indexing = (Signal(name=name) for name in ("selecting", "opening", "whole", "indexing"))
     reads_once, sets_up, slots = Signal(), Signal(), Signal()
     left, taken, reads, turned = taken_together(m, entry.m, row, beat, together)
+    ahead = places_ahead(m, what, row, column, beat, left, taken, together, cols)
     row_last, block_last, beat_last, inner_last, outer_last = (
         Signal(name=n) for n in ("row_last", "block_last", "beat_last", "inner_last", "outer_last")
     )
@@ -98,15 +130,7 @@ def phases(m: Module, unit: VectorUnitCircuit, what: VectorConditions) -> tuple[
         reads_once.eq(active & (once != 0)),
         sets_up.eq(active & (once == 0) & (setup != 0)),
         slots.eq(active & (once == 0) & (setup == 0)),
-        row_last.eq(row == entry.m - 1 if together == 1 else left <= Mux(what.is_["transpose"], together, 1)),
-        block_last.eq(column + cols >= entry.n),
-        beat_last.eq(
-            Mux(
-                what.is_["transpose"],
-                beat == cols - 1 if together == 1 else beat == cols - 1 + taken,
-                Mux(what.weighs, beat == (entry.k - 1)[: len(beat)], ~what.turns | beat[0]),
-            )
-        ),
+        beat_last.eq(Mux(ahead.first_beat, ahead.one_beat, ahead.beat_last)),
         indexing.eq(what.indexes & ~reducing),
         inner_last.eq(Mux(reducing, block_last, row_last)),
         outer_last.eq(Mux(reducing, row_last, block_last)),
@@ -129,9 +153,63 @@ def phases(m: Module, unit: VectorUnitCircuit, what: VectorConditions) -> tuple[
     )
     offset, panels = panels_of(m, unit, entry, column)
     place = BlockPlace(
-        row, column, beat, row_last, block_last, beat_last, inner_last, outer_last, offset, panels, taken, reads, turned
+        row,
+        column,
+        beat,
+        row_last,
+        block_last,
+        beat_last,
+        inner_last,
+        outer_last,
+        offset,
+        panels,
+        taken,
+        reads,
+        turned,
+        ahead,
     )
     return phase, place
+
+
+def places_ahead(
+    m: Module,
+    what: VectorConditions,
+    row: Signal,
+    column: Signal,
+    beat: Signal,
+    left: Value,
+    taken: Value,
+    together: int,
+    cols: int,
+) -> PlacesAhead:
+    """What is known of places ahead of them; registers are set where an instruction, a pass and a slot begin."""
+    entry, transposes = what.entry, what.is_["transpose"]
+    row_ahead, block_ahead, beat_ahead, one_beat = (
+        Signal(name=name) for name in ("row_ahead", "block_ahead", "beat_ahead", "one_beat")
+    )
+    one_row, one_block, one_weight = (Signal(name=name) for name in ("one_row", "one_block", "one_weight"))
+    rows_ahead, weights_ahead = Signal(SIZE_BITS, name="rows_ahead"), Signal(len(beat), name="weights_ahead")
+    turned = beat == cols - 2 if together == 1 else beat + 2 == cols + taken
+    m.d.comb += [
+        row_ahead.eq(row == rows_ahead if together == 1 else left <= Mux(transposes, 2 * together, 2)),
+        block_ahead.eq(column + 2 * cols >= entry.n),
+        beat_ahead.eq(Mux(transposes, turned, ~what.weighs | (beat == weights_ahead))),
+        one_beat.eq(~(transposes | what.turns | (what.weighs & ~one_weight))),
+    ]
+    first_beat, beat_last = Signal(init=1, name="first_beat"), Signal(name="beat_ahead_last")
+    return PlacesAhead(
+        row_ahead,
+        block_ahead,
+        beat_ahead,
+        one_row,
+        one_block,
+        one_weight,
+        one_beat,
+        rows_ahead,
+        weights_ahead,
+        first_beat,
+        beat_last,
+    )
 
 
 def taken_together(

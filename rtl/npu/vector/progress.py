@@ -48,6 +48,9 @@ def begin(
     # of rows that are transposed together, and where they have scales, several values of a line are written at once
     several = unit.geometry.transpose_rows > 1 or unit.geometry.array.cache_scaled
     turned = one_of(built(lambda spec: spec.transposes), new) if several else 0
+    ahead, together = place.ahead, unit.geometry.transpose_rows
+    rows = Mux(one_of(built(lambda spec: spec.transposes), new), together, 1) if together > 1 else 1
+    one_row = new.m <= rows
     with m.If(unit.taken):
         m.d.sync += [
             phase.active.eq(~unit.illegal),
@@ -67,6 +70,12 @@ def begin(
             place.column.eq(0),
             place.offset.eq(0),
             place.beat.eq(0),
+            *(flag.eq(one_row) for flag in (place.row_last, ahead.one_row)),
+            *(flag.eq(new.n <= cols) for flag in (place.block_last, ahead.one_block)),
+            ahead.one_weight.eq((new.k - 1)[: len(place.beat)] == 0),
+            ahead.rows.eq(new.m - 2),
+            ahead.weights.eq(new.k - 2),
+            ahead.first_beat.eq(1),
             phase.setup.eq(Mux(one_of(streamed, new), COLUMN_LINES, 0)),
             addresses.parameters.eq(new.d),
             addresses.skip.eq(0),
@@ -91,7 +100,7 @@ def advance(
     """From one address to the next, until the pass is over."""
     cols, setup, skip = unit.geometry.lanes, phase.setup, addresses.skip
     line = unit.geometry.vector_line
-    row, column, beat, beat_last = place.row, place.column, place.beat, place.beat_last
+    row, column, beat, beat_last, ahead = place.row, place.column, place.beat, place.beat_last, place.ahead
     with m.If(phase.reads_once):
         m.d.sync += phase.once.eq(phase.once - 1)
     with m.If(phase.sets_up):
@@ -109,7 +118,24 @@ def advance(
         onward = Mux(unit.pairs & ~place.turned[0], 0, onward)
     with m.If(phase.slots):
         m.d.sync += [beat.eq(Mux(beat_last, 0, beat + 1)), skip.eq(Mux(still, 0, skip + onward))]
+        m.d.sync += [ahead.first_beat.eq(beat_last), ahead.beat_last.eq(ahead.beat)]
         with m.If(beat_last):
+            m.d.sync += [
+                place.row_last.eq(
+                    Mux(
+                        phase.reducing & ~place.block_last,
+                        place.row_last,
+                        Mux(place.row_last, ahead.one_row, ahead.row),
+                    )
+                ),
+                place.block_last.eq(
+                    Mux(
+                        phase.reducing | place.row_last,
+                        Mux(phase.reducing & place.block_last, ahead.one_block, ahead.block),
+                        place.block_last,
+                    )
+                ),
+            ]
             with m.If(phase.reducing):
                 m.d.sync += [column.eq(Mux(place.block_last, 0, column + cols)), row.eq(row + place.block_last)]
                 m.d.sync += place.offset.eq(Mux(place.block_last, 0, next_offset(unit, place.offset)))
@@ -154,7 +180,11 @@ def drain(
                         addresses.pitch.eq(Mux(what.entry.narrow, *index_pitches(unit)) * element),
                         unit.line_mask.eq(parts_mask(unit, what.entry.narrow)),
                     ]
+                one_block = Mux(what.indexes, int(parts <= unit.geometry.lanes), place.ahead.one_block)
                 m.d.sync += [
+                    place.row_last.eq(place.ahead.one_row),
+                    place.block_last.eq(one_block),
+                    place.ahead.one_block.eq(one_block),
                     phase.active.eq(1),
                     phase.reducing.eq(phase.selecting & ~what.indexes),
                     place.row.eq(0),

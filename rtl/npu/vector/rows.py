@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import pairwise
 
 from amaranth import Cat, Module, Mux, Signal, signed
 from amaranth.hdl import Value
@@ -36,7 +35,7 @@ class Rows(Struct, frozen=True):
     first: Signal
     second: Signal
     peak: Signal
-    states: list[Signal]
+    states: list[Value]
     layout: Mapping[str, int]
 
     def total(self, stage: int) -> Value:
@@ -58,11 +57,11 @@ def row_memory(
     slots: list[Slot],
     scalars: Circuit,
     **found: Value,
-) -> list[Signal]:
+) -> list[Value]:
     """The states that rows' sums give, written when the row is closed; of each stage's slot the one of its row."""
     write_row = [slots[LAST_STAGE].row]
     closed = [slots[LAST_STAGE].closes]
-    for stage in range(RowScalars.STAGES):
+    for stage in range(RowScalars.STAGES + sum(unit.depth.row)):
         at, is_closed = Signal(log2(ROW_LIMIT), name=f"row_state_{stage}"), Signal(name=f"closed_{stage}")
         m.d.sync += [at.eq(write_row[-1]), is_closed.eq(closed[-1])]
         write_row.append(at)
@@ -82,20 +81,18 @@ def row_memory(
         waddr=Cat(write_row[-1], what.entry.c_slot),
         wdata=state,
     ).rdata
-    states = [read, read]
+    states = [read, unit.arrived(m, "state_1", read)]
     for stage in range(2, LAST_STAGE):
-        later_state = Signal(bits, name=f"state_{stage}")
-        m.d.sync += later_state.eq(states[-1])
-        states.append(later_state)
+        states.append(unit.later(m, f"state_{stage}", states[-1], stage - 1))
     return states
 
 
 def peaks_of(
     m: Module, unit: VectorUnitCircuit, what: VectorConditions, slots: list[Slot], rows: Rows, highest: Signal
-) -> tuple[list[Value], list[Signal]]:
+) -> tuple[list[Value], list[Value]]:
     """The exponent that counts as zero in the stages from 6 on, and by how much it has risen, from 7 on."""
     peak, higher = Signal(signed(NEED_BITS)), Signal(signed(NEED_BITS))
-    fall, falls = Signal(6), [Signal(6, name=f"fall_{stage}") for stage in (7, 8, 9)]
+    fall = Signal(6)
     before, carried = Signal(signed(NEED_BITS)), Signal(signed(NEED_BITS))
     fresh, rise, risen = Signal(), Signal(NEED_BITS + 1), Signal(NEED_BITS + 1)
     m.d.comb += [
@@ -108,19 +105,24 @@ def peaks_of(
         risen.eq(higher - carried),
     ]
     # of a row that is carried: by how much its peak has risen since the instruction before
+    risen_row = Signal(log2(ROW_LIMIT), name="risen_row")
+    found, is_found = Signal.like(risen, name="risen_found"), Signal(name="risen_is_found")
+    m.d.sync += [is_found.eq(slots[6].closes & what.carries), risen_row.eq(slots[6].row), found.eq(risen)]
     m.d.sync += [
-        unit.rises.enable.eq(slots[6].closes & what.carries),
+        unit.rises.enable.eq(is_found),
         unit.rises.slot.eq(what.entry.c_slot),
-        unit.rises.row.eq(slots[6].row),
-        unit.rises.data.eq(Mux(what.goes_on, Mux(risen > RISE_LIMIT, RISE_LIMIT, risen), 0)),
+        unit.rises.row.eq(risen_row),
+        unit.rises.data.eq(Mux(what.goes_on, Mux(found > RISE_LIMIT, RISE_LIMIT, found), 0)),
     ]
     with m.If(slots[6].reduce):
         m.d.sync += peak.eq(higher)
     peaks: list[Value] = [Mux(slots[6].reduce, higher, rows.part(6, "offset")[:NEED_BITS])]
-    peaks += [*(Signal(NEED_BITS, name=f"peak_{stage}") for stage in (7, 8, 9)), rows.peak]
-    m.d.sync += [later.eq(earlier) for earlier, later in pairwise(peaks)]
-    m.d.sync += [later.eq(earlier) for earlier, later in pairwise([fall, *falls])]
-    return peaks, falls
+    falls: list[Value] = [fall]
+    for stage in (7, 8, 9):
+        peaks.append(unit.later(m, f"peak_{stage}", peaks[-1], stage - 1))
+        falls.append(unit.later(m, f"fall_{stage}", falls[-1], stage - 1))
+    m.d.comb += rows.peak.eq(unit.later(m, "peak_10", peaks[-1], 9))
+    return peaks, falls[1:]
 
 
 __all__ = ["Rows", "peaks_of", "row_memory"]

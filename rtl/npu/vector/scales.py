@@ -40,10 +40,9 @@ def shared_exponents(m: Module, unit: VectorUnitCircuit, what: VectorConditions,
         values = _larger(m, level, values)
         if level in ((levels - 1) // 2, levels - 1):
             values = _later(m, f"top_{level}", values)
-    stage = ARRIVES + min(levels, 2)
-    while stage < ROUNDS:
-        stage += 1
-        values = _later(m, f"tops_{stage}", values)
+    held = len({(levels - 1) // 2, levels - 1} & {*range(levels)})
+    for cycle in range(unit.depth.at(ROUNDS) - unit.depth.at(ARRIVES) - held):
+        values = _later(m, f"tops_{cycle}", values)
     return _of_lanes(m, unit, what, slots[ROUNDS], values)
 
 

@@ -11,6 +11,7 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.vector import ROW_LIMIT
 from siliconloom.rtl.library import Placed
 from siliconloom.rtl.npu.choice import Choice
+from siliconloom.rtl.npu.depth import delayed
 from siliconloom.rtl.npu.geometry import SIZE_BITS, log2
 from siliconloom.rtl.npu.lane import Lane
 from siliconloom.rtl.npu.vector.addresses import Addresses
@@ -58,19 +59,22 @@ def slots_of(
     together = unit.geometry.transpose_rows > 1
     limit, remaining = Signal(signed(SIZE_BITS + 7)), Signal(signed(SIZE_BITS + 8))
     used, seen = Signal(range(cols + 1)), Signal.like(limit, name="seen")
+    # where registers stand behind the memories, they stand also before how much of a block is used
+    early = unit.depth.lane[0]
     m.d.comb += [
         limit.eq(entry.n),
         seen.eq(entry.b.as_signed() + place.row + 1),  # none, where the mask is below zero
-        remaining.eq(limit - place.column),
+        remaining.eq(delayed(m, "limit_0", limit, early) - delayed(m, "column_0", place.column, early)),
         used.eq(Mux(remaining < 0, 0, Mux(remaining > cols, cols, remaining))),
     ]
     with m.If(what.asks(lambda spec: spec.masks) & (entry.k == 2) & (seen < entry.n)):
         m.d.comb += limit.eq(seen)
     opens, last_of_block = Signal(), Signal()
     m.d.comb += [opens.eq(place.column == 0), last_of_block.eq(place.block_last)]
-    byte = slots & what.is_["transpose"] & (place.turned < used) & (~place.reads if together else 1)
+    byte = slots & what.is_["transpose"] & (~place.reads if together else 1)
     if DataType.INT4 in unit.kept:  # of a pair of columns the second one is written, with the first
         byte = byte & (~unit.pairs | place.turned[0])
+    byte = delayed(m, "byte_0", byte, early) & (delayed(m, "turned_0", place.turned, early) < used)
     stages = [
         Slot(
             result=slots & place.beat_last & ~phase.reducing & ~what.is_["transpose"],
@@ -90,21 +94,21 @@ def slots_of(
     for stage in range(1, LAST_STAGE + 1):
         later = {}
         for name, value in stages[-1]._asdict().items():
-            later[name] = value
-            if not isinstance(value, Const):
-                later[name] = Signal(len(value), name=f"{name}_{stage}")
-                m.d.sync += later[name].eq(value)
+            cycles = unit.depth.at(stage) - unit.depth.at(stage - 1)
+            if stage == 1 and name in ("used", "byte"):
+                cycles -= early
+            later[name] = value if isinstance(value, Const) else delayed(m, f"{name}_{stage}", value, cycles)
         stages.append(Slot(**later))
     return stages
 
 
 def choice_of(
-    m: Module, unit: VectorUnitCircuit, phase: VectorPhase, slots: list[Slot], column: Signal, highest: Signal
+    m: Module, unit: VectorUnitCircuit, phase: VectorPhase, slots: list[Slot], column: Value, highest: Signal
 ) -> Placed:
     """Where the largest elements of rows stand."""
     return unit.place(
         m,
-        unit.library.make(Choice, unit.geometry.lanes, unit.geometry.dtype),
+        unit.library.make(Choice, unit.geometry.lanes, unit.geometry.dtype, unit.depth.lane[0]),
         "choice",
         reads=phase.slots,
         row=slots[0].row,
@@ -120,16 +124,16 @@ def choice_of(
 
 def kept_columns(
     m: Module, unit: VectorUnitCircuit, what: VectorConditions, phase: VectorPhase, slots: list[Slot], choice: Placed
-) -> list[Signal]:
+) -> list[Value]:
     """Columns that are the row's, and are chosen or to be chosen from, a bit each, by the stage."""
-    keep = [Signal(unit.geometry.lanes, name=f"keep_{stage}") for stage in range(LAST_STAGE)]
     lanes = unit.geometry.lanes
+    keep: list[Value] = [Signal(lanes, name=f"keep_{stage}") for stage in (0, 1)]
     whole = phase.whole.replicate(lanes)
     kept = ((slots[1].used > lane) | what.is_["transpose"] for lane in range(unit.geometry.lanes))
     chosen = Mux(phase.selecting, phase.opening.replicate(lanes) | choice.behind, whole | ~choice.behind)
     m.d.comb += keep[1].eq(Cat(*kept) & chosen)
     for stage in range(2, LAST_STAGE):
-        m.d.sync += keep[stage].eq(keep[stage - 1])
+        keep.append(unit.later(m, f"keep_{stage}", keep[-1], stage - 1))
     return keep
 
 

@@ -56,15 +56,17 @@ def sums_within(m: Module, unit: VectorUnitCircuit, new: Any) -> tuple[Value, Va
 def whole_lines(m: Module, unit: VectorUnitCircuit) -> Value:
     """What was read, of every line from the part on that was meant."""
     bits, size = unit.geometry.part_bits, 8 * unit.geometry.results
+    data = unit.arrived(m, "sums_read", unit.sums.data)
     if not bits:
-        return unit.sums.data
+        return data
+    asked = unit.arrived(m, "sums_parts_1", unit.sums_parts)
     found = list[Value]()
     for number in range(unit.geometry.lines_of_block):
-        line = unit.sums.data[number * size : (number + 1) * size]
+        line = data[number * size : (number + 1) * size]
         parts = [line[at : at + (size >> bits)] for at in range(0, size, size >> bits)]
         for bit in reversed(range(bits)):
             # what begins there has no more parts
-            first = unit.sums_parts[number * bits + bit]
+            first = asked[number * bits + bit]
             parts = [Mux(first, parts[at + (1 << bit)], parts[at]) for at in range(1 << bit)] + parts[1 << bit :]
         found += parts
     # a signal, so that the choices are made once, and not again for every lane's part of them
@@ -81,8 +83,7 @@ def sums_of(m: Module, unit: VectorUnitCircuit, place: BlockPlace) -> Value:
         return whole
     step, width = gcd(cols, lanes), 8 * unit.geometry.lines_of_block * unit.geometry.results
     select = unit.library.make(WindowSelect, width, 32 * lanes, 32 * step)
-    offset = Signal.like(place.offset, name="offset_read")
-    m.d.sync += offset.eq(place.offset)
+    offset = unit.later(m, "offset_read", place.offset, 0)
     return unit.place(m, select, "sums_select", word=whole, first=offset[log2(step) :]).o
 
 

@@ -19,12 +19,14 @@ indexes has one round, and a pass over the four bytes of what was found.
 
 from __future__ import annotations
 
-from amaranth import Signal
+from amaranth import Module, Signal
 from amaranth.hdl import Value
 from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out
 
+from siliconloom.arch import timing
 from siliconloom.rtl.library import Circuit, Library
+from siliconloom.rtl.npu.depth import Depth, Division, delayed
 from siliconloom.rtl.npu.entries import VECTOR_ENTRY
 from siliconloom.rtl.npu.geometry import Geometry, log2
 from siliconloom.rtl.npu.interfaces import local_read, local_write, rises_write, sums_read
@@ -57,9 +59,14 @@ class VectorUnitCircuit(Circuit):
 
     planes: int
     """Lines of a block's parameters that mean something."""
+    divided: tuple[Division, ...] = ()
+    """Stages that registers divide where there are cycles for them, in the order in which they are."""
+    stages: tuple[int, int]
+    """Stages of a lane, and from the sums over a row to its state."""
 
     def __init__(self, library: Library, geometry: Geometry) -> None:
         self.geometry = geometry
+        self.depth = Depth.of(self.divided, geometry.vector_latency - timing.VECTOR_STAGES, *self.stages)
         ports = {
             "instruction": In(stream.Signature(VECTOR_ENTRY)),
             "done": Out(1),
@@ -83,6 +90,14 @@ class VectorUnitCircuit(Circuit):
         """Of each lane the scale of its result, in the stage in which that is written."""
         self.pairs = Signal(name="pairs")
         """Columns that are transposed are written two by two."""
+
+    def later(self, m: Module, name: str, value: Value, stage: int, to: int | None = None) -> Value:
+        """What a stage has, a stage later, or in that which is told; its last register has the name."""
+        return delayed(m, name, value, self.depth.at(stage + 1 if to is None else to) - self.depth.at(stage))
+
+    def arrived(self, m: Module, name: str, value: Value) -> Value:
+        """What is there a cycle after its address, in stage 1: registers behind the memories hold it."""
+        return delayed(m, name, value, self.depth.lane[0])
 
     @property
     def wide(self) -> int:

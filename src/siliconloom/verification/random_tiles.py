@@ -71,7 +71,7 @@ def random_npu(
                 "accumulator": {"capacity": f"{4 * cols * chance.choice([64, 128])} B"},
                 "vector": {
                     "lanes": lanes,
-                    "latency": chance.randint(15, 24),
+                    "latency": chance.randint(15, 28),
                     **({"format": "fp32"} if wide else {}),
                     "transpose_rows": random_together(seed, lanes),
                 },
