@@ -246,7 +246,7 @@ class Lane(Circuit):
                 "row_scale": self.scale,
                 "row_places": self.places,
                 "cosine": cosine,
-                "neighbour": Mux(self.negative, -turned, turned),
+                "neighbour": turned,
                 "late_scale": self.late_scale[: FACTOR_BITS - 1],
                 "late_places": self.late_places,
             },
@@ -258,7 +258,10 @@ class Lane(Circuit):
         a, b, value, *more = self._held(
             m, 2, "operand", stage.a, stage.b, stage.value, *(stage.more[name] for name in names)
         )
-        return replace(stage, a=a, b=b, value=value, more=stage.more | dict(zip(names, more, strict=True)))
+        held = dict(zip(names, more, strict=True))
+        turned = held["neighbour"]
+        held["neighbour"] = Mux(self.negative, -turned, turned)
+        return replace(stage, a=a, b=b, value=value, more=stage.more | held)
 
     def _branches(self, hook: str, is_: dict[str, Value], stage: Stage) -> list[Branch]:
         """Of the ways that have this hook, in their order; ways that share it share its branches."""
