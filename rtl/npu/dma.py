@@ -28,7 +28,7 @@ from siliconloom.rtl.npu.bytes import ByteMask, Rotator
 from siliconloom.rtl.npu.entries import TRANSFER_ENTRY
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, LONGEST_BURST, MEMORY_BITS, SIZE_BITS, Geometry, log2
 from siliconloom.rtl.npu.interfaces import BURST, local_read, local_write, read_channels, write_channels
-from siliconloom.rtl.npu.pace import Pace, counted, longest, slack_of
+from siliconloom.rtl.npu.pace import Pace, fill, longest, slack_of
 
 
 class LoadEngine(Circuit):
@@ -91,51 +91,51 @@ class LoadEngine(Circuit):
         """Whether a transfer breaks the rule above."""
         return is_misaligned(entry, self.geometry.bus)
 
-    def rows(self, m: Module, entry: Any, burst: NextBurst, follows: Value) -> None:
-        """Decide when rows begin, and where, other than one pitch after the other.
+    def rows(self, m: Module, entry: Any, ends: Value, follows: Value) -> Elsewhere:
+        """Where rows begin, other than one pitch after the other.
 
-        ``burst`` is what is asked for next; in a cycle of ``follows`` it becomes the first of another row.
+        ``ends``: what is asked for is the last of its row; in a cycle of ``follows`` another row is next.
         """
+        return Elsewhere(Const(0), Const(0, MEMORY_BITS), Const(0))
 
     def _addresses(self, m: Module, entry: Any) -> None:
         """Bursts, row by row, each as late as the pace allows."""
         geometry = self.geometry
-        bus, offset, ask = geometry.bus, log2(geometry.bus), self.memory.burst
+        offset, ask = log2(geometry.bus), self.memory.burst
         pace = Pace(m, longest(geometry), self.begin)
         row, pitch = seen(MEMORY_BITS, name="row"), seen(MEMORY_BITS, name="pitch")
-        rows_left = seen(SIZE_BITS, name="rows_left")
-        active, transfer_ends, sent = seen(name="active"), Signal(), Signal()
+        rows_left, last_row = seen(SIZE_BITS, name="rows_left"), seen(name="last_row")
+        active, transfer_ends, sent, goes_on = seen(name="active"), Signal(), Signal(), Signal()
         burst = NextBurst(geometry)
-        whole = Signal(SIZE_BITS)
         m.d.comb += [
-            whole.eq((entry.n + (bus - 1)) >> offset),
-            transfer_ends.eq(burst.ends & (rows_left == 1)),
+            transfer_ends.eq(burst.ends & last_row),
             ask.valid.eq(active & ~self.unknown & pace.is_due(burst.slack)),
             ask.payload.address.eq(aligned(burst.address, offset)),
-            ask.payload.length.eq(burst.length - 1),
+            ask.payload.length.eq(burst.more),
             sent.eq(ask.valid & ask.ready),
+            goes_on.eq(sent | ~active),
             self.free.eq(~active | (sent & transfer_ends)),
             pace.time.eq(burst.time),
             pace.advance.eq(sent),
         ]
-        within = burst.after(m, burst.address + burst.length * bus, burst.left - burst.length, burst.width)
-        below = burst.after(m, row + pitch, burst.width, burst.width)
-        first = burst.after(m, entry.memory, whole, whole)
-        # whether a transfer is taken is known last: what is offered is kept whenever no other one goes on
-        with m.If(sent | ~active):
+        elsewhere = self.rows(m, entry, burst.ends, sent & burst.ends & ~transfer_ends)
+        # What comes next is chosen by what is known early; whether it comes in this cycle, by what is known late. So is
+        # whether a transfer is taken: what is offered is kept whenever no other one goes on.
+        first, below = Signal(), Signal(MEMORY_BITS)
+        m.d.comb += [first.eq(~active | (transfer_ends & ~self.unknown)), below.eq(row + pitch)]
+        burst.become(m, goes_on | elsewhere.comes, first, elsewhere, entry, below)
+        with m.If(goes_on):
             with m.If(~active | transfer_ends):
-                m.d.sync += [*first, row.eq(entry.memory), pitch.eq(entry.pitch), rows_left.eq(entry.m)]
+                m.d.sync += [row.eq(entry.memory), pitch.eq(entry.pitch)]
+                m.d.sync += [rows_left.eq(entry.m), last_row.eq(entry.m == 1)]
             with m.Elif(burst.ends):
-                m.d.sync += [*below, row.eq(row + pitch), rows_left.eq(rows_left - 1)]
-            with m.Else():
-                m.d.sync += within
+                m.d.sync += [row.eq(below), rows_left.eq(rows_left - 1), last_row.eq(rows_left == 2)]
         with m.If(self.taken):
             m.d.sync += active.eq(1)
         with m.Elif(sent & transfer_ends):
             m.d.sync += active.eq(0)
         held = pace.hold(m, active, sent & transfer_ends, pace.is_due(burst.last_slack))
         m.d.comb += [self.instruction.ready.eq(~held), self.held.eq(held | pace.released), self.read.eq(pace.released)]
-        self.rows(m, entry, burst, sent & burst.ends & ~transfer_ends)
 
     def _data(self, m: Module, entry: Any) -> None:
         """Data, in the order of the addresses."""
@@ -173,18 +173,15 @@ class LoadEngine(Circuit):
         ]
 
 
-class Bursts(NamedTuple):
-    """Where a store is in memory: address of the next beat, of the row, from row to row; beats left of a burst.
+class Elsewhere(NamedTuple):
+    """A row that begins elsewhere than a pitch after the one before.
 
-    ``inside``: a burst has begun; ``length``: beats of one that begins here.
+    ``is_next``: the next one is such a row; its ``address``; ``comes``: it is in front from the next cycle on.
     """
 
-    address: Signal
-    row: Signal
-    pitch: Signal
-    left: Signal
-    inside: Signal
-    length: Signal
+    is_next: Value
+    address: Value
+    comes: Value
 
 
 class StoreQueues(Struct, frozen=True):
@@ -259,16 +256,14 @@ class StoreEngine(Circuit):
         job, fresh, active = seen(layout, name="job"), Signal(layout), seen(name="active")
         for name, value in walk_fields(entry, offset).items():
             m.d.comb += fresh[name].eq(value)
-        walk = DmaWalk(self, m, geometry, data.View(layout, job.as_value()), Signal(), in_memory=True)
-        address, row, pitch = (seen(MEMORY_BITS, name=name) for name in ("address", "row", "pitch"))
-        burst_left, in_burst = seen(range(LONGEST_BURST + 1), name="burst_left"), seen(name="in_burst")
-        bursts = Bursts(address, row, pitch, burst_left, in_burst, next_burst(m, geometry, walk.beats, address))
-        queues = self._queues(m)
-        burst_last = self._reads(m, pace, walk, bursts, queues, active, last)
         # whether a transfer is taken is known last: what is offered is kept whenever no other one goes on
-        with m.If(~active | (self.fetch.enable & walk.ends)):
-            m.d.sync += [job.eq(fresh), row.eq(entry.memory), address.eq(entry.memory), pitch.eq(entry.pitch)]
-            m.d.sync += last.become
+        keeps = Signal()
+        walk = DmaWalk(self, m, geometry, data.View(layout, job.as_value()), Signal(), fresh=(keeps, fresh))
+        queues = self._queues(m)
+        burst_last = self._reads(m, pace, walk, entry, queues, active, last)
+        m.d.comb += keeps.eq(~active | (self.fetch.enable & walk.ends))
+        with m.If(keeps):
+            m.d.sync += [job.eq(fresh), *last.become]
         with m.If(self.taken):
             m.d.sync += active.eq(1)
         self._data(m, walk, queues, burst_last)
@@ -296,11 +291,10 @@ class StoreEngine(Circuit):
         return StoreQueues(beat, pushes, begin, final, head, beats, responses, addresses)
 
     def _reads(
-        self, m: Module, pace: Pace, walk: DmaWalk, bursts: Bursts, queues: StoreQueues, active: Signal, last: LastBeat
+        self, m: Module, pace: Pace, walk: DmaWalk, entry: Any, queues: StoreQueues, active: Signal, last: LastBeat
     ) -> Signal:
         """Reads of the scratchpad, begun when their place in the queue is sure; returns what ends a burst."""
         geometry, fetch = self.geometry, self.fetch
-        address, row, pitch, burst_left, in_burst, burst = bursts
         addresses, responses = queues.addresses, queues.responses
         # places of beats that wait, or that are read, and whether there is one more
         reserved, room = seen(range(self.DEPTH + 1), name="reserved"), seen(name="room", init=1)
@@ -309,8 +303,11 @@ class StoreEngine(Circuit):
             m.d.sync += [reserved.eq(reserved + 1), room.eq(reserved < self.DEPTH - 1)]
         with m.Elif(left & ~fetch.enable):
             m.d.sync += [reserved.eq(reserved - 1), room.eq(1)]
-        opens = ~in_burst
-        possible, due = Signal(), self._due(m, pace, walk, last)
+        # a burst has begun: beats of it that are left, and whether there is but one
+        in_burst, burst_left = seen(name="in_burst"), seen(range(LONGEST_BURST), name="burst_left")
+        one_left, opens = seen(name="one_left"), ~in_burst
+        possible, due, burst_last = Signal(), self._due(m, pace, walk, last), Signal()
+        ahead = BurstAhead(m, geometry, entry, active, walk, fetch.enable)
         m.d.comb += [
             possible.eq(active & room & (~opens | (addresses.i.ready & responses.i.ready))),
             fetch.enable.eq(possible & due),
@@ -318,20 +315,17 @@ class StoreEngine(Circuit):
             walk.step.eq(fetch.enable),
             pace.advance.eq(fetch.enable),
             queues.begin.eq(fetch.enable & opens),
-            queues.final.eq((burst == walk.beats) & (walk.rows_left == 1)),
-            queues.head.address.eq(aligned(address, log2(geometry.bus))),
-            queues.head.length.eq(burst - 1),
+            queues.final.eq(ahead.ends & walk.last_row),
+            queues.head.address.eq(aligned(ahead.address, log2(geometry.bus))),
+            queues.head.length.eq(ahead.more),
+            burst_last.eq(Mux(opens, ahead.alone, one_left)),
         ]
-        burst_last = Signal()
-        m.d.comb += burst_last.eq(Mux(opens, burst == 1, burst_left == 1))
         with m.If(fetch.enable):
             m.d.sync += [
                 in_burst.eq(~burst_last),
-                burst_left.eq(Mux(opens, burst - 1, burst_left - 1)),
-                address.eq(address + geometry.bus),
+                burst_left.eq(Mux(opens, ahead.more, burst_left - 1)),
+                one_left.eq(Mux(opens, ahead.more == 1, burst_left == 2)),
             ]
-            with m.If(walk.row_ends):
-                m.d.sync += [row.eq(row + pitch), address.eq(row + pitch)]
             with m.If(walk.ends):
                 m.d.sync += active.eq(0)
         held = pace.hold(m, active, fetch.enable & walk.ends, due=Const(1))
@@ -388,47 +382,122 @@ class StoreEngine(Circuit):
 class NextBurst:
     """The burst that a load asks for next, in registers: nothing has to be computed before its time is looked at.
 
-    ``address`` of its first byte, ``length`` in beats, ``ends``: it is the last of its row; beats of a row (``width``),
-    those from here to the row's end (``left``); the ``time`` of those that the memory counts, its ``slack`` within as
-    many cycles as it has beats, and that within one (``last_slack``), see `slack_of`.
+    ``address`` of its first byte; beats behind the first one: of the burst (``more``), of its row from there on
+    (``row_more``), of a whole row (``width_more``), of the page (``room``); ``ends``: it is the last of its row. The
+    ``time`` of those beats that the memory counts, its ``slack`` within as many cycles as it has beats, and that within
+    one (``last_slack``), see `slack_of`.
     """
 
     def __init__(self, geometry: Geometry) -> None:
         self.geometry = geometry
         self.address = seen(MEMORY_BITS, name="burst_address")
-        self.length = seen(range(LONGEST_BURST + 1), name="burst_length")
-        self.width, self.left = seen(SIZE_BITS, name="burst_width"), seen(SIZE_BITS, name="burst_left")
+        self.more = seen(range(LONGEST_BURST), name="burst_more")
+        self.width_more, self.row_more = seen(SIZE_BITS, name="width_more"), seen(SIZE_BITS, name="row_more")
+        self.room = seen(range(geometry.page // geometry.bus), name="burst_room")
         self.ends = seen(name="burst_ends")
         self.time = Signal(range(longest(geometry) + 1), name="burst_time")
-        self.slack = Signal.like(slack_of(self.length, self.time), name="burst_slack")
+        self.slack = Signal.like(slack_of(self.more + 1, self.time), name="burst_slack")
         self.last_slack = Signal.like(slack_of(1, self.time), name="burst_last_slack")
 
-    def after(self, m: Module, address: Value, left: Value, width: Value) -> list[Any]:
-        """What makes this the burst at an address, where so many beats are left of a row of ``width``."""
-        beats, begin = Signal(SIZE_BITS, name="beats_left"), Signal(MEMORY_BITS, name="begin")
-        ends, time = Signal(name="burst_ends"), Signal.like(self.time, name="time_after")
-        m.d.comb += [beats.eq(left), begin.eq(address)]
-        length = next_burst(m, self.geometry, beats, begin)
-        m.d.comb += [
-            ends.eq(length == beats),
-            time.eq(counted(self.geometry, length, ends, width) * self.geometry.interval),
-        ]
-        return [
-            self.address.eq(begin),
-            self.length.eq(length),
-            self.width.eq(width),
-            self.left.eq(beats),
-            self.ends.eq(ends),
-            self.time.eq(time),
-            self.slack.eq(slack_of(length, time)),
-            self.last_slack.eq(slack_of(1, time)),
-        ]
+    def become(self, m: Module, when: Value, first: Value, elsewhere: Elsewhere, entry: Any, below: Value) -> None:
+        """In a cycle of ``when``, which is known late, become the burst that follows.
 
-    def become(self, m: Module, when: Value, address: Value, left: Value, width: Value) -> None:
-        """After a cycle of ``when``, which comes late, be the burst that `after` tells, whatever was told before."""
-        following = self.after(m, address, left, width)
+        That is the ``first`` one of the transfer that is offered, that of a row that begins ``elsewhere``, or ``below``
+        the one before, or the next one within its row.
+        """
+        bus, offset = self.geometry.bus, log2(self.geometry.bus)
+        address, row_more, width_more = (
+            Signal.like(each, name=f"{each.name}_after") for each in (self.address, self.row_more, self.width_more)
+        )
+        room = Signal.like(self.room, name="room_after")
+        offered = more_beats(m, self.geometry, entry)
+        in_page = slice(offset, offset + len(room))
+        with m.If(first):
+            m.d.comb += [address.eq(entry.memory), row_more.eq(offered), width_more.eq(offered)]
+            m.d.comb += room.eq(~entry.memory[in_page])
+        with m.Else():
+            m.d.comb += width_more.eq(self.width_more)
+            with m.If(elsewhere.is_next):
+                m.d.comb += [address.eq(elsewhere.address), row_more.eq(self.width_more)]
+                m.d.comb += room.eq(~elsewhere.address[in_page])
+            with m.Elif(self.ends):
+                m.d.comb += [address.eq(below), row_more.eq(self.width_more), room.eq(~below[in_page])]
+            with m.Else():
+                m.d.comb += [
+                    address.eq(self.address + (self.more + 1) * bus),
+                    row_more.eq(self.row_more + ~Cat(self.more, Const(0, SIZE_BITS - len(self.more)))),
+                    room.eq(self.room + ~Cat(self.more, Const(0, SIZE_BITS - len(self.more)))),
+                ]
+        ends, most = cut(m, self.geometry, row_more, room)
+        filled = fill(self.geometry, width_more)
+        within = self._times(most, Const(0, 1))
+        last = self._times(row_more[: len(self.more)], filled)
         with m.If(when):
-            m.d.sync += following
+            m.d.sync += [
+                self.address.eq(address),
+                self.more.eq(Mux(ends, row_more, most)),
+                self.width_more.eq(width_more),
+                self.row_more.eq(row_more),
+                self.room.eq(room),
+                self.ends.eq(ends),
+                *(own.eq(Mux(ends, one, other)) for own, one, other in zip(self._timed, last, within, strict=True)),
+            ]
+
+    @property
+    def _timed(self) -> tuple[Signal, Signal, Signal]:
+        """What `_times` tells."""
+        return self.time, self.slack, self.last_slack
+
+    def _times(self, more: Value, filled: Value) -> tuple[Value, Value, Value]:
+        """The time of so many beats more than one, and the slacks; of each by itself, not of one by the other."""
+        interval, one = self.geometry.interval, INTERVAL_ONE
+        of_fill = filled * interval
+        time = more * interval + (of_fill + interval)
+        slack = more * (interval - one) + (of_fill + (interval - 2 * one))
+        return time, slack, more * interval + (of_fill + (interval - 2 * one))
+
+
+class BurstAhead:
+    """The burst that a store begins with its present beat, if it begins one, in registers.
+
+    ``address`` of the beat; the burst's beats behind the first one (``more``), of which there is none (``alone``);
+    ``ends``: it is the last of its row.
+    """
+
+    def __init__(self, m: Module, geometry: Geometry, entry: Any, active: Signal, walk: DmaWalk, step: Signal) -> None:
+        self.address = address = seen(MEMORY_BITS, name="address")
+        self.more = seen(range(LONGEST_BURST), name="burst_more")
+        self.ends, self.alone = seen(name="burst_ends"), seen(name="burst_alone")
+        row, pitch = seen(MEMORY_BITS, name="row"), seen(MEMORY_BITS, name="pitch")
+        width_more, row_more = seen(SIZE_BITS, name="width_more"), seen(SIZE_BITS, name="row_more")
+        room = seen(range(geometry.page // geometry.bus), name="burst_room")
+        row_more_after, room_after = Signal.like(row_more, name="row_more_after"), Signal.like(room, name="room_after")
+        offered, below, first = more_beats(m, geometry, entry), Signal(MEMORY_BITS, name="below"), Signal(name="first")
+        offset = log2(geometry.bus)
+        in_page = slice(offset, offset + len(room))
+        m.d.comb += [first.eq(~active | walk.ends), below.eq(row + pitch)]
+        with m.If(first):
+            m.d.comb += [row_more_after.eq(offered), room_after.eq(~entry.memory[in_page])]
+        with m.Elif(walk.row_ends):
+            m.d.comb += [row_more_after.eq(width_more), room_after.eq(~below[in_page])]
+        with m.Else():
+            m.d.comb += [row_more_after.eq(row_more - 1), room_after.eq(room - 1)]
+        ends, most = cut(m, geometry, row_more_after, room_after)
+        with m.If(step | ~active):
+            with m.If(first):
+                m.d.sync += [address.eq(entry.memory), row.eq(entry.memory), pitch.eq(entry.pitch)]
+                m.d.sync += width_more.eq(offered)
+            with m.Elif(walk.row_ends):
+                m.d.sync += [address.eq(below), row.eq(below)]
+            with m.Else():
+                m.d.sync += address.eq(address + geometry.bus)
+            m.d.sync += [
+                row_more.eq(row_more_after),
+                room.eq(room_after),
+                self.ends.eq(ends),
+                self.more.eq(Mux(ends, row_more_after, most)),
+                self.alone.eq((row_more_after == 0) | (most == 0)),
+            ]
 
 
 class LastBeat:
@@ -441,22 +510,29 @@ class LastBeat:
         self.time = Signal(range((1 + geometry.access // geometry.bus) * geometry.interval), name="last_time")
         self.slack = seen(slack_of(1, self.time).shape(), name="last_slack")
         time, self.new = Signal.like(self.time, name="new_time"), Signal.like(self.slack, name="new_slack")
-        filled = counted(geometry, Const(1), Const(1), (entry.n + (geometry.bus - 1)) >> log2(geometry.bus))
+        filled = 1 + fill(geometry, (entry.n - 1) >> log2(geometry.bus))
         m.d.comb += [time.eq(filled * geometry.interval), self.new.eq(slack_of(1, time))]
         self.become = [self.time.eq(time), self.slack.eq(self.new)]
 
 
-def next_burst(m: Module, geometry: Geometry, beats: Value, address: Value) -> Signal:
-    """Beats of the burst at ``address``: what is left of the row, or of the page, or the longest there is."""
-    bus, offset = geometry.bus, log2(geometry.bus)
-    limit = min(LONGEST_BURST, geometry.page // bus)
-    to_page, burst = Signal(range(geometry.page // bus + 1)), Signal(range(LONGEST_BURST + 1))
-    m.d.comb += [to_page.eq((geometry.page >> offset) - address[offset : log2(geometry.page)]), burst.eq(limit)]
-    with m.If((beats <= to_page) & (beats < limit)):
-        m.d.comb += burst.eq(beats)
-    with m.Elif(to_page < limit):
-        m.d.comb += burst.eq(to_page)
-    return burst
+def more_beats(m: Module, geometry: Geometry, entry: Any) -> Signal:
+    """Beats of a row of a transfer behind the first one: none of a row without bytes, which is refused."""
+    more = Signal(SIZE_BITS, name="offered_more")
+    m.d.comb += more.eq(Mux(entry.n.any(), (entry.n - 1) >> log2(geometry.bus), 0))
+    return more
+
+
+def cut(m: Module, geometry: Geometry, more: Value, room: Value) -> tuple[Signal, Signal]:
+    """Whether a row ends with the burst that begins where ``more`` beats follow in it, and ``room`` ones in the page.
+
+    And the beats behind the first one that it has if not: as many as the page, or the longest burst there is.
+    """
+    limit = min(LONGEST_BURST, geometry.page // geometry.bus)
+    ends, most = Signal(name="row_ends"), Signal(range(limit), name="most")
+    m.d.comb += [ends.eq((more <= room) & (more < limit)), most.eq(limit - 1)]
+    with m.If(room < limit - 1):
+        m.d.comb += most.eq(room)
+    return ends, most
 
 
 def aligned(address: Value, offset: int) -> Value:
@@ -512,44 +588,50 @@ def walk_fields(entry: Any, offset: int) -> dict[str, Value]:
 class DmaWalk:
     """Beat by beat over a transfer's rows on the local side.
 
-    Present beat: ``local`` byte address of its window, ``lanes`` its bytes in the window of the scratchpad, or
-    (``in_memory``) in that of the bus, ``turn`` the rotation from bus to scratchpad, ``back`` the opposite one,
-    ``beats`` left in the row, ``rows_left``, ``row_ends`` and ``ends``, of which registers tell; ``next_row_ends`` of
-    the beat that follows.
+    Present beat: ``local`` byte address of its window, ``lanes`` its bytes in the window of the scratchpad, or, of a
+    store, in that of the bus, ``turn`` the rotation from bus to scratchpad, ``back`` the opposite one, ``row_ends``,
+    ``last_row`` and ``ends``, of which registers tell; ``next_row_ends`` of the beat that follows. A job that is
+    ``fresh``, of a store, is there a cycle before it is in front, when the first of its two says so.
     """
 
     def __init__(
-        self, owner: Circuit, m: Module, geometry: Geometry, job: Any, take: Signal, *, in_memory: bool = False
+        self,
+        owner: Circuit,
+        m: Module,
+        geometry: Geometry,
+        job: Any,
+        take: Signal,
+        *,
+        fresh: tuple[Signal, Any] | None = None,
     ) -> None:
         bus, offset = geometry.bus, log2(geometry.bus)
         self.step = Signal(name="walk_step")
-        self.inside = seen(name="walk_inside")
         row, address, left = Signal(LOCAL_BITS), Signal(LOCAL_BITS), seen(SIZE_BITS, name="walk_left")
         rows, place = seen(SIZE_BITS, name="walk_rows_after"), Signal(max(offset, 1))
-        now = {
-            "row": Mux(self.inside, row, job.local),
-            "address": Mux(self.inside, address, job.local),
-            "left": Mux(self.inside, left, job.n),
-            "rows": Mux(self.inside, rows, job.m),
-            "place": Mux(self.inside, place, job.place),
-        }
-        self.width = job.n
-        self.rows_left = Signal(SIZE_BITS, name="walk_rows")
-        self.beats = Signal(SIZE_BITS, name="walk_beats")
-        self.row_ends, self.ends = Signal(name="walk_row_ends"), Signal(name="walk_ends")
-        self.next_row_ends = Signal(name="walk_next_row_ends")
-        self.local = Signal(LOCAL_BITS, name="walk_local")
         row_over, last_row = seen(name="walk_row_over"), seen(name="walk_last_row")
+        states = {"row": row, "address": address, "left": left, "rows": rows, "place": place}
+        states |= {"row_over": row_over, "last_row": last_row}
+
+        def begin(of: Any) -> dict[str, Value]:
+            local = dict.fromkeys(("row", "address"), of.local)
+            return local | {"left": of.n, "rows": of.m, "place": of.place, "row_over": of.short, "last_row": of.once}
+
+        now: dict[str, Any] = states
+        if fresh is None:
+            inside = seen(name="walk_inside")
+            now = {name: Mux(inside, states[name], first) for name, first in begin(job).items()}
+        self.row_ends, self.ends = Signal(name="walk_row_ends"), Signal(name="walk_ends")
+        self.last_row, self.next_row_ends = now["last_row"], Signal(name="walk_next_row_ends")
+        self.local = Signal(LOCAL_BITS, name="walk_local")
         lanes = owner.library.make(ByteMask, bus)
         self.turn, self.back = Signal(max(offset, 1), name="walk_turn"), Signal(max(offset, 1), name="walk_back")
         inner = Signal(max(offset, 1), name="walk_inner")
         count = Signal(range(bus + 1), name="walk_count")
-        self.lanes = owner.place(m, lanes, "lanes", first=now["place"] if in_memory else inner, count=count).o
+        first = inner if fresh is None else now["place"]
+        self.lanes = owner.place(m, lanes, "lanes", first=first, count=count).o
         m.d.comb += [
-            self.rows_left.eq(now["rows"]),
-            self.beats.eq((now["left"] + (bus - 1)) >> offset),
-            self.row_ends.eq(Mux(self.inside, row_over, job.short)),
-            self.ends.eq(self.row_ends & Mux(self.inside, last_row, job.once)),
+            self.row_ends.eq(now["row_over"]),
+            self.ends.eq(self.row_ends & now["last_row"]),
             inner.eq(now["address"][:offset] if offset else 0),
             count.eq(Mux(self.row_ends, now["left"], bus)),
             self.local.eq(aligned(now["address"], offset)),
@@ -559,8 +641,9 @@ class DmaWalk:
             self.next_row_ends.eq(Mux(self.row_ends, job.short, now["left"] <= 2 * bus)),
         ]
         with m.If(self.step):
+            if fresh is None:
+                m.d.sync += inside.eq(~self.ends)
             m.d.sync += [
-                self.inside.eq(~self.ends),
                 row.eq(now["row"]),
                 rows.eq(now["rows"]),
                 place.eq(now["place"]),
@@ -576,3 +659,7 @@ class DmaWalk:
                     place.eq(now["place"] + job.pitch),
                 ]
             m.d.sync += [row_over.eq(self.next_row_ends), last_row.eq(now["rows"] == Mux(self.row_ends, 2, 1))]
+        if fresh is not None:
+            keeps, offered = fresh
+            with m.If(keeps):
+                m.d.sync += [states[name].eq(first) for name, first in begin(offered).items()]

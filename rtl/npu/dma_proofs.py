@@ -46,7 +46,7 @@ def load_offers_proof(circuit: GatherEngine) -> Proof:
 def load_proof(circuit: GatherEngine, geometry: Geometry) -> Proof:
     """Addresses of loads."""
     ask, bus = burst_offers("memory_burst"), geometry.bus
-    offset = log2(bus)
+    offset, page = log2(bus), log2(geometry.page)
     mask = f"~{MEMORY_BITS}'d{bus - 1}"
     state = f"""
   wire taken = instruction_valid && instruction_ready;
@@ -77,16 +77,17 @@ def load_proof(circuit: GatherEngine, geometry: Geometry) -> Proof:
         "ending": (1, "pace_ending"),
         "unknown": (1, "unknown"),
         "gathers": (1, "gathers"),
-        "left": (SIZE_BITS, "burst_left"),
-        "beats": (SIZE_BITS, "burst_width"),
+        "row_more": (SIZE_BITS, "row_more"),
+        "width_more": (SIZE_BITS, "width_more"),
         "at": (MEMORY_BITS, "burst_address"),
-        "length": (9, "burst_length"),
+        "more": (8, "burst_more"),
+        "page_room": (page - offset, "burst_room"),
         "ends": (1, "burst_ends"),
         "row_at": (MEMORY_BITS, "row"),
         "pitch": (MEMORY_BITS, "pitch"),
         "rows_left": (SIZE_BITS, "rows_left"),
+        "last_row": (1, "last_row"),
     }
-    page = log2(geometry.page)
     return Proof(
         name="load",
         circuit=circuit,
@@ -106,12 +107,12 @@ def load_proof(circuit: GatherEngine, geometry: Geometry) -> Proof:
         },
         invariants={
             "held": "has_port == (active || ending) && !(active && ending)",
-            "rows": "!has_port || (active ? rows != 0 && rows == rows_left : rows == 0)",
-            "owed": "!active || (owed == left && width == beats && owed != 0 && width != 0)",
+            "rows": "!has_port || (active ? rows != 0 && rows == rows_left && last_row == (rows == 1) : rows == 0)",
+            "owed": "!active || (owed - 1'b1 == row_more && width - 1'b1 == width_more && owed != 0 && width != 0)",
             "at": "!active || (indexed == gathers && (!unknown || indexed))",
             "place": "!active || indexed || (at == next_address && row == row_at && step == pitch)",
-            "burst": f"!active || (length != 0 && length <= left && length <= 256 && ends == (length == left) && "
-            f"{{1'b0, at[{page - 1}:{offset}]}} + length <= {geometry.page // bus})",
+            "burst": f"!active || (more <= row_more && ends == (more == row_more) && more <= page_room && "
+            f"page_room == ~at[{page - 1}:{offset}])",
             "unknown": "active ? !unknown || owed == width : !unknown",
         },
         covers={"rows": "has_port && row_over && rows == 2", "burst": "memory_burst_valid && memory_burst_length != 0"},
@@ -172,7 +173,7 @@ def store_proof(circuit: StoreEngine, geometry: Geometry) -> Proof:
 def store_beats_proof(circuit: StoreEngine, geometry: Geometry) -> Proof:
     """What a store hands to the two queues: addresses of bursts, and their beats."""
     bus = geometry.bus
-    offset, last = log2(bus), 9 * bus
+    offset, last, page = log2(bus), 9 * bus, log2(geometry.page)
     state = f"""
   wire taken = instruction_valid && instruction_ready;
   wire [{MEMORY_BITS - 1}:0] head_address = head[{MEMORY_BITS - 1}:0];
@@ -213,9 +214,15 @@ def store_beats_proof(circuit: StoreEngine, geometry: Geometry) -> Proof:
         "active": (1, "active"),
         "ending": (1, "pace_ending"),
         "in_burst": (1, "in_burst"),
-        "burst_left": (9, "burst_left"),
+        "burst_left": (8, "burst_left"),
+        "one_left": (1, "one_left"),
+        "more": (8, "burst_more"),
+        "burst_ends": (1, "burst_ends"),
+        "alone": (1, "burst_alone"),
+        "row_more": (SIZE_BITS, "row_more"),
+        "width_more": (SIZE_BITS, "width_more"),
+        "page_room": (page - offset, "burst_room"),
         "job": (job, "job"),
-        "inside": (1, "walk_inside"),
         "walk_left": (SIZE_BITS, "walk_left"),
         "walk_rows": (SIZE_BITS, "walk_rows_after"),
         "walk_row_over": (1, "walk_row_over"),
@@ -258,15 +265,15 @@ def store_beats_proof(circuit: StoreEngine, geometry: Geometry) -> Proof:
             "held": "has_port == (active || ending) && !(active && ending)",
             "rows": "!has_port || (active ? rows != 0 : rows == 0)",
             "walk": "!active || (left != 0 && width != 0 && left <= width && "
-            f"width == job[{2 * SIZE_BITS - 1}:{SIZE_BITS}] && left == (inside ? walk_left : width) && "
-            f"rows == (inside ? walk_rows : job[{SIZE_BITS - 1}:0]))",
-            "job": f"!active || (job[{job - 2}] == (width <= {bus}) && "
-            f"job[{job - 1}] == (job[{SIZE_BITS - 1}:0] == 1))",
-            "ends": f"!active || !inside || (walk_row_over == (left <= {bus}) && walk_last_row == (rows == 1))",
+            f"width == job[{2 * SIZE_BITS - 1}:{SIZE_BITS}] && left == walk_left && rows == walk_rows)",
+            "job": f"!active || job[{job - 2}] == (width <= {bus})",
+            "ends": f"!active || (walk_row_over == (left <= {bus}) && walk_last_row == (rows == 1))",
+            "ahead": f"!active || (row_more == owed - 1'b1 && width_more == ({{1'b0, width}} - 1'b1) >> {offset} && "
+            f"more <= row_more && burst_ends == (more == row_more) && more <= page_room && alone == (more == 0) && "
+            f"page_room == ~at[{page - 1}:{offset}])",
             "place": "!active || (at == next_address && row == next_row && step == pitch)",
             "burst": "in_burst == (to_come != 0) && (!in_burst || "
-            "(burst_left == to_come && active && to_come <= owed))",
-            "idle": "active || !inside",
+            "(burst_left == to_come && one_left == (to_come == 1) && active && to_come <= owed))",
             "last": "!issued || issued_last == last_read",
             "reserved": "reserved == beats_level + pushes[0] + pushes[1] && "
             f"reserved <= {circuit.DEPTH} && place == (reserved != {circuit.DEPTH})",
@@ -286,12 +293,11 @@ def store_beats_proof(circuit: StoreEngine, geometry: Geometry) -> Proof:
 
 def store_pace_proof(circuit: StoreEngine, geometry: Geometry) -> Proof:
     """That a store's beats go out when the regulator says so, each of a row, not its last one alone."""
-    bits, offset = TIME_BITS + FRACTION + 1, log2(geometry.bus)
+    bits = TIME_BITS + FRACTION + 1
     last = len(slack_of(1, Signal(range((1 + geometry.access // geometry.bus) * geometry.interval))))
-    job = 2 * SIZE_BITS + 2 * LOCAL_BITS + 2 * max(offset, 1) + 2
     inner = geometry.interval - 2 * INTERVAL_ONE
     state = f"""
-  wire row_ends = inside ? walk_row_over : job[{job - 2}];
+  wire row_ends = walk_row_over;
   wire signed [{bits - 1}:0] ahead = lead;
   wire signed [{last - 1}:0] last_slack = slack;
   wire signed [{bits - 1}:0] its_slack = row_ends ? last_slack : {"-" if inner < 0 else ""}{bits}'sd{abs(inner)};
@@ -308,9 +314,7 @@ def store_pace_proof(circuit: StoreEngine, geometry: Geometry) -> Proof:
             "due": (1, "due"),
             "active": (1, "active"),
             "ending": (1, "pace_ending"),
-            "inside": (1, "walk_inside"),
             "walk_row_over": (1, "walk_row_over"),
-            "job": (job, "job"),
             "slack": (last, "last_slack"),
             "place": (1, "room"),
             "in_burst": (1, "in_burst"),
@@ -323,8 +327,8 @@ def store_pace_proof(circuit: StoreEngine, geometry: Geometry) -> Proof:
             "due": f"!active || due == left[{bits}]",
             "at_once": "fetch_enable == (active && due && place && (in_burst || (addresses_free && responses_free)))",
         },
-        invariants={"held": "!(active && ending)", "idle": "active || !inside"},
-        covers={"within": "fetch_enable && !row_ends", "ends": "fetch_enable && row_ends && inside"},
+        invariants={"held": "!(active && ending)"},
+        covers={"within": "fetch_enable && !row_ends", "ends": "fetch_enable && row_ends"},
     )
 
 

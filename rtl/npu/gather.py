@@ -20,7 +20,7 @@ from siliconloom.arch.layout import INDEX_BYTES
 from siliconloom.rtl.cells.queue import Queue
 from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Library, seen
-from siliconloom.rtl.npu.dma import LoadEngine, NextBurst
+from siliconloom.rtl.npu.dma import Elsewhere, LoadEngine
 from siliconloom.rtl.npu.entries import LOAD_ENTRY
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, MEMORY_BITS, SIZE_BITS, Geometry, log2
 from siliconloom.rtl.npu.interfaces import local_read
@@ -51,7 +51,7 @@ class GatherEngine(LoadEngine):
         apart = Cat(entry.memory[:offset], entry.pitch[:offset], entry.b[:inside]).any()
         return super().is_refused(entry) | (entry.indexed & apart)
 
-    def rows(self, m: Module, entry: Any, burst: NextBurst, follows: Value) -> None:
+    def rows(self, m: Module, entry: Any, ends: Value, follows: Value) -> Elsewhere:
         timing.confirm(
             "GATHER_START", scratchpad=SramWrapper.LATENCY, index=1, product=1, queue=Queue.LATENCY, address=1
         )
@@ -65,9 +65,9 @@ class GatherEngine(LoadEngine):
         ]
         with m.If(known):
             m.d.sync += [self.unknown.eq(0), starts.eq(0)]
-        burst.become(m, known, queue.o.payload, burst.width, burst.width)
         with m.If(self.taken):
             m.d.sync += [gathers.eq(entry.indexed), starts.eq(entry.indexed), self.unknown.eq(entry.indexed)]
+        return Elsewhere(self.unknown | (gathers & ends), queue.o.payload, known)
 
     def _find(self, m: Module, entry: Any, queue: Any) -> None:
         """Indices to addresses: read, register, products, sum."""

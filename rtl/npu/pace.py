@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amaranth import Const, Module, Mux, Signal, signed
+from amaranth import Const, Module, Signal, signed
 from amaranth.hdl import Value
 
 from siliconloom.arch.description import INTERVAL_ONE
@@ -13,10 +13,10 @@ FRACTION = INTERVAL_ONE.bit_length() - 1
 TIME_BITS = 48
 
 
-def counted(geometry: Geometry, beats: Value, ends: Value, width: Value) -> Value:
-    """What so many beats count; they may be the last (``ends``) of a row of ``width`` beats."""
+def fill(geometry: Geometry, width_more: Value) -> Value:
+    """Beats that the last ones of a row count in addition, to fill an access; it has so many beats behind the first."""
     access = geometry.access // geometry.bus
-    return beats + Mux(ends, (-width)[: log2(access)], 0) if access > 1 else beats
+    return ~width_more[: log2(access)] if access > 1 else Const(0, 1)
 
 
 def longest(geometry: Geometry) -> int:

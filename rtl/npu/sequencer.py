@@ -7,7 +7,7 @@ from functools import reduce
 from operator import and_, or_
 from typing import Any
 
-from amaranth import Array, Cat, Module, Mux, Shape, Signal
+from amaranth import Array, Cat, Const, Module, Mux, Shape, Signal
 from amaranth.hdl import Value
 from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out
@@ -18,19 +18,21 @@ from siliconloom.arch.opcodes import GATHERS, TRANSFERS, UNIT_BITS, Format, buil
 from siliconloom.arch.opcodes import Unit as UnitCode
 from siliconloom.arch.word import DTYPES, LEVELS, READ_BITS, WORD_BYTES, word_layout
 from siliconloom.rtl.cells.sram import SramWrapper
-from siliconloom.rtl.library import Circuit, Library
+from siliconloom.rtl.library import Circuit, Library, seen
 from siliconloom.rtl.npu.entries import queues
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, MEMORY_BITS, PAGE, SIZE_BITS, Geometry
 from siliconloom.rtl.npu.interfaces import read_channels
 
 ADDRESSES = {"memory": MEMORY_BITS, "a": LOCAL_BITS, "b": LOCAL_BITS, "c": LOCAL_BITS, "d": LOCAL_BITS}
 """Addresses of an instruction, and their bits."""
+TWO_FORMATS = "ab"
+"""Those of them that transfers have, too, at another place of their words."""
 SHOWN = {"memory": Opcode.LOAD, **dict.fromkeys("abcd", Opcode.MATMUL)}
 """An opcode whose word has each of the addresses."""
 FETCH_BURST = 16
 """Beats of a burst that fetches instructions."""
-LIMB = 18
-"""Bits of a factor of a product that is one multiplier of an FPGA: an index and a stride are several."""
+LIMB, INDEX_LIMB = 18, 12
+"""Bits of the factors of a product that is one multiplier of an FPGA: a stride is several limbs, an index two."""
 
 
 class Fetch(Circuit):
@@ -164,16 +166,28 @@ class SequencerCircuit(Circuit):
             ports |= {f"to_{unit}": Out(stream.Signature(layout))}
         super().__init__(library, library.name("sequencer"), ports, reset=True)
         # Registers, which a proof may look at: the word in front is valid; the cycle of its execution; open loops, and
-        # where each begins, its index and its count; what a word is whose execution has begun (`kinds`); of every
-        # address what is summed up, products of the levels of the cycle before, by the places of their factors, and
-        # their sum.
+        # where each begins, its index, the rounds that are left of it with the present one; of every loop whether it is
+        # in its first or its last round, or has but one; what a word is whose execution has begun (`kinds`); for every
+        # place where an address is multiplied the cycle of it, a bit for each, by the formats that it may be in, and
+        # the index; of every address what is summed up, products of the cycle before, by the places of their factors,
+        # and their sum.
         self.valid = Signal()
         self.phase = Signal(range(max(geometry.issue_cycles, geometry.loop_cycles, 2)))
         self.level = Signal(range(LEVELS + 1))
         self.begin = [Signal(count, name=f"begin_{i}") for i in range(LEVELS)]
         self.index = [Signal(SIZE_BITS, name=f"index_{i}") for i in range(LEVELS)]
-        self.count = [Signal(SIZE_BITS, name=f"count_{i}") for i in range(LEVELS)]
+        self.left = [Signal(SIZE_BITS, name=f"left_{i}") for i in range(LEVELS)]
+        self.is_first = Signal(LEVELS, init=(1 << LEVELS) - 1)
+        self.is_last, self.single = Signal(LEVELS), Signal(LEVELS)
         self.began = {kind: Signal(name=f"began_{kind}") for kind in ("opens", "closes", "dispatches")}
+        self.steps = {
+            name: [
+                [seen(len(self.levels_of), name=f"{name}_step_{place}_{each}", init=1) for each in range(formats)]
+                for place in range(self.per_step)
+            ]
+            for name, formats in ((name, 2 if name in TWO_FORMATS else 1) for name in ADDRESSES)
+        }
+        self.factors = [Signal(SIZE_BITS, name=f"factor_{place}") for place in range(self.per_step)]
         self.sums = {name: Signal(width, name=f"{name}_sum", reset_less=True) for name, width in ADDRESSES.items()}
         self.terms = {name: Signal(width, name=f"{name}_terms") for name, width in ADDRESSES.items()}
         self.products = {name: [partial(name, place) for place in range(self.per_step)] for name in ADDRESSES}
@@ -182,6 +196,12 @@ class SequencerCircuit(Circuit):
     def per_step(self) -> int:
         """Levels whose terms are multiplied in one cycle of a dispatch."""
         return -(-LEVELS // (self.geometry.issue_cycles - 1))
+
+    @property
+    def levels_of(self) -> list[range]:
+        """Those levels, by the cycle."""
+        firsts = [step * self.per_step for step in range(self.geometry.issue_cycles - 1)]
+        return [range(first, min(first + self.per_step, LEVELS)) for first in firsts]
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
@@ -197,13 +217,12 @@ class SequencerCircuit(Circuit):
         ]
 
         # Loops: the stack holds where each open loop begins, its index and its count.
-        level, begin, index, count = self.level, Array(self.begin), self.index, self.count
-        is_first = Cat(*(i == 0 for i in index))
-        is_last = Cat(*(i + 1 == c for i, c in zip(index, count, strict=True)))
+        level, begin, index, left = self.level, Array(self.begin), self.index, self.left
+        is_first, is_last = self.is_first, self.is_last
         top = Signal(range(LEVELS))
         m.d.comb += top.eq(level - 1)
         top_last = Signal()
-        m.d.comb += top_last.eq(Array(is_last)[top])
+        m.d.comb += top_last.eq(is_last.bit_select(top, 1))
 
         # The word in front is valid when it had been fetched before it was read.
         pc, valid, phase = self.number, self.valid, self.phase
@@ -223,8 +242,14 @@ class SequencerCircuit(Circuit):
         with m.If(self.halt):
             m.d.sync += [self.running.eq(0), valid.eq(0)]
 
-        words = {"memory": transfer, "a": (is_transfer, transfer, compute), "b": (is_gather, gather, compute)}
-        sums, odd = self._addresses(m, words | {"c": compute, "d": compute}, index, phase)
+        # of every address the formats that it may be in, and whether the word is of that
+        words = {
+            "memory": [(Const(1), transfer)],
+            "a": [(is_transfer, transfer), (~is_transfer, compute)],
+            "b": [(is_gather, gather), (~is_gather, compute)],
+            **{name: [(Const(1), compute)] for name in "cd"},
+        }
+        sums, odd = self._addresses(m, words)
         by_code = {int(Unit[name.upper()]): getattr(self, f"to_{name}").ready for name in queues(geometry)}
         ready = Array([by_code.get(code, 0) for code in range(1 << UNIT_BITS)])
         unit = transfer["unit"]
@@ -253,11 +278,19 @@ class SequencerCircuit(Circuit):
             m.d.sync += phase.eq(0)
         with m.Elif(live & ~push):
             m.d.sync += phase.eq(phase + 1)
+        following_index = [Signal(SIZE_BITS, name=f"following_index_{i}") for i in range(LEVELS)]
+        for own, own_following in zip(index, following_index, strict=True):
+            m.d.comb += own_following.eq(own)
+            m.d.sync += own.eq(own_following)
+        self._step(m, self.start | advance, live & ~push, words, following_index)
         with m.If(last["opens"]):
             m.d.sync += [level.eq(level + 1), begin[level].eq(following)]
             for depth in range(LEVELS):
                 with m.If(level == depth):
-                    m.d.sync += [index[depth].eq(0), count[depth].eq(size)]
+                    single = size == 1
+                    m.d.comb += following_index[depth].eq(0)
+                    m.d.sync += left[depth].eq(size)
+                    m.d.sync += [is_first[depth].eq(1), is_last[depth].eq(single), self.single[depth].eq(single)]
         with m.If(last["closes"]):
             with m.If(top_last):
                 m.d.sync += level.eq(level - 1)
@@ -265,7 +298,12 @@ class SequencerCircuit(Circuit):
                 m.d.comb += [target.eq(begin[top]), there.eq(begin[top] < self.fetched)]
             for depth in range(LEVELS):
                 with m.If(top == depth):
-                    m.d.sync += index[depth].eq(Mux(top_last, 0, index[depth] + 1))
+                    m.d.comb += following_index[depth].eq(Mux(top_last, 0, index[depth] + 1))
+                    m.d.sync += [
+                        left[depth].eq(left[depth] - 1),
+                        is_first[depth].eq(top_last),
+                        is_last[depth].eq(Mux(top_last, self.single[depth], left[depth] == 2)),
+                    ]
         with m.If(self.ended | self.illegal):
             m.d.sync += [phase.eq(phase), self.running.eq(0), valid.eq(0)]
 
@@ -337,23 +375,36 @@ class SequencerCircuit(Circuit):
             offset += field.width
         return found
 
-    def _addresses(
-        self, m: Module, words: dict[str, Any], index: list[Signal], phase: Signal
-    ) -> tuple[dict[str, Signal], dict[str, Value]]:
+    def _step(
+        self, m: Module, begins: Value, goes_on: Value, words: dict[str, Any], following_index: list[Signal]
+    ) -> None:
+        """What is multiplied in the next cycle: levels, and their indices, which stay the last ones from then on."""
+        for name, places in self.steps.items():
+            for format_, step in ((format_, step) for place in places for format_, step in enumerate(place)):
+                # by bits of its own, and without a choice that would be an enable: equal ones are not to become one
+                for number, bit in enumerate(step):
+                    stays = bit if number == len(step) - 1 else bit & ~goes_on
+                    comes = step[number - 1] & goes_on & (words[name][format_][0] if number == 1 else 1)
+                    follows = comes | stays if number else stays
+                    m.d.sync += bit.eq(follows & ~begins if number else follows | begins)
+        [step], *_ = self.steps["memory"]
+        for place, factor in enumerate(self.factors):
+            with m.If(begins):
+                m.d.sync += factor.eq(following_index[place])
+            with m.Elif(goes_on):
+                for number, levels in enumerate(self.levels_of[1:]):
+                    with m.If(step[number]):
+                        m.d.sync += factor.eq(self.index[levels[place]] if place < len(levels) else 0)
+
+    def _addresses(self, m: Module, words: dict[str, Any]) -> tuple[dict[str, Signal], dict[str, Value]]:
         """Affine addresses: a cycle of a dispatch, but the last, multiplies some levels' terms, the next one adds them.
 
         So the products are registers, in front of which nothing but a multiplier stands; one of long factors is
-        several, each of two limbs. ``words`` has the fields of the word that each address is taken from, or a choice
-        between two. Returns the addresses, which are whole in the last cycle, and whether each of the local ones is in
-        its second slot.
+        several, each of two limbs. ``words`` has the formats that each address may be in: whether the word is in it,
+        and its fields. Returns the addresses, which are whole in the last cycle, and whether each of the local ones is
+        in its second slot.
         """
-        steps, per_step = self.geometry.issue_cycles - 1, self.per_step
-        levels_of = [range(step * per_step, min((step + 1) * per_step, LEVELS)) for step in range(steps)]
-        factors = [Signal(SIZE_BITS, name=f"factor_{place}") for place in range(per_step)]
-        with m.Switch(phase):
-            for step, levels in enumerate(levels_of):
-                with m.Case(step):
-                    m.d.comb += [factor.eq(index[i]) for factor, i in zip(factors, levels, strict=False)]
+        phase, index, cycles = self.phase, self.index, len(self.levels_of)
         results: dict[str, Signal] = {}
         turned: dict[str, Value] = {}
         for name, width in ADDRESSES.items():
@@ -361,17 +412,17 @@ class SequencerCircuit(Circuit):
                 parts = ("base", *(f"stride{i}" for i in range(LEVELS)))
             else:
                 parts = ("base", "slot", "parity", "odd", *(f"stride{i}" for i in range(LEVELS)))
-            word = words[name]
-            if isinstance(word, dict):
-                pick = {part: word[f"{name}.{part}"] for part in parts}
-            else:
-                either, one, other = word
-                pick = {part: Mux(either, one[f"{name}.{part}"], other[f"{name}.{part}"]) for part in parts}
-            strides = [Signal(stride_bits(name), name=f"{name}_stride_{place}") for place in range(per_step)]
-            with m.Switch(phase):
-                for step, levels in enumerate(levels_of):
-                    with m.Case(step):
-                        m.d.comb += [stride.eq(pick[f"stride{i}"]) for stride, i in zip(strides, levels, strict=False)]
+            formats = [{part: own[f"{name}.{part}"] for part in parts} for _, own in words[name]]
+            is_in = [which for which, _ in words[name]]
+            pick = {part: chosen(is_in, [each[part] for each in formats]) for part in parts}
+            strides = [Signal(stride_bits(name), name=f"{name}_stride_{place}") for place in range(self.per_step)]
+            for place, stride in enumerate(strides):
+                now, these = [], []
+                for own, which, steps in zip(formats, is_in, self.steps[name][place], strict=True):
+                    levels = [each[place] for each in self.levels_of if place < len(each)]
+                    now += [steps[0] & which, *steps[1 : len(levels)]]
+                    these += [own[f"stride{level}"] for level in levels]
+                m.d.comb += stride.eq(chosen(now, these))
             before, total = self.sums[name], Signal(width, name=f"{name}_address")
             begin: Value = pick["base"]
             if name != "memory":
@@ -379,13 +430,11 @@ class SequencerCircuit(Circuit):
                 begin = pick["base"] + Mux(odd, pick["slot"], 0)
                 turned[name] = odd
             terms: dict[int, list[Value]] = {}
-            with m.If(phase < steps):
+            with m.If(phase < cycles):
                 m.d.sync += before.eq(Mux(phase == 0, begin, total))
-                for factor, stride, products in zip(factors, strides, self.products[name], strict=True):
-                    for (low, high), product in products.items():
-                        m.d.sync += product.eq(limb(factor, low) * limb(stride, high, signed=True))
-            for products in self.products[name]:
+            for factor, stride, products in zip(self.factors, strides, self.products[name], strict=True):
                 for (low, high), product in products.items():
+                    m.d.sync += product.eq(factor[low : low + INDEX_LIMB] * limb(stride, high))
                     terms.setdefault(low + high, []).append(product)
             m.d.comb += [
                 self.terms[name].eq(tree([tree(terms[at]) << at for at in sorted(terms, reverse=True)])),
@@ -406,19 +455,24 @@ def partial(name: str, place: int) -> dict[tuple[int, int], Signal]:
     A stride is signed, and so is its last limb.
     """
     found, width, bits = {}, ADDRESSES[name], stride_bits(name)
-    for low in range(0, SIZE_BITS, LIMB):
+    for low in range(0, SIZE_BITS, INDEX_LIMB):
         for high in range(0, min(bits, width - low), LIMB):
-            whole = min(LIMB, SIZE_BITS - low) + min(LIMB, bits - high)
+            whole = min(INDEX_LIMB, SIZE_BITS - low) + min(LIMB, bits - high)
             last = high + LIMB >= bits
             shape = Shape(min(whole, width - low - high), signed=last)
             found[low, high] = Signal(shape, name=f"{name}_product_{place}_{low}_{high}", reset_less=True)
     return found
 
 
-def limb(number: Value, low: int, *, signed: bool = False) -> Value:
-    """The limb of a number that begins at a bit; the last one of a signed number is signed."""
+def limb(number: Value, low: int) -> Value:
+    """The limb of a signed number that begins at a bit; the last one is signed."""
     piece = number[low : low + LIMB]
-    return piece.as_signed() if signed and low + LIMB >= len(number) else piece
+    return piece.as_signed() if low + LIMB >= len(number) else piece
+
+
+def chosen(which: Sequence[Value], values: Sequence[Value]) -> Value:
+    """The one of some values that is told by a bit of its own; zero if there is none such."""
+    return reduce(or_, (Mux(bit, value, 0) for bit, value in zip(which, values, strict=True)))
 
 
 def tree(values: Iterable[Value]) -> Value:

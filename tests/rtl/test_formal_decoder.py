@@ -17,7 +17,7 @@ from siliconloom.rtl.formal import _formulas, _System, check
 from siliconloom.rtl.library import Library
 from siliconloom.rtl.npu.entries import queues
 from siliconloom.rtl.npu.geometry import geometry_of
-from siliconloom.rtl.npu.sequencer import ADDRESSES, LIMB, SequencerCircuit
+from siliconloom.rtl.npu.sequencer import ADDRESSES, LIMB, TWO_FORMATS, SequencerCircuit
 from siliconloom.verification.random_tiles import random_npu
 from tests.rtl.contracts import Contract, implies
 
@@ -38,11 +38,11 @@ class SequencerContract(Contract):
 
     PROPERTIES = """assert_one assert_halted assert_known assert_place assert_sync assert_sizes
     assert_choices assert_refused assert_ended assert_blocked assert_running
-    invariant_registers invariant_kinds invariant_fetched
+    invariant_registers invariant_kinds invariant_steps invariant_fetched
     cover_load cover_gather cover_matmul cover_vector cover_barrier cover_illegal cover_ended cover_second cover_deep
     cover_odd"""
 
-    STACK = tuple(f"invariant_{name}_{level}" for name in ("begin", "index", "count") for level in range(LEVELS))
+    STACK = tuple(f"invariant_{name}_{level}" for name in ("begin", "index", "rounds") for level in range(LEVELS))
 
     EACH = tuple(
         f"{kind}_{name}"
@@ -250,15 +250,31 @@ class SequencerContract(Contract):
             ),
             *(
                 getattr(self, f"invariant_{name}_{level}").eq(model[name][level] == getattr(c, name)[level])
-                for name in ("begin", "index", "count")
+                for name in ("begin", "index")
                 for level in range(LEVELS)
+            ),
+            *(
+                getattr(self, f"invariant_rounds_{level}").eq(
+                    implies(
+                        level < model["level"],
+                        (index[level] < count[level]) & (c.left[level] == (count[level] - index[level])[:24]),
+                    )
+                    & (c.is_first[level] == (index[level] == 0))
+                    & (c.is_last[level] == (index[level] + 1 == count[level]))
+                    & (c.single[level] == (count[level] == 1))
+                )
+                for level in range(LEVELS)
+            ),
+            self.invariant_steps.eq(
+                implies(model["running"], self.in_step(c, phase, index, live & model["dispatched"], opcode))
             ),
             self.invariant_kinds.eq(
                 implies(
                     model["running"] & model["valid"] & (phase != 0),
                     (c.began["opens"] == model["opens"])
                     & (c.began["closes"] == model["closes"])
-                    & (c.began["dispatches"] == model["dispatched"]),
+                    & (c.began["dispatches"] == model["dispatched"])
+                    & (phase <= Mux(model["dispatched"], c.geometry.issue_cycles - 1, c.geometry.loop_cycles - 1)),
                 )
             ),
             *(
@@ -295,13 +311,36 @@ class SequencerContract(Contract):
             self.cover_odd.eq(valid["matmul"] & parity[0] & compute["a.parity"][0] & (compute["a.slot"] != 0)),
         ]
 
+    @classmethod
+    def in_step(cls, c, phase, index, dispatched, opcode):
+        """Whether what is multiplied is what the cycle says, in the word's format from the second one on."""
+        last = len(c.levels_of) - 1
+        cycle = [(phase >= last) if number == last else (phase == number) for number in range(last + 1)]
+        held = []
+        for name, places in c.steps.items():
+            is_first = cls.moves(name, opcode) if name in TWO_FORMATS else Const(1)
+            for place in places:
+                for step, this in zip(place, (is_first, ~is_first), strict=False):
+                    held.append(step[0] == cycle[0])
+                    held.append(implies(dispatched, step[1:] == Cat(now & this for now in cycle[1:])))
+                    held.append(implies(~Cat(cycle[1:]).any(), step[1:] == 0))
+        for place, factor in enumerate(c.factors):
+            for now, levels in zip(cycle, c.levels_of, strict=True):
+                held.append(implies(now, factor == (index[levels[place]] if place < len(levels) else 0)))
+        return Cat(*held).all()
+
+    @staticmethod
+    def moves(name, opcode):
+        """Whether the first, or the second, local address of a word is in the format of transfers."""
+        gathers = opcode == Opcode.GATHER
+        return gathers if name == "b" else gathers | (opcode == Opcode.LOAD) | (opcode == Opcode.STORE)
+
     @staticmethod
     def addressed(name, opcode, transfer, gather, compute):
         """Fields that an address is made of; the first two local ones stand in two formats, at different places."""
         if name not in "ab":
             return transfer if name == "memory" else compute
-        gathers = opcode == Opcode.GATHER
-        moves = gathers if name == "b" else gathers | (opcode == Opcode.LOAD) | (opcode == Opcode.STORE)
+        moves = SequencerContract.moves(name, opcode)
         pick = {field: (value, compute[field]) for field, value in gather.items() if field.startswith(f"{name}.")}
         return {field: Mux(moves, one, other) for field, (one, other) in pick.items()}
 
@@ -344,16 +383,17 @@ DECODER_BUGS = {
         'holds(transfer["last"], is_first)',
         "sync",
     ),
-    "every loop runs once more": ("i + 1 == c for", "i == c for", "place|known|ended|running"),
+    "loops of several rounds run once more": ("left[depth] == 2", "left[depth] == 1", "place|known|ended|running"),
+    "loops of one round run once more": ("single = size == 1", "single = size == 0", "place|known|ended|running"),
     "a loop goes on behind its body": ("target.eq(begin[top])", "target.eq(following)", "place"),
     "strides of levels 4 and 5 are dropped": (
-        "for stride, i in zip(strides, levels, strict=False)",
-        "for stride, i in zip(strides, levels, strict=False) if i < 4",
+        'own[f"stride{level}"] for level in levels',
+        'own[f"stride{level}"] if level < 4 else 0 for level in levels',
         "address_.*",
     ),
     "the second slot is never used": ('Mux(odd, pick["slot"], 0)', "0", "address_.*"),
     "odd is ignored": (' ^ pick["odd"]', "", "address_.*"),
-    "limbs of a stride are taken from one place": ("limb(stride, high,", "limb(stride, low,", "address_.*"),
+    "limbs of a stride are taken from one place": ("limb(stride, high)", "limb(stride, 0)", "address_.*"),
     "accumulate is ignored": ('transfer["accumulate"] | ~holds', "~holds", "choices"),
     "overwrite is ignored": ('| ~holds(transfer["overwrite"], is_first)', "", "choices"),
     "the slot of powers is that of sums": ('"a_slot": odd["a"],', '"a_slot": odd["c"],', "choices"),
@@ -363,8 +403,8 @@ DECODER_BUGS = {
     "unknown words are not flagged": ("self.illegal.eq(live & ", "self.illegal.eq(0 & ", "refused"),
     "any number format is taken": ("unit, sized, built, units)", "unit, sized, sized, units)", "known|refused"),
     "gathers' indices lie where products' second operands do": (
-        '"b": (is_gather, gather, compute)',
-        '"b": compute',
+        '"b": [(is_gather, gather), (~is_gather, compute)]',
+        '"b": [(0, gather), (1, compute)]',
         "address_.*",
     ),
     "loads are gathers": ('"indexed": is_gather,', '"indexed": is_transfer,', "choices"),

@@ -113,22 +113,22 @@ BUGS = {
     "a load asks for a beat too many": (
         "dma",
         "LoadEngine",
-        "ask.payload.length.eq(burst.length - 1)",
-        "ask.payload.length.eq(burst.length)",
+        "ask.payload.length.eq(burst.more)",
+        "ask.payload.length.eq(burst.more + 1)",
         "load",
     ),
     "a load goes over a page's end": (
         "dma",
         "LoadEngine",
-        "m.d.comb += burst.eq(to_page)",
-        "m.d.comb += burst.eq(limit)",
+        "m.d.comb += most.eq(room)",
+        "m.d.comb += most.eq(limit - 1)",
         "load",
     ),
     "the second row is the first again": (
         "dma",
         "LoadEngine",
-        "below = burst.after(m, row + pitch,",
-        "below = burst.after(m, row,",
+        "(transfer_ends & ~self.unknown)), below.eq(row + pitch)]",
+        "(transfer_ends & ~self.unknown)), below.eq(row)]",
         "load",
     ),
     "a load begins at bytes of a beat": (
@@ -162,8 +162,8 @@ BUGS = {
     "a burst of a store is a beat longer than its address says": (
         "dma",
         "StoreEngine",
-        "burst_left.eq(Mux(opens, burst - 1,",
-        "burst_left.eq(Mux(opens, burst,",
+        "one_left.eq(Mux(opens, ahead.more == 1,",
+        "one_left.eq(Mux(opens, ahead.more == 0,",
         "store_beats",
     ),
     "a store does not look whether there is room": (
@@ -183,8 +183,8 @@ BUGS = {
     "a store forgets where its row begins when its last burst begins": (
         "dma",
         "StoreEngine",
-        "with m.If(~active | (self.fetch.enable & walk.ends)):",
-        "with m.If(~active | (self.fetch.enable & walk.row_ends)):",
+        "m.d.comb += [first.eq(~active | walk.ends), below.eq(row + pitch)]",
+        "m.d.comb += [first.eq(~active | walk.row_ends), below.eq(row + pitch)]",
         "store_beats",
     ),
     "a store leaves a place of its queue empty": (
@@ -225,8 +225,8 @@ BUGS = {
     "a store's second row follows the first": (
         "dma",
         "StoreEngine",
-        "m.d.sync += [row.eq(row + pitch), address.eq(row + pitch)]",
-        "m.d.sync += [row.eq(row + pitch)]",
+        "m.d.sync += [address.eq(below), row.eq(below)]",
+        "m.d.sync += [row.eq(below)]",
         "store_beats",
     ),
     "a port is offered a burst again": ("ports", "Ports", ".eq(source.valid & ~taken)", ".eq(source.valid)", "ports"),
