@@ -57,6 +57,8 @@ class SemaphoreCounter(Circuit):
         super().__init__(library, library.name("semaphore", width), ports, reset=True)
         # What is given comes late: it stands in registers for a cycle, `kept` is the count without it.
         self.kept, self.given = seen(width, name="kept"), seen(2, name="given")
+        # whether their sum is above zero
+        self.some = seen(name="some")
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
@@ -71,17 +73,19 @@ class SemaphoreCounter(Circuit):
             high.eq(kept[2:] + low[2]),
             self.overflow.eq(total[-1]),
             self.level.eq(Mux(self.overflow, kept, total[: self.width])),
-            self.available.eq((kept != 0) | (given != 0)),
+            self.available.eq(self.some),
             less.eq(self.level - 1),
         ]
         m.d.sync += [
             self.underflow.eq(self.take & ~self.available & ~self.load),
             given.eq(Mux(self.load, 0, self.give)),
         ]
+        several = Signal()
+        m.d.comb += several.eq((kept[1:] != 0) | (~self.overflow & (given[1] | (kept[0] & given[0]))))
         with m.If(self.load):
-            m.d.sync += kept.eq(self.initial)
+            m.d.sync += [kept.eq(self.initial), self.some.eq(self.initial != 0)]
         with m.Elif(self.take & self.available):
-            m.d.sync += kept.eq(less)
+            m.d.sync += [kept.eq(less), self.some.eq(several | (self.give != 0))]
         with m.Else():
-            m.d.sync += kept.eq(self.level)
+            m.d.sync += [kept.eq(self.level), self.some.eq(self.available | (self.give != 0))]
         return m

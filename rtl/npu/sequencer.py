@@ -32,7 +32,8 @@ SHOWN = {"memory": Opcode.LOAD, **dict.fromkeys("abcd", Opcode.MATMUL)}
 FETCH_BURST = 16
 """Beats of a burst that fetches instructions."""
 LIMB, INDEX_LIMB = 18, 12
-"""Bits of the factors of a product that is one multiplier of an FPGA: a stride is several limbs, an index two."""
+"""Bits of the factors of a product that is one multiplier of an FPGA, at most: a stride is several limbs, an index two.
+"""
 
 
 class Fetch(Circuit):
@@ -429,17 +430,14 @@ class SequencerCircuit(Circuit):
                 odd = (Cat(*(i[0] for i in index)) & pick["parity"]).xor() ^ pick["odd"]
                 begin = pick["base"] + Mux(odd, pick["slot"], 0)
                 turned[name] = odd
-            terms: dict[int, list[Value]] = {}
+            terms: list[Value] = []
             with m.If(phase < cycles):
                 m.d.sync += before.eq(Mux(phase == 0, begin, total))
             for factor, stride, products in zip(self.factors, strides, self.products[name], strict=True):
                 for (low, high), product in products.items():
-                    m.d.sync += product.eq(factor[low : low + INDEX_LIMB] * limb(stride, high))
-                    terms.setdefault(low + high, []).append(product)
-            m.d.comb += [
-                self.terms[name].eq(tree([tree(terms[at]) << at for at in sorted(terms, reverse=True)])),
-                total.eq(before + self.terms[name]),
-            ]
+                    m.d.sync += product.eq(factor[low : low + INDEX_LIMB] * limb(stride, high, limb_bits(name)))
+                terms += side_by_side({low + high: product for (low, high), product in products.items()})
+            m.d.comb += [self.terms[name].eq(tree(terms)), total.eq(before + self.terms[name])]
             results[name] = total
         return results, turned
 
@@ -449,25 +447,53 @@ def stride_bits(name: str) -> int:
     return next(field.width for field in word_layout(SHOWN[name]) if field.name == f"{name}.stride0")
 
 
+def limb_bits(name: str) -> int:
+    """Bits of the limbs of those strides: as even as they can be."""
+    bits = stride_bits(name)
+    return -(-bits // -(-bits // LIMB))
+
+
 def partial(name: str, place: int) -> dict[tuple[int, int], Signal]:
     """Registers for the products of the limbs of an index and a stride, by where the limbs begin, as far as they count.
 
     A stride is signed, and so is its last limb.
     """
-    found, width, bits = {}, ADDRESSES[name], stride_bits(name)
+    found, width, bits, limb_ = {}, ADDRESSES[name], stride_bits(name), limb_bits(name)
     for low in range(0, SIZE_BITS, INDEX_LIMB):
-        for high in range(0, min(bits, width - low), LIMB):
-            whole = min(INDEX_LIMB, SIZE_BITS - low) + min(LIMB, bits - high)
-            last = high + LIMB >= bits
+        for high in range(0, min(bits, width - low), limb_):
+            whole = min(INDEX_LIMB, SIZE_BITS - low) + min(limb_, bits - high)
+            last = high + limb_ >= bits
             shape = Shape(min(whole, width - low - high), signed=last)
             found[low, high] = Signal(shape, name=f"{name}_product_{place}_{low}_{high}", reset_less=True)
     return found
 
 
-def limb(number: Value, low: int) -> Value:
+def limb(number: Value, low: int, bits: int) -> Value:
     """The limb of a signed number that begins at a bit; the last one is signed."""
-    piece = number[low : low + LIMB]
-    return piece.as_signed() if low + LIMB >= len(number) else piece
+    piece = number[low : low + bits]
+    return piece.as_signed() if low + bits >= len(number) else piece
+
+
+def side_by_side(pieces: dict[int, Signal]) -> list[Value]:
+    """Numbers whose sum is that of some pieces, by the bits where they begin: as few as they fit into."""
+    rows: list[list[tuple[int, Signal]]] = []
+    for begin, piece in sorted(pieces.items()):
+        for row in rows:
+            last_begin, last = row[-1]
+            if not last.shape().signed and last_begin + len(last) <= begin:
+                row.append((begin, piece))
+                break
+        else:
+            rows.append([(begin, piece)])
+    found = []
+    for row in rows:
+        parts, end = [], 0
+        for begin, piece in row:
+            parts += [Const(0, begin - end), piece]
+            end = begin + len(piece)
+        whole = Cat(*parts)
+        found.append(whole.as_signed() if row[-1][1].shape().signed else whole)
+    return found
 
 
 def chosen(which: Sequence[Value], values: Sequence[Value]) -> Value:

@@ -17,7 +17,7 @@ from siliconloom.rtl.formal import _formulas, _System, check
 from siliconloom.rtl.library import Library
 from siliconloom.rtl.npu.entries import queues
 from siliconloom.rtl.npu.geometry import geometry_of
-from siliconloom.rtl.npu.sequencer import ADDRESSES, LIMB, TWO_FORMATS, SequencerCircuit
+from siliconloom.rtl.npu.sequencer import ADDRESSES, TWO_FORMATS, SequencerCircuit, limb_bits
 from siliconloom.verification.random_tiles import random_npu
 from tests.rtl.contracts import Contract, implies
 
@@ -226,7 +226,7 @@ class SequencerContract(Contract):
                     for (low, high), product in own.items():
                         wanted = Const(0)
                         if level < LEVELS and low == 0:
-                            piece = fields[f"{name}.stride{level}"][high : high + LIMB]
+                            piece = fields[f"{name}.stride{level}"][high : high + limb_bits(name)]
                             piece = piece.as_signed() if product.shape().signed else piece
                             wanted = Mux(index[level][0], piece, 0)
                         products[name].append(implies(phase == done, product == wanted))
@@ -393,7 +393,7 @@ DECODER_BUGS = {
     ),
     "the second slot is never used": ('Mux(odd, pick["slot"], 0)', "0", "address_.*"),
     "odd is ignored": (' ^ pick["odd"]', "", "address_.*"),
-    "limbs of a stride are taken from one place": ("limb(stride, high)", "limb(stride, 0)", "address_.*"),
+    "limbs of a stride are taken from one place": ("limb(stride, high, ", "limb(stride, 0, ", "address_.*"),
     "accumulate is ignored": ('transfer["accumulate"] | ~holds', "~holds", "choices"),
     "overwrite is ignored": ('| ~holds(transfer["overwrite"], is_first)', "", "choices"),
     "the slot of powers is that of sums": ('"a_slot": odd["a"],', '"a_slot": odd["c"],', "choices"),
