@@ -100,3 +100,13 @@ class Integers(Struct, frozen=True):
         up = half & (below | floor[0])
         most = up & ~sign & floor[:-1].all()
         return Mux(over | most, Cat((~sign).replicate(self.bits - 1), sign), floor + up)[: self.bits]
+
+
+def one_less(count: Value) -> Value:
+    """A count less one; not as a difference, of which and of one more Yosys makes one adder where either is chosen."""
+    return ~(~count + 1)[: len(count)]
+
+
+def stepped(count: Value, up: Value, down: Value) -> Value:
+    """A count after one more, one less, or both: all are there before it is known which it is."""
+    return Mux(up, Mux(down, count, (count + 1)[: len(count)]), Mux(down, one_less(count), count))

@@ -9,6 +9,7 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch.errors import LoomError
+from siliconloom.rtl.cells.arithmetic import one_less
 from siliconloom.rtl.library import Circuit, Library
 
 REGISTER_BITS = 1024
@@ -78,7 +79,7 @@ class Queue(Circuit):
         with m.If(push & ~pop):
             m.d.sync += [self.level.eq(self.level + 1), free.eq(~is_value(self.level, self.depth - 1)), filled.eq(1)]
         with m.Elif(pop & ~push):
-            m.d.sync += [self.level.eq(self.level - 1), free.eq(1), filled.eq(~is_value(self.level, 1))]
+            m.d.sync += [self.level.eq(one_less(self.level)), free.eq(1), filled.eq(~is_value(self.level, 1))]
         if self.depth > 1:
             with m.If(push):
                 m.d.sync += self.write_slot.eq(self.after(self.write_slot))

@@ -7,6 +7,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch import timing
+from siliconloom.rtl.cells.arithmetic import stepped
 from siliconloom.rtl.cells.queue import Queue
 from siliconloom.rtl.cells.semaphore import SemaphoreCounter
 from siliconloom.rtl.library import Circuit, Library, seen
@@ -66,5 +67,5 @@ class Completion(Circuit):
             self.give.eq(Mux(pops, oldest.mask, 0)),
             self.empty.eq(~there),
         ]
-        m.d.sync += pending.eq(pending + self.pulse - self.finished)
+        m.d.sync += pending.eq(stepped(pending, self.pulse, self.finished))
         return m

@@ -134,7 +134,9 @@ class LoadEngine(Circuit):
             m.d.sync += active.eq(1)
         with m.Elif(sent & transfer_ends):
             m.d.sync += active.eq(0)
-        held = pace.hold(m, active, sent & transfer_ends, pace.is_due(burst.last_slack))
+        # what is over a cycle from now is over in its own time, too, so its address is sent if it is taken
+        soon = active & ~self.unknown & ask.ready & transfer_ends & pace.is_due(burst.last_slack)
+        held = pace.hold(m, active, sent & transfer_ends, soon)
         m.d.comb += [self.instruction.ready.eq(~held), self.held.eq(held | pace.released), self.read.eq(pace.released)]
 
     def _data(self, m: Module, entry: Any) -> None:
@@ -328,7 +330,7 @@ class StoreEngine(Circuit):
             ]
             with m.If(walk.ends):
                 m.d.sync += active.eq(0)
-        held = pace.hold(m, active, fetch.enable & walk.ends, due=Const(1))
+        held = pace.hold(m, active, fetch.enable & walk.ends, fetch.enable & walk.ends)
         m.d.comb += [self.instruction.ready.eq(~held), self.held.eq(held | pace.released), self.read.eq(pace.released)]
         return burst_last
 
@@ -396,8 +398,8 @@ class NextBurst:
         self.room = seen(range(geometry.page // geometry.bus), name="burst_room")
         self.ends = seen(name="burst_ends")
         self.time = Signal(range(longest(geometry) + 1), name="burst_time")
-        self.slack = Signal.like(slack_of(self.more + 1, self.time), name="burst_slack")
-        self.last_slack = Signal.like(slack_of(1, self.time), name="burst_last_slack")
+        self.slack = seen(slack_of(self.more + 1, self.time).shape(), name="burst_slack")
+        self.last_slack = seen(slack_of(1, self.time).shape(), name="burst_last_slack")
 
     def become(self, m: Module, when: Value, first: Value, elsewhere: Elsewhere, entry: Any, below: Value) -> None:
         """In a cycle of ``when``, which is known late, become the burst that follows.

@@ -9,7 +9,7 @@ from amaranth.lib.wiring import In, Out
 from siliconloom.arch.description import INTERVAL_ONE
 from siliconloom.rtl.flows.proofs import Proof
 from siliconloom.rtl.library import Circuit, Library
-from siliconloom.rtl.npu.dma import StoreEngine
+from siliconloom.rtl.npu.dma import NextBurst, StoreEngine
 from siliconloom.rtl.npu.gather import GatherEngine
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, MEMORY_BITS, SIZE_BITS, Geometry, log2
 from siliconloom.rtl.npu.offers import burst_offers, legal_burst, sound_queue
@@ -19,6 +19,7 @@ from siliconloom.rtl.npu.pace import FRACTION, TIME_BITS, slack_of
 def load_offers_proof(circuit: GatherEngine) -> Proof:
     """That a load's address, once its time has come, waits for the bus."""
     ask, lead = burst_offers("memory_burst"), TIME_BITS + FRACTION + 1
+    slacks, ordered = slacks_of(circuit.geometry)
     state = """
   reg has_port;
   always @(posedge clk) if (reset) has_port <= 0;
@@ -34,19 +35,32 @@ def load_offers_proof(circuit: GatherEngine) -> Proof:
             "active": (1, "active"),
             "ending": (1, "pace_ending"),
             "unknown": (1, "unknown"),
+            **slacks,
         },
         state=state + ask.state,
         assumes={"sound": "!misaligned", "short": f"!has_port || lead[{lead - 1}] == lead[{lead - 2}]"},
         asserts={"stays": ask.stays},
-        invariants={"held": "has_port == (active || ending) && !(active && ending)", "unknown": "active || !unknown"},
+        invariants={
+            "held": "has_port == (active || ending) && !(active && ending)",
+            "unknown": "active || !unknown",
+            **ordered,
+        },
         covers={"row": "has_port && active && !unknown", "gathered": "has_port && unknown"},
     )
+
+
+def slacks_of(geometry: Geometry) -> tuple[dict[str, tuple[int, str]], dict[str, str]]:
+    """Slacks of a load's burst, and that one which is over a cycle from now is over in its own time, too."""
+    burst = NextBurst(geometry)
+    wires = {"slack": (len(burst.slack), "burst_slack"), "last_slack": (len(burst.last_slack), "burst_last_slack")}
+    return wires, {"slacks": "!active || $signed(slack) <= $signed(last_slack)"}
 
 
 def load_proof(circuit: GatherEngine, geometry: Geometry) -> Proof:
     """Addresses of loads."""
     ask, bus = burst_offers("memory_burst"), geometry.bus
     offset, page = log2(bus), log2(geometry.page)
+    slacks, ordered = slacks_of(geometry)
     mask = f"~{MEMORY_BITS}'d{bus - 1}"
     state = f"""
   wire taken = instruction_valid && instruction_ready;
@@ -87,6 +101,7 @@ def load_proof(circuit: GatherEngine, geometry: Geometry) -> Proof:
         "pitch": (MEMORY_BITS, "pitch"),
         "rows_left": (SIZE_BITS, "rows_left"),
         "last_row": (1, "last_row"),
+        **slacks,
     }
     return Proof(
         name="load",
@@ -114,6 +129,7 @@ def load_proof(circuit: GatherEngine, geometry: Geometry) -> Proof:
             "burst": f"!active || (more <= row_more && ends == (more == row_more) && more <= page_room && "
             f"page_room == ~at[{page - 1}:{offset}])",
             "unknown": "active ? !unknown || owed == width : !unknown",
+            **ordered,
         },
         covers={"rows": "has_port && row_over && rows == 2", "burst": "memory_burst_valid && memory_burst_length != 0"},
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amaranth import Const, Module, Signal, signed
+from amaranth import Cat, Const, Module, Mux, Signal, signed
 from amaranth.hdl import Value
 
 from siliconloom.arch.description import INTERVAL_ONE
@@ -62,18 +62,28 @@ class Pace:
             m.d.sync += [self.lead.eq(self.lead - INTERVAL_ONE), self.nearly.eq(self.is_due(soon))]
 
     def is_due(self, slack: Value) -> Value:
-        """Whether everything up to and including beats of such a slack is over in time."""
-        return self.lead + slack < 0
+        """Whether everything up to and including beats of such a slack is over in time.
 
-    def hold(self, m: Module, active: Signal, final: Signal, due: Value) -> Signal:
+        The sign of the lead and the slack: of the lead's upper bits, which the sum of the lower ones goes under, or
+        over, or does neither.
+        """
+        slack = Value.cast(slack)
+        low = len(slack) - slack.shape().signed
+        if low >= len(self.lead):
+            return self.lead + slack < 0
+        total = Cat(self.lead[:low], Const(0, 1)).as_signed() + slack
+        upper, under, over = self.lead[low:], total[-1], total[low] & ~total[-1]
+        return Mux(under, upper[-1] | ~upper.any(), upper[-1] & ~(over & upper.all()))
+
+    def hold(self, m: Module, active: Signal, final: Value, soon: Value) -> Signal:
         """Whether the port is held in this cycle: until the cycle before the last one of all beats' time.
 
-        ``due`` says whether that is over a cycle from now where beats are the ``final`` ones.
+        Beats that advance it may be the ``final`` ones, and then that time may be over a cycle from now (``soon``).
         """
         self.ending = ending = seen(name="pace_ending")
         over = Signal(name="pace_over")
         m.d.comb += [
-            over.eq((final & due) | (ending & self.nearly)),
+            over.eq(soon | (ending & self.nearly)),
             self.released.eq(over),
             self.rests.eq(over | ~(active | ending)),
         ]

@@ -13,6 +13,7 @@ from msgspec import Struct
 from siliconloom.arch import timing
 from siliconloom.arch.word import READ_BITS, SEMAPHORES, stored_bits, stored_grain
 from siliconloom.rtl.cells.arbiter import FirstComeArbiter
+from siliconloom.rtl.cells.arithmetic import stepped
 from siliconloom.rtl.cells.queue import Queue
 from siliconloom.rtl.cells.semaphore import SemaphoreCounter
 from siliconloom.rtl.cells.sram import SramWrapper
@@ -399,7 +400,7 @@ class NpuTileCircuit(Circuit):
             flying = Signal(range(self.geometry.outstanding + 1), name=f"{u}_flying")
             asks[u] = Signal(name=f"{u}_asks")
             flies[u] = front.clear & (flying < self.geometry.outstanding)
-            m.d.sync += flying.eq(flying + front.issue - front.done.left)
+            m.d.sync += flying.eq(stepped(flying, front.issue, front.done.left))
             rivals[u] = flies[u] & front.read.issued.ready & front.done.issued.ready & ~front.entry.barrier
             m.d.comb += asks[u].eq(flies[u] & front.room & ~front.entry.barrier)
         if len(names) < 2:

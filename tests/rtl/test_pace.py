@@ -41,7 +41,7 @@ class Regulated(Monitor):
         m = self.module()
         pace, active = self.kind(m, ((1 << BURST) - 1) * self.interval), Signal()
         soon = pace.is_due(slack_of(1, pace.time))
-        pace.hold(m, active, self.final, soon)
+        pace.hold(m, active, self.final, self.final & soon)
         time, passed, running = Signal(TIME), Signal(TIME + FRACTION), Signal()
         ending, end, over = Signal(), Signal(TIME + 1), Signal()
         after = passed + self.beats * self.interval

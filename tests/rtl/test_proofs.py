@@ -141,8 +141,8 @@ BUGS = {
     "an address is withdrawn": (
         "pace",
         "LoadEngine",
-        "return self.lead + slack < 0",
-        "return self.lead + slack == -1",
+        "return Mux(under, upper[-1] | ~upper.any(),",
+        "return Mux(under, ~upper.any(),",
         "load_offers",
     ),
     "the last beat of a store is marked a beat late": (
