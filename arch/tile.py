@@ -71,7 +71,10 @@ class VectorUnit(Description):
     lanes: int = Field(ge=1, le=65536, description="columns of a slot, one of which is processed per cycle and pass")
     sublanes: int = Field(default=1, ge=1, le=256, description="rows of a slot; no RTL of more than one")
     latency: int = Field(
-        default=16, ge=1, le=1000, description="cycles from the last operand in to the last result out"
+        default=16,
+        ge=1,
+        le=1000,
+        description="cycles from the last operand in to the last result out; in RTL those beyond 15 are registers",
     )
     format: DataType | None = Field(
         default=None,

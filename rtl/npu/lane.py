@@ -464,7 +464,7 @@ class RowScalars(Circuit):
             firsts.append(delayed(m, f"first_{stage}", firsts[-1], cycles))
             peaks.append(delayed(m, f"peak_{stage}", peaks[-1], cycles))
             totals.append(delayed(m, f"total_{stage}", totals[-1], cycles))
-        spread = self._spread(m, mean)
+        spread = self._spread(m)
         mantissa, places, some = self._normalized(m, spread)
         factor, places_4 = self._looked_up(m, mantissa, places, some)
         scale, offset, places_5 = Signal(STATE["scale"]), Signal(STATE["offset"]), Signal(6)
@@ -486,25 +486,25 @@ class RowScalars(Circuit):
         """Values behind the registers that divide a stage."""
         return [delayed(m, f"{name}_{i}_{stage}", value, self.depth.row[stage - 1]) for i, value in enumerate(values)]
 
-    def _spread(self, m: Module, mean: Value) -> Signal:
+    def _spread(self, m: Module) -> Signal:
         """Stage 1: products; 2: what is left of them, n^2 times the variance, or the total of a softmax."""
         # limbs of the product with the count, which are added in the next cycle; where there is none nothing is squared
         squared, low, high, spread = Signal(47), Signal(max(TOTAL_BITS, 32)), Signal(32), Signal(47)
-        half = len(mean) // 2
-        upper, lower = mean[half:].as_signed(), mean[:half]
+        half, first = len(self.first) // 2, self.first.as_signed()
+        upper, lower = first[half:].as_signed(), first[:half]
         parts = self._held(
             m,
             1,
             "parts",
-            *((upper * upper, upper * lower, lower * lower) if self.depth.row[0] else (mean * mean,)),
+            *((upper * upper, upper * lower, lower * lower) if self.depth.row[0] else (first * first,)),
             Mux(self.softmax, self.second, self.second[:16] * self.count),
             Mux(self.softmax, 0, self.second[16:32] * self.count),
         )
-        *squares, first, second = parts
+        *squares, least, most = parts
         square = squares[0]
         if self.depth.row[0]:
             square = (squares[0] << 2 * half) + (squares[1] << half + 1) + squares[2]
-        m.d.sync += [squared.eq(square), low.eq(first), high.eq(second)]
+        m.d.sync += [squared.eq(Mux(self.centred, square, 0)), low.eq(least), high.eq(most)]
         total, taken = self._held(m, 2, "spread", low + Cat(Const(0, 16), high), squared)
         m.d.sync += spread.eq((total - taken)[:47])
         return spread
