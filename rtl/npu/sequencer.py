@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from operator import and_, or_
 from typing import Any
@@ -308,8 +308,24 @@ class SequencerCircuit(Circuit):
         with m.If(self.ended | self.illegal):
             m.d.sync += [phase.eq(phase), self.running.eq(0), valid.eq(0)]
 
+        fields = self._fields_offered(m, transfer, compute, is_gather, sums, odd)
+        self._offer(m, fields, push, unit)
+        return m
+
+    def _fields_offered(
+        self,
+        m: Module,
+        transfer: Mapping[str, Value],
+        compute: Mapping[str, Value],
+        is_gather: Value,
+        sums: Mapping[str, Value],
+        odd: Mapping[str, Value],
+    ) -> dict[str, Value]:
+        """What entries of the queues have of the word in front, by name: its fields, and what loops make of them."""
+        opcode, is_first, is_last = transfer["opcode"], self.is_first, self.is_last
+
         # Conditions of the semaphores and of the accumulator.
-        def holds(mask: Signal, states: Cat) -> Signal:
+        def holds(mask: Signal, states: Value) -> Signal:
             return (mask & ~states) == 0
 
         sync = {
@@ -317,12 +333,12 @@ class SequencerCircuit(Circuit):
             "wait": transfer["wait"] | Mux(holds(transfer["first"], is_first), transfer["first_wait"], 0),
             "release": transfer["release"],
             "post": transfer["post"] | Mux(holds(transfer["last"], is_last), transfer["last_post"], 0),
-            "number": pc,
+            "number": self.number,
         }
-        fields = {
+        return {
             **sync,
             "opcode": opcode,
-            "m": size,
+            "m": transfer["m"],
             "n": transfer["n"],
             "k": transfer["k"],
             "function": transfer["function"],
@@ -338,8 +354,6 @@ class SequencerCircuit(Circuit):
             **{name: compute[name] for name in ("weights", "group", "narrow", "split")},
             "add": transfer["accumulate"] | ~holds(transfer["overwrite"], is_first),
         }
-        self._offer(m, fields, push, unit)
-        return m
 
     def _last_cycles(self, m: Module, kinds: dict[str, Value], opcode: Value) -> tuple[Signal, dict[str, Signal]]:
         """Whether a word is executed, and of each kind of words whether this is the last cycle of one.

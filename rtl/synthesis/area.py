@@ -204,7 +204,11 @@ def _in_cells(
     fast = bool(timed) and max((float(each) for each in DELAY.findall(said)), default=0.0) > period
     if fast:
         (folder / "fast.abc").write_text(FAST, encoding="utf-8")
-        mapped([*mapping[:-1], f"{mapping[-1]} {STRUCTURE}"], f"{timed} -script fast.abc")
+        try:
+            mapped([*mapping[:-1], f"{mapping[-1]} {STRUCTURE}"], f"{timed} -script fast.abc")
+        except LoomError:  # ABC stops at some libraries of few gates
+            fast = False
+            mapped(mapping, timed)
     found, chosen = _statistics(folder / "cells.json"), _statistics(folder / "library.json")
     square_units, cells = chosen["design"].get("area"), cells_of(chosen, hidden)
     area = _area(found, cells, "generic", top, hidden, flatten=flatten, square_units=square_units)
