@@ -128,7 +128,8 @@ def test_the_area_is_that_of_the_liberty_files_cells(capsys):
     areas = {"BUF": 1.5, "INV": 1, "NAND2": 2, "DFF": 6}
     assert found["target"] == "generic"
     assert set(found["cells"]) <= set(areas)
-    assert found["area"] == {"liberty": "tiny.lib", "cells": sum(areas[c] * n for c, n in found["cells"].items())}
+    area = sum(areas[cell] * number for cell, number in found["cells"].items())
+    assert found["area"] == {"liberty": "tiny.lib", "cells": area, "mapped_for": "area"}
     assert found["flip_flops"] == found["cells"]["DFF"]
 
 
@@ -313,3 +314,26 @@ def test_without_opensta_an_area_has_a_note(capsys, monkeypatch):
     found = synth(capsys, *SMALL, "--liberty", str(LIBERTY))
     assert (found["fmax"], found["static_timing"]) == (None, None)
     assert "no Fmax: OpenSTA (sta) is not installed" in found["notes"]
+
+
+@pytest.mark.slow(seconds=12)
+def test_cells_are_chosen_for_speed_only_where_the_fewest_are_slower_than_the_clock(capsys):
+    need_yosys()
+    if sta_command() is None or not CELLS_018.exists():
+        pytest.skip("OpenSTA or the cells are not installed")
+    found = {
+        clock: synth(capsys, *SMALL, "--set", f"clock={clock}", "--liberty", str(CELLS_018))
+        for clock in ("1 MHz", "2 GHz")
+    }
+    slow, fast = found["1 MHz"], found["2 GHz"]
+    assert [each["area"]["mapped_for"] for each in (slow, fast)] == ["area", "clock"]
+    assert fast["fmax"]["max"] > 1.1 * slow["fmax"]["max"]
+    assert fast["area"]["cells"] > slow["area"]["cells"]
+    assert [any("for speed" in note for note in each["notes"]) for each in (slow, fast)] == [False, True]
+
+
+@pytest.mark.slow(seconds=3)
+@pytest.mark.usefixtures("yosys")
+def test_the_fewest_cells_stay_where_others_cannot_be_chosen(capsys):
+    few = Path(__file__).parent / "energy.lib"  # of four cells, at which ABC's other mapper stops
+    assert synth(capsys, *SMALL, "--liberty", str(few))["area"]["mapped_for"] == "area"
