@@ -324,7 +324,7 @@ def test_a_tile_that_breaks_the_axi_protocol_fails_whatever_it_computes(
         bench = bench_verilog(chip, bundle.top, (1 << 17) // geometry_of(chip).bus)
         assert bench.count(f".{name}({name})") == bench.count(f"    {bundle.top} dut (") == 1
         bench = bench.replace(f".{name}({name})", f".{name}(planted)").replace(f"    {bundle.top} dut (", planted)
-        monkeypatch.setattr("siliconloom.rtl.bench.programs.bench_verilog", lambda *_: bench)
+        monkeypatch.setattr("siliconloom.rtl.bench.programs.bench_verilog", lambda *_, **__: bench)
     cases = [structs.replace(transfers_over_pages(), limit=3000)]
     refused = pytest.raises(CheckFailed, match=rf"the bench printed \d+ errors, the first: ERROR: .*{error}")
     with nullcontext() if error is None else refused:
