@@ -91,9 +91,9 @@ class VectorUnitCircuit(Circuit):
         self.pairs = Signal(name="pairs")
         """Columns that are transposed are written two by two."""
 
-    def later(self, m: Module, name: str, value: Value, stage: int, to: int | None = None) -> Value:
-        """What a stage has, a stage later, or in that which is told; its last register has the name."""
-        return delayed(m, name, value, self.depth.at(stage + 1 if to is None else to) - self.depth.at(stage))
+    def later(self, m: Module, name: str, value: Value, stage: int) -> Value:
+        """What a stage has, a stage later; its last register has the name."""
+        return delayed(m, name, value, self.depth.at(stage + 1) - self.depth.at(stage))
 
     def arrived(self, m: Module, name: str, value: Value) -> Value:
         """What is there a cycle after its address, in stage 1: registers behind the memories hold it."""
