@@ -9,7 +9,8 @@ from amaranth.lib.wiring import In, Out
 from siliconloom.arch.description import INTERVAL_ONE
 from siliconloom.rtl.flows.proofs import Proof
 from siliconloom.rtl.library import Circuit, Library
-from siliconloom.rtl.npu.dma import NextBurst, StoreEngine
+from siliconloom.rtl.npu.bursts import NextBurst
+from siliconloom.rtl.npu.dma import StoreEngine
 from siliconloom.rtl.npu.gather import GatherEngine
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, MEMORY_BITS, SIZE_BITS, Geometry, log2
 from siliconloom.rtl.npu.offers import burst_offers, legal_burst, sound_queue

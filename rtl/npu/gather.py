@@ -20,7 +20,8 @@ from siliconloom.arch.layout import INDEX_BYTES
 from siliconloom.rtl.cells.queue import Queue
 from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Library, seen
-from siliconloom.rtl.npu.dma import Elsewhere, LoadEngine
+from siliconloom.rtl.npu.bursts import Elsewhere
+from siliconloom.rtl.npu.dma import LoadEngine
 from siliconloom.rtl.npu.entries import LOAD_ENTRY
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, MEMORY_BITS, SIZE_BITS, Geometry, log2
 from siliconloom.rtl.npu.interfaces import local_read

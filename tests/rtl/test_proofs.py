@@ -118,7 +118,7 @@ BUGS = {
         "load",
     ),
     "a load goes over a page's end": (
-        "dma",
+        "bursts",
         "LoadEngine",
         "m.d.comb += most.eq(room)",
         "m.d.comb += most.eq(limit - 1)",
@@ -181,10 +181,10 @@ BUGS = {
         "load",
     ),
     "a store forgets where its row begins when its last burst begins": (
-        "dma",
+        "bursts",
         "StoreEngine",
-        "m.d.comb += [first.eq(~active | walk.ends), below.eq(row + pitch)]",
-        "m.d.comb += [first.eq(~active | walk.row_ends), below.eq(row + pitch)]",
+        "m.d.comb += [first.eq(~active | transfer_ends), below.eq(row + pitch)]",
+        "m.d.comb += [first.eq(~active | row_ends), below.eq(row + pitch)]",
         "store_beats",
     ),
     "a store leaves a place of its queue empty": (
@@ -223,7 +223,7 @@ BUGS = {
         "store_pace",
     ),
     "a store's second row follows the first": (
-        "dma",
+        "bursts",
         "StoreEngine",
         "m.d.sync += [address.eq(below), row.eq(below)]",
         "m.d.sync += [row.eq(below)]",
@@ -314,7 +314,9 @@ def wrong_of(bug, monkeypatch):
     file, kind, old, new, name = BUGS[bug]
     module = planted(file, old, new, monkeypatch)
     if file == "pace":
-        planted("dma", "DEPTH = 8", "DEPTH = 8", monkeypatch)
+        planted("bursts", "def aligned", "def aligned", monkeypatch)
+    if file in ("bursts", "pace"):
+        module = planted("dma", "DEPTH = 8", "DEPTH = 8", monkeypatch)
     if kind == "LoadEngine":  # loads are made by what is derived from it
         module, kind = planted("gather", "DEPTH = 8", "DEPTH = 8", monkeypatch), "GatherEngine"
     monkeypatch.setattr(stated, kind, getattr(module, kind))
