@@ -74,7 +74,8 @@ class _Paces(NamedTuple):
     """What sets the pace of a tiling: transfers in bytes and cycles, all of them and of one tile; stages; turns.
 
     ``first`` are cycles from a tile's last transfer to its first product, ``waited`` those for which a slot is waited
-    for, ``behind`` those that all transfers have before and behind them; ``worked`` is the pace of array, sequencer and
+    for, ``behind`` those that all transfers have before and behind them; ``queued`` are the result tiles whose
+    instructions the units' queues hold, ``store`` the cycles that one's transfer takes; ``worked`` is the pace of array, sequencer and
     sums, and ``rest`` the last tile's product of a depth that is no multiple of theirs.
     """
 
@@ -105,6 +106,8 @@ class _Paces(NamedTuple):
     waited: Int
     out: int
     epilogue: Int
+    store: Int
+    queued: Int
     worked: Int
     lead: Int
     tail: Int
@@ -205,6 +208,8 @@ def _paces(chip: Chip, memories: GemmMemories, work: TileWork) -> _Paces:
         product,
         out,
         epilogue,
+        c_one,
+        (depth + 1) / np.maximum(stores, len(shape.passes)),
         worked,
         lead,
         tail,
@@ -281,8 +286,18 @@ def _kept(at: _Paces, parts: Int) -> GemmCosts:
     filling = np.maximum((at.a_time + at.b_time / n_tiles) / rounds - stay, 0)
     turns = np.maximum(np.where(at.whole_k, stay_turn, load_turn), np.where(n_tiles == 1, 0, scale_turn))
     steps = np.maximum(worked, turns) + (times * rounds - 1) * opening + times * rounds * filling
+    # Columns of the whole depth pass as result tiles of all rows, one behind the other. Instructions are issued in
+    # order: the next columns are loaded once the queues hold what is left of those before, whose stores come first.
+    pace = np.maximum(np.maximum(at.result, at.vector / at.results), at.store)
+    left = np.minimum(at.queued, parts)
+    ahead, column = (parts - left) * pace, at.b_one + at.arrive + BARRIER + at.first
+    filled = np.maximum(at.a_time / rounds - ahead, 0)
+    issued = n_tiles * column + (n_tiles - 1) * (ahead + left * at.store) + filled + parts * pace
+    # and behind the last load are all of these
+    last = np.maximum(parts * pace - at.product - at.c_time / (rounds * n_tiles), 0)
+    in_order = np.where(at.whole_k, np.maximum(times * rounds * issued, at.behind + times * port + last), 0)
     cycles = np.maximum(np.maximum(at.lead + at.p_one + steps + at.tail, at.drained), at.behind + times * port)
-    return at.costs(reads, port, cycles)
+    return at.costs(reads, port, np.maximum(cycles, in_order))
 
 
 def _waits(uses: Int) -> Int:

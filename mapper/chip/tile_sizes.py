@@ -97,8 +97,8 @@ def _partial(tile: NpuTile, shape: GemmShape, whole: tuple[int, int, int]) -> tu
     """Rows, columns, and depths of tiles that use a part of the array: half of its lines, a quarter and so on.
 
     They are looked at where a tile for ``whole`` lines takes a good part of the buffers: a larger array would leave
-    less room for all else otherwise, while half of it is as good as the smaller one. Panels that have no halves of a
-    power of two stay whole.
+    less room for all else otherwise, while half of it is as good as the smaller one. So is half of a fold where few of
+    them are the whole depth. Panels that have no halves of a power of two stay whole.
     """
     layout, (m, n, k) = gemm_layout_of(tile, shape), whole
     low, shallow = set[int](), set[int]()
@@ -109,6 +109,8 @@ def _partial(tile: NpuTile, shape: GemmShape, whole: tuple[int, int, int]) -> tu
     if shape.packing is not None and shape.packing.sparsity is not None:
         beat = 2 * k  # turns of a pattern stay whole
     slim = _slim(tile, shape, n)
+    if shape.k <= HALVES * k and k % beat == 0 and k // 2 < shape.k:  # of few folds the first half is there sooner
+        shallow.add(k // 2)
     while True:
         needs = layout.needs(m, shape.halves * columns, k)
         largest = max(int(need) for ring, need in needs.items() if ring not in ("partial", "constants"))
