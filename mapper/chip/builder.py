@@ -102,9 +102,11 @@ class ProgramBuilder:
 
     @property
     def kinds_of_rings(self) -> tuple[tuple[int, ...], ...]:
-        """Of each ring its semaphores, and where its slots begin as far as transfers are cut by it."""
+        """Of each ring its semaphores and slots, and where these begin as far as transfers are cut by it."""
         within = (self.bus or 1) - 1
-        return tuple((each.full, each.free, each.base & within, each.slot_bytes & within) for each in self.rings)
+        return tuple(
+            (each.full, each.free, each.slots, each.base & within, each.slot_bytes & within) for each in self.rings
+        )
 
     def _declare(self, ring: Ring) -> Ring:
         self.rings.append(ring)
@@ -369,7 +371,9 @@ class ProgramBuilder:
         mask: Address | None = None,
         powers: Ring | None = None,
         source_offset: int = 0,
+        source_within: Address = NOWHERE,
         parameter_offset: int = 0,
+        parameter_within: Address = NOWHERE,
         accumulate: bool = False,
         overwrite: int = 0,
         split: int = 0,
@@ -377,15 +381,18 @@ class ProgramBuilder:
     ) -> None:
         """Target = function(source, second). Cursors are moved by the caller.
 
-        The source, and the parameters, begin so many bytes into their slots; a ``mask`` stands in the place of the
+        The source, and the parameters, begin so many bytes into their slots, and further on by what is ``within`` at
+        each turn of the loops; a ``mask`` stands in the place of the
         second operand; so does the slot of ``powers`` that was read last, whose rows' totals are meant. With
         ``accumulate`` what is carried of rows goes on; where levels of ``overwrite`` are named, in all but their first
         iteration. ``split``: of lines of sums, where the source are some. ``packing``: what results are kept in, where
         that has fewer bits than elements.
         """
         operand, held = source.read_slot(), parameters.read_slot() if parameters else None
+        operand.move(source_within)
         operand.base += source_offset
         if held is not None:
+            held.move(parameter_within)
             held.base += parameter_offset
         self._add(
             opcode=Opcode.VECTOR,

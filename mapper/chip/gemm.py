@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from siliconloom.arch.isa import Address, Unit
 from siliconloom.arch.layout import parameter_bytes
+from siliconloom.arch.word import LEVELS
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape, gemm_layout_of
 from siliconloom.mapper.chip.lowering import STILL, Context, Nest, Segment, Walk, joined, parts_of, when
 from siliconloom.mapper.chip.operands import operands, residual
@@ -105,6 +106,9 @@ class GemmLowering:
 
     def emit(self) -> None:
         """Write the task."""
+        sums, builder = self.context.rings.partial, self.context.builder
+        for _ in range(sums.spare):
+            builder.barrier(Unit.MATMUL, wait=sums.free_bit)
         for batch in self.nest.walk(self.shape.batch, 1):
             if self.scales == "batch":
                 self._open_scales(batch, None)
@@ -120,6 +124,8 @@ class GemmLowering:
                 self._leave(tiles)
             if self.scales == "batch":
                 self._close_scales()
+        for _ in range(sums.spare):
+            builder.barrier(Unit.VECTOR, release=sums.free_bit)
 
     def _result(self, batch: Walk, n: Walk, m: Walk, tiles: Sequence[Walk]) -> None:
         """One result tile; where two tiles of rows stay the first loads what both meet, and the second frees it."""
@@ -429,45 +435,65 @@ class GemmLowering:
         return (n.start // 2, n.size // 2) if self.shape.output_halved else (n.start, n.size)
 
     def _epilogue(self, batch: Walk, n: Walk, m: Walk) -> None:
-        """Requantise, activate, add the residual; then store the tile."""
+        """Requantise, activate, add the residual; then store: the whole result tile, or its columns part by part."""
         rings, shape, size = self.context.rings, self.shape, self.shape.dtype.size
         start, cols = self._stored(n)
-        row, local = self.layout.c_row, self.layout.c_local(cols)
+        row, per_tile = self.layout.c_row, self.scales == "tile" and not self.keeps
         where = [(batch.loop, self.c_bytes), *_steps(m, row), (n.loop, size(cols))]
-        offset = _start(m) * row + size(start)
-        wait, release = rings.partial.full_bit | rings.results.free_bit, rings.partial.free_bit
-        per_tile = self.scales == "tile" and not self.keeps
         if per_tile:
             self._load_scales(batch, n)
-            wait |= rings.constants.full_bit
-        if shape.residual:
-            added = affine(self.residual_base + offset, *where)
-            self.nest.load(rings.second, m.size, size(cols), row, added, local_pitch=local)
-        post = rings.results.full_bit | (rings.constants.free_bit if per_tile else 0)
-        self._passes(m.size, cols, wait, release, post)
+        for part in self._parts_of_columns(cols):
+            local, at = self.layout.c_local(part.size), [*where, (part.loop, size(part.step))]
+            offset = _start(m) * row + size(start + part.start)
+            if shape.residual:
+                added = affine(self.residual_base + offset, *at)
+                self.nest.load(rings.second, m.size, size(part.size), row, added, local_pitch=local)
+            self._passes(m.size, cols, part, rings.constants if per_tile else None)
+            rings.results.written()
+            place = affine(self.c_base + offset, *at)
+            self.nest.store(rings.results, m.size, size(part.size), row, place, local_pitch=local)
+        if 0 < self.tiling.passing < cols:
+            self.context.builder.barrier(Unit.VECTOR, release=rings.partial.free_bit)
         rings.partial.written()
         rings.partial.read()
-        rings.results.written()
         if per_tile:
             rings.constants.read()
-        place = affine(self.c_base + offset, *where)
-        self.nest.store(rings.results, m.size, size(cols), row, place, local_pitch=local)
 
-    def _passes(self, rows: int, cols: int, wait: int, release: int, post: int) -> None:
-        """The vector unit's instructions on a result tile.
+    def _parts_of_columns(self, cols: int) -> Iterator[Walk]:
+        """Columns of a result tile that pass at a time; written out where all levels of loops are taken."""
+        size = min(self.tiling.passing or cols, cols)
+        if size == cols or self.context.builder.depth < LEVELS:
+            yield from self.nest.walk(cols, size)
+            return
+        for start in range(0, cols, size):
+            segment = Segment(start, 1, min(size, cols - start), start == 0, start + size >= cols)
+            self.nest.walks.append(Walk(segment, STILL))
+            yield self.nest.walks[-1]
+            self.nest.walks.pop()
 
-        The first waits for sums, parameters and room for results; the last that reads sums releases them, and the last
-        of all posts.
+    def _passes(self, rows: int, every: int, columns: Walk, constants: Ring | None) -> None:
+        """The vector unit's instructions on a result tile of so many rows and ``every`` column: on a part of these.
+
+        The first waits for room for results, and that of the first part for sums, and for parameters that come with the
+        tile (``constants``); the last of all posts. Where there is one part the last that reads sums releases them.
         """
-        rings, layout, passes = self.context.rings, self.layout, self.shape.passes
+        rings, layout, passes, cols = self.context.rings, self.layout, self.shape.passes, columns.size
+        waits, frees = rings.partial.full_bit, constants.free_bit if constants else 0
+        if constants:
+            waits |= constants.full_bit
+        whole = cols == every
+        first_wait, first = (0, 0) if whole else when(columns.first, waits)
+        last_post, last = (0, 0) if whole else when(columns.last, frees)
         parameters = 0
-        half, split = int(layout.sums(rows, cols)), int(layout.split(cols))
+        half, split = int(layout.sums(rows, every)), int(layout.split(cols))
         sums = max(index for index, each in enumerate(passes) if each.source == "partial")
         for index, each in enumerate(passes):
-            added = each.second == "second"
-            if parameters == layout.columns(cols):  # of functions, behind those of columns
-                parameters = int(layout.functions_at(cols))
-            own = parameter_bytes(layout.tile, each.function, cols, narrow=1)
+            added, ends = each.second == "second", index == len(passes) - 1
+            if parameters == layout.columns(every):  # of functions, behind those of columns
+                parameters = int(layout.functions_at(every))
+            own = parameter_bytes(layout.tile, each.function, every, narrow=1)
+            line = layout.line_of_parameters(each.function)
+            from_sums = each.source == "partial"
             self.context.builder.vector(
                 each.function,
                 rows,
@@ -478,13 +504,26 @@ class GemmLowering:
                 second=getattr(rings, each.second) if each.second else None,
                 parameters=rings.constants if own else None,
                 inputs=2 if each.second else 1,
-                wait=(wait if index == 0 else 0) | (rings.second.full_bit if added else 0),
-                release=(release if index == sums else 0) | (rings.second.free_bit if added else 0),
-                post=post if index == len(passes) - 1 else 0,
+                wait=((rings.results.free_bit | (waits if whole else 0)) if index == 0 else 0)
+                | (rings.second.full_bit if added else 0),
+                release=(rings.partial.free_bit if index == sums and whole else 0)
+                | (rings.second.free_bit if added else 0),
+                post=(rings.results.full_bit | (frees if whole else 0)) if ends else 0,
+                first_wait=first_wait if index == 0 else 0,
+                first=first if index == 0 else 0,
+                last_post=last_post if ends else 0,
+                last=last if ends else 0,
                 source_offset=each.half * half,
+                source_within=self._within(columns, layout.line_of_sums(rows)) if from_sums else NOWHERE,
                 parameter_offset=parameters,
-                split=split if each.source == "partial" else 0,
+                parameter_within=self._within(columns, line) if own else NOWHERE,
+                split=split if from_sums else 0,
             )
             parameters += own
             if added:
                 rings.second.read()
+
+    def _within(self, columns: Walk, line: tuple[int, int]) -> Address:
+        """How far into its slot a part of columns begins: so many bytes for each line of so many columns."""
+        taken, of = line
+        return affine(columns.start // of * taken, (columns.loop, columns.step // of * taken))

@@ -75,8 +75,8 @@ class _Paces(NamedTuple):
 
     ``first`` are cycles from a tile's last transfer to its first product, ``waited`` those for which a slot is waited
     for, ``behind`` those that all transfers have before and behind them; ``queued`` are the result tiles whose
-    instructions the units' queues hold, ``store`` the cycles that one's transfer takes; ``worked`` is the pace of array, sequencer and
-    sums, and ``rest`` the last tile's product of a depth that is no multiple of theirs.
+    instructions the units' queues hold, ``store`` the cycles that one's transfer takes; ``worked`` is the pace of
+    array, sequencer and sums, and ``rest`` the last tile's product of a depth that is no multiple of theirs.
     """
 
     shape: GemmShape
@@ -107,7 +107,7 @@ class _Paces(NamedTuple):
     out: int
     epilogue: Int
     store: Int
-    queued: Int
+    queued: NDArray[np.float64]
     worked: Int
     lead: Int
     tail: Int
@@ -165,8 +165,10 @@ def _paces(chip: Chip, memories: GemmMemories, work: TileWork) -> _Paces:
     # pair of products but the first waits that long; the same holds for sums and results.
     times = shape.batch
     result = product * k_tiles
-    partial_turn = result + _waits(times * results) * (first + result + out + epilogue)
-    result_turn = epilogue + _waits(times * results) * (epilogue + c_one + start)
+    turns = np.where(work.alone, times * results - 1, _waits(times * results))
+    partial_turn = result + turns * (first + result + out + epilogue)
+    passed, drains = epilogue / work.drains, work.drains
+    result_turn = passed + _waits(times * results * drains) * (passed + c_one / drains + start)
     # Each pace, with what comes before the first of its steps and behind the last, whose tile is the rest at the edges.
     fetch, _ = fetch_cycles(chip)
     last_store = work.c_last.cycles(chip, memories.c)
@@ -209,7 +211,7 @@ def _paces(chip: Chip, memories: GemmMemories, work: TileWork) -> _Paces:
         out,
         epilogue,
         c_one,
-        (depth + 1) / np.maximum(stores, len(shape.passes)),
+        (depth + 1) / np.maximum(stores, drains * len(shape.passes)),
         worked,
         lead,
         tail,

@@ -29,7 +29,7 @@ from siliconloom.arch.layout import (
 )
 from siliconloom.arch.packing import begin_unit, may_be_narrow, weight_bytes
 from siliconloom.arch.tile import NpuTile
-from siliconloom.arch.vector import Count, VectorFunction
+from siliconloom.arch.vector import Count, VectorFunction, vector_cost
 from siliconloom.mapper.chip.epilogue import EpiloguePass, column_bytes, epilogue, function_bytes
 from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.rings import SLOTS
@@ -253,12 +253,21 @@ class GemmLayout:
         taken = sums_bytes(self.array, cols, rows, self.split(cols))
         return padded(taken, sums_pitch(self.array)) if self.shape.halves > 1 else taken
 
+    def line_of_sums(self, rows: int) -> tuple[int, int]:
+        """Bytes that sums of so many rows take of one panel, and how many columns that has."""
+        return rows * sums_pitch(self.array), self.array.cols
+
+    def line_of_parameters(self, function: VectorFunction) -> tuple[int, int]:
+        """Bytes of a function's parameters for a line of columns, and how many of these there are in one."""
+        lines = vector_cost(function, self.tile.parameter_format).column_lines
+        return lines * self.tile.parameter_line, self.lanes
+
     def needs(self, m: Count, n: Count, k: Count) -> dict[str, Count]:
         """What tiles of these sizes take of a slot of each ring, by the rings' names in `Layout`."""
         shape = self.shape
         cols = n // shape.halves
         values = product_values(self.tile, m, cols, k, narrow=1)
-        result = m * self.c_local(cols)
+        result = m * self.c_local(self.passing(m, cols))
         needs = {
             "weights": self.b_tile(n, k)
             if shape.packed
@@ -270,6 +279,27 @@ class GemmLayout:
         }
         targets = {each.target for each in shape.passes} - {"results"}
         return needs | ({"second": result} if shape.residual else {}) | dict.fromkeys(sorted(targets), result)
+
+    def passing(self, rows: Any, cols: Any) -> Any:
+        """Columns of a result tile of such sizes that pass the vector unit, and are stored, at a time.
+
+        All of them; where these would take much of the scratchpad half of them, a quarter and so on, in whole lines of
+        array and lanes, and whole beats of the DMA. So what the last tile has left over must be, or fill more than half of a line of parameters,
+        as short ones are narrow.
+        """
+        every = cols + 0 * rows
+        unit, found = max(self.array.cols, self.lanes, self.beat * 8 // self.shape.dtype.bits), np.atleast_1d(every)
+        scratchpad = self.tile.scratchpad
+        limit = max(scratchpad.capacity // scratchpad.banks // SLOTS, scratchpad.capacity // SMALL)
+        over = self.shape.stored_n % cols
+        while all(map(is_power, (self.array.cols, self.lanes, self.beat))):
+            rest = over % np.maximum(found // 2, 1)
+            again = (rows * self.c_local(found) > limit) & (found % (2 * unit) == 0)
+            again = again & ((rest == 0) | (2 * rest > self.lanes))
+            if not np.any(again):
+                break
+            found = np.where(again, found // 2, found)
+        return found if isinstance(every, np.ndarray) and every.ndim else int(found[0])
 
     def result_rows(self, rows: Any, n: Any, k: Any) -> Any:
         """Rows of a result tile where ``rows`` of the first operand stay in both slots of their ring (``m_kept``).

@@ -67,7 +67,9 @@ def operand_transfers(
     else:
         a_places = np.where(m_tiles > 1, m * layout.a_row, 0) | np.where(k_tiles > 1, layout.size(k), 0)
         a = _Transfers(chip, memories.a, bits, layout.a_row, layout.a_local, a_places, fills=True)
+    passing = layout.passing(m, columns)
     c_places = np.where(m_tiles > 1, m * layout.c_row, 0) | np.where(c_tiles > 1, layout.size(columns), 0)
+    c_places = c_places | np.where(passing < columns, layout.size(passing), 0)
     if shape.packed:
         panels = PanelLayout(chip, layout)
         b_places = np.where(n_tiles > 1, panels.pitch(n), 0)

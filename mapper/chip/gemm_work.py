@@ -10,12 +10,14 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.array import SystolicArray
 from siliconloom.arch.description import Chip
+from siliconloom.arch.layout import sums_room
 from siliconloom.arch.memory import Memory
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.timing import ACCUMULATOR_WRITE, QUEUE_POP
 from siliconloom.mapper.chip.gemm_layout import GemmShape, gemm_layout_of
 from siliconloom.mapper.chip.gemm_moves import AllMoved, GemmMemories, Moved, Parts, operand_transfers
 from siliconloom.mapper.chip.orientation import oriented
+from siliconloom.mapper.chip.rings import SLOTS
 from siliconloom.sim.timing.pace import first_load, matmul_pace
 from siliconloom.sim.timing.units import vector_cycles
 
@@ -75,10 +77,12 @@ class TileWork(NamedTuple):
     f: AllMoved | MovedAt
     a_one: Moved | MovedAt
     b_one: Moved | MovedAt
-    c_one: Moved | MovedAt
+    c_one: Moved | AllMoved | MovedAt
     p_one: Moved | MovedAt
     c_last: Moved | MovedAt
     stores: Int
+    drains: Int
+    """Parts of a result tile's columns that pass the vector unit, and are stored, one after the other."""
     compute: Int
     vector: Int
     sequencer: Int
@@ -90,6 +94,8 @@ class TileWork(NamedTuple):
     last_epilogue: Int
     b_tile: Int
     """Bytes of a tile of the second operand."""
+    alone: Int
+    """Where sums of one tile leave those of another no room."""
 
     def at(self, places: GridPlaces) -> TileWork:
         """The same of the tiles at some places of the grid of sizes."""
@@ -109,11 +115,16 @@ def tile_work(chip: Chip, memories: GemmMemories, shape: GemmShape, sizes: tuple
     m_parts, n_parts, k_parts = _parts(shape.m, m), _parts(shape.n, n), _parts(shape.k, k)
     m_tiles, n_tiles, k_tiles = (-(-total // size) for total, size in ((shape.m, m), (shape.n, n), (shape.k, k)))
     a, b, c, p, extra = operand_transfers(chip, memories, shape, layout, (m, n, k), (m_tiles, n_tiles, k_tiles))
-    c_parts, one = _parts(shape.stored_n, columns), np.ones_like(n)
-    compute, vector = _work(tile, array, shape, m_parts, n_parts, k_parts)
+    passing, one = layout.passing(m, columns), np.ones_like(n)
+    c_parts, drains = _passed(shape.stored_n, columns, passing), -(-columns // passing)
+    compute, vector = _work(tile, array, shape, m_parts, n_parts, k_parts), _passes(tile, shape, m_parts, c_parts)
     results = m_tiles * n_tiles
     product = compute / (results * k_tiles)
-    last_m, last_n = (np.where(rest > 0, rest, size) for (size, _), (rest, _) in (m_parts, n_parts))
+    last_m = np.where(m_parts[1][0] > 0, m_parts[1][0], m)
+    last_c = np.where(shape.stored_n % columns > 0, shape.stored_n % columns, columns)
+    last_c = np.where(last_c % passing > 0, last_c % passing, np.minimum(passing, last_c))
+    tile_parts = [(passing, columns // passing), (columns % passing, (columns % passing > 0).astype(np.int64))]
+    sums = SLOTS * shape.halves * layout.sums(m, columns)
     return TileWork(
         shape,
         m,
@@ -125,53 +136,74 @@ def tile_work(chip: Chip, memories: GemmMemories, shape: GemmShape, sizes: tuple
         a.total(m_parts, k_parts),
         b.total(k_parts, n_parts),
         c.total(m_parts, c_parts),
-        p.total([(one, one)], c_parts),
+        p.total([(one, one)], _parts(shape.stored_n, columns)),
         extra.total([(one, n_tiles)], [(np.full_like(n, layout.function_bytes), one)]),
         a.one(m, k),
         b.one(k, n),
-        c.one(m, columns),
+        c.total([(m, np.ones_like(m))], tile_parts) if np.any(drains > 1) else c.one(m, columns),
         p.one(one, columns),
-        c.one(last_m, np.maximum(last_n // shape.halves, 1)),
-        c.instructions(m, columns),
+        c.one(last_m, last_c),
+        drains * c.instructions(m, passing),
+        drains,
         compute,
         vector,
-        results * _issued(tile, shape, k_tiles, 1 + layout.apart(columns)),
+        results * _issued(tile, shape, k_tiles, 1 + layout.apart(columns), drains),
         product,
         np.where(shape.k % k > 0, product * k_tiles * (shape.k % k) / shape.k, product),
         first_load(array, k, shape.packing),
         array.output_latency + ACCUMULATOR_WRITE,
-        _epilogue(shape, tile, m, n) + QUEUE_POP,
-        _epilogue(shape, tile, last_m, last_n) + QUEUE_POP,
+        sum(many * _epilogue(shape, tile, m, wide) for wide, many in tile_parts) + QUEUE_POP,
+        _epilogue(shape, tile, last_m, last_c) + QUEUE_POP,
         np.asarray(layout.b_tile(n, k)),
+        np.asarray(sums > sums_room(tile)),
     )
 
 
-def _work(
-    tile: NpuTile, array: SystolicArray, shape: GemmShape, m_parts: Parts, n_parts: Parts, k_parts: Parts
-) -> tuple[Int, Int]:
-    """Cycles of the array and of the vector unit for all tiles, whole ones and rests."""
-    compute = vector = np.zeros((1, 1, 1), np.int64)
+def _work(tile: NpuTile, array: SystolicArray, shape: GemmShape, m_parts: Parts, n_parts: Parts, k_parts: Parts) -> Int:
+    """Cycles of the array for all tiles, whole ones and rests."""
+    compute: Int = np.zeros((1, 1, 1), np.int64)
     m_some, n_some, k_some = ([part for part in parts if part[1].any()] for parts in (m_parts, n_parts, k_parts))
     for tall, m_count in m_some:
         for wide, n_count in n_some:
             for deep, k_count in k_some:
                 pace = matmul_pace(array, tall, shape.whole_n(array, wide), np.maximum(deep, 1), shape.packing)
                 compute = compute + m_count * n_count * k_count * pace
-            vector = vector + m_count * n_count * _epilogue(shape, tile, tall, wide)
-    return compute, vector
+    return compute
 
 
-def _issued(tile: NpuTile, shape: GemmShape, k_tiles: Int, products: Int) -> Int:
-    """Cycles of the sequencer for a result tile, of so many products for each tile along the depth."""
+def _passes(tile: NpuTile, shape: GemmShape, m_parts: Parts, c_parts: Parts) -> Int:
+    """Cycles of the vector unit for all result tiles, whose columns pass in such parts."""
+    vector: Int = np.zeros((1, 1, 1), np.int64)
+    m_some, c_some = ([part for part in parts if part[1].any()] for parts in (m_parts, c_parts))
+    for tall, m_count in m_some:
+        for wide, c_count in c_some:
+            vector = vector + m_count * c_count * _epilogue(shape, tile, tall, wide)
+    return vector
+
+
+def _passed(total: int, columns: Int, passing: Int) -> Parts:
+    """Of all tiles of so many columns the parts that pass at a time, and the rests of whole tiles and of the last."""
+    full, over = total // columns, total % columns
+    rest, last = columns % passing, over % passing
+    whole = full * (columns // passing) + over // passing
+    return [(passing, whole), (rest, full * (rest > 0)), (last, (last > 0).astype(np.int64))]
+
+
+def _issued(tile: NpuTile, shape: GemmShape, k_tiles: Int, products: Int, drains: Int) -> Int:
+    """Cycles of the sequencer for a result tile, of so many products for each tile along the depth.
+
+    Its columns pass in so many parts.
+    """
     issue, loop, whole = tile.sequencer.issue_cycles, tile.sequencer.loop_cycles, k_tiles == 1
     loads = 2 - whole.astype(np.int64)
     for_tiles = k_tiles * ((products + loads) * issue + np.where(whole, 0, loop))
-    return np.asarray(for_tiles + (len(shape.passes) + 1 + shape.residual) * issue + loop, np.int64)
+    passed = drains * (len(shape.passes) + 1 + shape.residual) * issue + np.where(drains > 1, drains * loop, 0)
+    return np.asarray(for_tiles + passed + loop, np.int64)
 
 
-def _epilogue(shape: GemmShape, tile: NpuTile, m: Int, n: Int) -> Int:
-    """Vector cycles of one result tile of ``m`` rows and ``n`` columns of sums."""
-    total, columns = np.zeros((1, 1, 1), np.int64), n // (2 if shape.output_halved else 1)
+def _epilogue(shape: GemmShape, tile: NpuTile, m: Int, columns: Int) -> Int:
+    """Vector cycles of a result tile of ``m`` rows and so many columns."""
+    total = np.zeros((1, 1, 1), np.int64)
     for each in shape.passes:
         total = total + vector_cycles(tile.vector, each.function, m, columns, dtype=tile.parameter_format)
     return total

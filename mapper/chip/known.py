@@ -32,7 +32,7 @@ from siliconloom.mapper.chip.vector_cost import VectorTiling
 from siliconloom.workloads import Vector
 
 _FORMS: dict[type, Callable[[Any], Hashable]] = {
-    GemmTiling: attrgetter("m", "n", "k", "order", "resident", "sequence"),
+    GemmTiling: attrgetter("m", "n", "k", "order", "resident", "sequence", "passing"),
     AttentionTiling: attrgetter("queries", "keys", "heads", "whole", "resident"),
     VectorTiling: attrgetter("rows", "cols"),
     ChannelTiling: lambda tiling: (),

@@ -15,7 +15,16 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from siliconloom.arch.errors import LoomError
-from siliconloom.arch.layout import INDEX_BYTES, bank_line, is_power, next_power, padded, sums_lines, sums_pitch
+from siliconloom.arch.layout import (
+    INDEX_BYTES,
+    bank_line,
+    is_power,
+    next_power,
+    padded,
+    sums_lines,
+    sums_pitch,
+    sums_room,
+)
 from siliconloom.arch.tile import NpuTile
 from siliconloom.mapper.chip.builder import ProgramBuilder
 from siliconloom.mapper.chip.rings import SLOTS, Region, Ring
@@ -78,7 +87,8 @@ class NotDivided(LoomError):
 
 
 class Layout(Struct, frozen=True):
-    """Slot sizes in bytes; each ring has two slots, but those of `SINGLE` have one, and so have large constants.
+    """Slot sizes in bytes; each ring has two slots, but those of `SINGLE` have one, and so have large constants, and
+    sums of products that take more than half of the accumulator.
 
     ``weights`` feed the array's B operand, and so do ``values``: those of attention beside its keys, where they have a
     ring of their own, in which every other tile of products that have several along their depth lies, too. ``moving``
@@ -128,8 +138,8 @@ class Undivided(Struct, frozen=True):
 
     @property
     def partial(self) -> int:
-        """The same of sums."""
-        return sums_lines(self.tile) // SLOTS * sums_pitch(self.tile.array)
+        """The same of sums, which may have one slot."""
+        return sums_room(self.tile)
 
     def fits(self, needs: Mapping[str, Any]) -> Any:
         """Where what tiles need of a slot of each ring is there, many at once."""
@@ -142,6 +152,8 @@ Room = Layout | Undivided
 
 def slots_of(tile: NpuTile, ring: str, size: int) -> int:
     """Slots of a ring, by its name in `Layout`, whose slots are of this size."""
+    if ring == "partial":
+        return 1 if SLOTS * size > sums_room(tile) else SLOTS
     large = ring == "constants" and LARGE * size > tile.scratchpad.capacity
     return 1 if ring in SINGLE or large else SLOTS
 
@@ -217,6 +229,8 @@ def layouts(
     banks = _Banks.of(tile)
     grain, line = banks.grain, sums_pitch(tile.array)
     sums = sums_lines(tile) // SLOTS * line
+    if least.get("partial", 0) > sums:  # one slot
+        sums = sums_room(tile)
     summed = [_floor(sums * part // 4, line) for part in contexts] if "context" in least else [0]
     made: dict[Layout, None] = {}
     for size in sorted(set(constant_bytes)):
@@ -286,8 +300,8 @@ def have_room(tile: NpuTile, least: Mapping[str, int], needs: Mapping[str, Any])
                 some = some + slots * padded(sizes[ring], banks.grain)
         taken = taken + np.where(some > 0, np.maximum(-(-(some + banks.rest) // banks.size), 1), 0)
     sums = sums_lines(tile) // SLOTS * sums_pitch(tile.array)
-    least_context = sums // 4 if "context" in least else 0
-    return (taken <= banks.banks) & (sizes["partial"] <= sums - least_context)
+    room = sums - sums // 4 if "context" in least else sums_room(tile)
+    return (taken <= banks.banks) & (sizes["partial"] <= room)
 
 
 def _bytes(tile: NpuTile, rings: Iterable[str], sizes: Mapping[str, int]) -> int:
@@ -435,7 +449,7 @@ def divided_anew(builder: ProgramBuilder, tile: NpuTile, rings: Rings, layout: L
     Raises
     ------
     NotDivided
-        Where a ring has one slot in one of the divisions, and two in the other.
+        Where a ring has one slot in one of the divisions, and two in the other; sums may have one instead of two.
     """
     places, found = bases(tile, layout), dict[str, Ring | Region]()
     places["indices"] = places["results"] + SLOTS * layout.results - index_bytes(tile)
@@ -446,6 +460,9 @@ def divided_anew(builder: ProgramBuilder, tile: NpuTile, rings: Rings, layout: L
             continue
         size = index_bytes(tile) if name == "indices" else getattr(layout, name)
         slots = 1 if name == "indices" else slots_of(tile, name, size)
+        if name == "partial" and slots < own.slots:
+            found[name] = own.as_one(places[name])
+            continue
         if slots != own.slots:
             raise NotDivided(f"the ring of {name} has {own.slots} slot{'s' * (own.slots > 1)} elsewhere, here {slots}")
         found[name] = own.moved(places[name], size)

@@ -72,6 +72,8 @@ class Ring(Struct):
     producer: RingSide = field(default_factory=RingSide)
     consumer: RingSide = field(default_factory=RingSide)
     slots: int = SLOTS
+    spare: int = 0
+    """Slots that its semaphores count and that are not there: whoever uses it takes them first, and gives them back."""
 
     def write_slot(self) -> LocalSlot:
         """Slot that the producer fills now."""
@@ -99,6 +101,12 @@ class Ring(Struct):
         """The same slots, cursors and semaphores elsewhere, and of another size."""
         size = slot_bytes if self.slots > 1 else 0
         return Ring(self.name, base, size, self.full, self.free, self.producer, self.consumer, self.slots)
+
+    def as_one(self, base: int) -> Ring:
+        """One slot elsewhere, under the same cursors and semaphores."""
+        return Ring(
+            self.name, base, 0, self.full, self.free, self.producer, self.consumer, slots=1, spare=self.slots - 1
+        )
 
     @property
     def whole(self) -> Ring:

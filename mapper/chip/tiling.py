@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from siliconloom.arch.description import Chip
 from siliconloom.arch.tile import NpuTile
 from siliconloom.mapper.chip.gemm_cost import KEPT, ORDERS, GemmCosts, Order, gemm_costs
-from siliconloom.mapper.chip.gemm_layout import GemmShape, gemm_layout_of
+from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape, gemm_layout_of
 from siliconloom.mapper.chip.gemm_moves import GemmMemories
 from siliconloom.mapper.chip.gemm_work import tile_work
 from siliconloom.mapper.chip.layout import Room
@@ -35,7 +35,8 @@ class GemmTiling(Struct, frozen=True):
     ``resident`` says that the operand of the outer loop stays in its buffer while the inner loop runs; two tiles of it
     do, one in each slot, where rows are taken in pairs of tiles. With the order `KEPT` ``m`` are the rows that stay in
     both slots, and ``resident`` says that columns do, too, while they pass. ``sequence`` are the numbers of the tiles
-    of rows as they are computed, where that is not one after the other.
+    of rows as they are computed, where that is not one after the other. Of a result tile so many columns are
+    ``passing`` the vector unit at a time, and all where that is 0; they follow from the sizes (`GemmLayout.passing`).
     """
 
     m: int
@@ -50,6 +51,7 @@ class GemmTiling(Struct, frozen=True):
     vector_cycles: int
     cycles: int
     sequence: tuple[int, ...] = ()
+    passing: int = 0
 
 
 def choose_tilings(
@@ -103,7 +105,8 @@ def _that_stay(
     tile = chip.tile
     assert isinstance(tile, NpuTile)
     found = [list[GemmTiling]() for _ in layouts]
-    if gemm_layout_of(tile, shape).blocks or shape.m <= READ_AGAIN:
+    layout = gemm_layout_of(tile, shape)
+    if layout.blocks or shape.m <= READ_AGAIN:
         return found
     made: dict[tuple[int, int, int, int], GemmTiling] = {}
     for looked in that_stay(chip, layouts, shape, memories, tiles):
@@ -120,7 +123,7 @@ def _that_stay(
                     size = looked.size(pick)
                     ring = *size, looked.ring(pick, way[1])
                     if ring not in made:
-                        made[ring] = _costed(size, KEPT[0], size[2] == shape.k, table.costs(pick))
+                        made[ring] = _costed(layout, size, KEPT[0], size[2] == shape.k, table.costs(pick))
                     alike[way].append(made[ring])
             found[number] += alike[way]
     return found
@@ -140,6 +143,8 @@ def _in_slots(
     if not found:
         return [[] for _ in layouts]
     (looked,) = found
+    assert isinstance(chip.tile, NpuTile)
+    laid = gemm_layout_of(chip.tile, shape)
     # pairs of tiles spare bytes and, as nothing is loaded for the next pair meanwhile, no time
     orders = ORDERS[:2] if objective.name == "time" else ORDERS
     rings = sorted({values for _, values in looked.ways})
@@ -172,7 +177,8 @@ def _in_slots(
             ring = order, pick, looked.ring(pick, way[1])
             if ring not in made:
                 size = looked.size(pick)
-                made[ring] = _costed(size, order, size[2] == shape.k, tables_of[way[1]][order].costs(pick))
+                costs = tables_of[way[1]][order].costs(pick)
+                made[ring] = _costed(laid, size, order, size[2] == shape.k, costs)
             tilings.append(made[ring])
         alike[way] = sorted(tilings, key=objective.of_tiling)
     return [alike[way] for way in looked.ways]
@@ -193,18 +199,26 @@ def gemm_tiling(
     """
     m, n, k = np.ix_(*(np.array([size], np.int64) for size in sizes))
     held = None
+    assert isinstance(chip.tile, NpuTile)
+    laid = gemm_layout_of(chip.tile, shape)
     if order in KEPT:
-        assert isinstance(chip.tile, NpuTile)
-        held, m = m, gemm_layout_of(chip.tile, shape).result_rows(m, n, k)
+        held, m = m, laid.result_rows(m, n, k)
     work = tile_work(chip, memories, shape, (m, n, k))
     (costs,) = gemm_costs(chip, memories, work, (order,), (values,), held)
-    return _costed(sizes, order, resident, [int(np.ravel(values)[0]) for values in astuple(costs[order])])
+    return _costed(laid, sizes, order, resident, [int(np.ravel(values)[0]) for values in astuple(costs[order])])
 
 
-def _costed(sizes: tuple[int, int, int], order: Order, resident: bool, costs: Sequence[int]) -> GemmTiling:
+def _costed(
+    layout: GemmLayout, sizes: tuple[int, int, int], order: Order, resident: bool, costs: Sequence[int]
+) -> GemmTiling:
     """A tiling with its costs in the order of the fields of `GemmCosts`."""
     read, write, array, memory, vector, cycles = costs
-    return GemmTiling(*sizes, order, resident, read, write, array, memory, vector, cycles)
+    (m, n, k), halves = sizes, layout.shape.halves
+    rows = int(layout.result_rows(m, n, k)) if order in KEPT else m
+    columns = max(n // halves, 1)
+    passing = int(layout.passing(rows, columns))
+    passing = 0 if passing == columns else passing
+    return GemmTiling(*sizes, order, resident, read, write, array, memory, vector, cycles, passing=passing)
 
 
 class _Table:
