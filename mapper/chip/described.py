@@ -30,7 +30,7 @@ from siliconloom.mapper.chip.chosen import Chosen, Part, Tiling
 from siliconloom.mapper.chip.chunks import longest_transfer
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape, smaller_blocks
 from siliconloom.mapper.chip.gemm_moves import GemmMemories
-from siliconloom.mapper.chip.layout import ACCUMULATED, Layout, NotDivided, banks_of, slots_of
+from siliconloom.mapper.chip.layout import ACCUMULATED, Layout, NotDivided, banks_of, slots_of, sums_taken
 from siliconloom.mapper.chip.memory import Key, MemoryMap
 from siliconloom.mapper.chip.operands import Turned
 from siliconloom.mapper.chip.orientation import oriented
@@ -115,11 +115,16 @@ def _layout(
     if layout.values and oriented(tile).array.dataflow == "output_stationary":
         rule = "values take turns with keys on an array that keeps its sums: leave out layout.values"
         raise document.error(rule, (*at, "values"))
-    for key, capacity, rings in (
-        ("tile.scratchpad", tile.scratchpad.capacity, [ring for ring in sizes if ring not in ACCUMULATED]),
-        ("tile.accumulator", sums_room(tile), ACCUMULATED),
+    scratchpad = [ring for ring in sizes if ring not in ACCUMULATED]
+    for key, capacity, rings, taken in (
+        (
+            "tile.scratchpad",
+            tile.scratchpad.capacity,
+            scratchpad,
+            sum(slots_of(tile, ring, sizes[ring]) * sizes[ring] for ring in scratchpad),
+        ),
+        ("tile.accumulator", sums_room(tile), ACCUMULATED, sums_taken(tile, layout.partial, layout.context)),
     ):
-        taken = sum(slots_of(tile, ring, sizes[ring]) * sizes[ring] for ring in rings)
         if taken > capacity:
             raise document.error(
                 f"the slots of {', '.join(rings)} take {taken:,} B of {name}'s {key}, which has {capacity:,} B: "

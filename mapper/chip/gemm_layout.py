@@ -284,8 +284,8 @@ class GemmLayout:
         """Columns of a result tile of such sizes that pass the vector unit, and are stored, at a time.
 
         All of them; where these would take much of the scratchpad half of them, a quarter and so on, in whole lines of
-        array and lanes, and whole beats of the DMA. So what the last tile has left over must be, or fill more than half of a line of parameters,
-        as short ones are narrow.
+        array and lanes, and whole beats of the DMA. What the last tile has left over must be so, too, or fill more than
+        half of a line of parameters, as short ones are narrow.
         """
         every = cols + 0 * rows
         unit, found = max(self.array.cols, self.lanes, self.beat * 8 // self.shape.dtype.bits), np.atleast_1d(every)

@@ -158,6 +158,11 @@ def slots_of(tile: NpuTile, ring: str, size: int) -> int:
     return 1 if ring in SINGLE or large else SLOTS
 
 
+def sums_taken(tile: NpuTile, partial: int, context: int) -> int:
+    """Bytes of the accumulator that slots of these sizes take; beside those of attention sums have two slots."""
+    return (SLOTS if context else slots_of(tile, "partial", partial)) * partial + SLOTS * context
+
+
 def most_indices(tile: NpuTile) -> int:
     """Indices of rows to be gathered that are loaded at a time, at most."""
     return max(min(MOST_INDICES, tile.scratchpad.capacity // (INDEX_SHARE * INDEX_BYTES)), 1)
@@ -515,4 +520,5 @@ __all__ = [
     "room_for_rows",
     "most_indices",
     "slots_of",
+    "sums_taken",
 ]

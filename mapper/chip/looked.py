@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from math import prod
 from threading import Lock
 from typing import Any, NamedTuple
@@ -141,21 +142,28 @@ def _moving_key(chip: Chip, memories: GemmMemories) -> Hashable:
     return tuple((each.access_bytes, each.channels, each.stripe) for each in every)
 
 
-def _sizes_to_try(tile: NpuTile, shape: GemmShape, tiles: tuple[int, int] | None) -> tuple[Int, Int, Int]:
+def _sizes_to_try(
+    tile: NpuTile, shape: GemmShape, tiles: tuple[int, int] | None, *, halves: bool = True
+) -> tuple[Int, Int, Int]:
     """Sizes along m, n and k; those of columns and depth may be decided."""
-    rows, columns, depths = candidates(tile, shape)
+    rows, columns, depths = candidates(tile, shape, halves=halves)
     if tiles is not None:
         columns, depths = (np.array([size], np.int64) for size in tiles)
     return rows, columns, depths
 
 
 def _look_at_slots(
-    chip: Chip, layouts: tuple[Room, ...], shape: GemmShape, memories: GemmMemories, tiles: tuple[int, int] | None
+    chip: Chip,
+    layouts: tuple[Room, ...],
+    shape: GemmShape,
+    memories: GemmMemories,
+    tiles: tuple[int, int] | None,
+    halves: bool,
 ) -> list[Looked]:
     """Tiles that lie in slots of any of the layouts."""
     tile = chip.tile
     assert isinstance(tile, NpuTile)
-    sizes = _trimmed(tile, layouts, shape, *_sizes_to_try(tile, shape, tiles))
+    sizes = _trimmed(tile, layouts, shape, *_sizes_to_try(tile, shape, tiles, halves=halves))
     if not all(map(len, sizes)):
         return []
     m, n, k = np.ix_(*sizes)
@@ -272,13 +280,20 @@ def _fits(layout: Room, shape: GemmShape, needs: Mapping[str, Count]) -> NDArray
 
 
 def in_slots(
-    chip: Chip, layouts: tuple[Room, ...], shape: GemmShape, memories: GemmMemories, tiles: tuple[int, int] | None
+    chip: Chip,
+    layouts: tuple[Room, ...],
+    shape: GemmShape,
+    memories: GemmMemories,
+    tiles: tuple[int, int] | None,
+    *,
+    halves: bool = True,
 ) -> list[Looked]:
     """Tiles that lie in slots of any of the layouts: all of them, or nothing where none fits.
 
-    ``tiles`` has columns and depth, where these are decided already.
+    ``tiles`` has columns and depth, where these are decided already; ``halves`` is as `candidates` takes it.
     """
-    return _recall("slots", _look_at_slots, chip, layouts, shape, memories, tiles)
+    look = partial(_look_at_slots, halves=halves)
+    return _recall(f"slots {halves}", look, chip, layouts, shape, memories, tiles)
 
 
 def that_stay(

@@ -83,8 +83,8 @@ def map_workload(
     kept
         What an earlier program has left in the one memory level: parameters lie in its tiles.
     stay
-        Rows of products may stay in both slots, which takes more instructions: where the program is longer than its
-        memory with them it is looked for without.
+        Rows of products may stay in both slots, and tiles be half a fold deep, which takes more instructions: where the
+        program is longer than its memory with them it is looked for without.
     channel
         Attention may be computed in a channel beside the tile (`banked.in_banks`): where the chip says so, or where
         that takes fewer cycles. Searches and other objectives than time have the array do it.

@@ -23,7 +23,7 @@ from siliconloom.mapper.chip.attention_layout import AttentionLayout, may_stay
 from siliconloom.mapper.chip.attention_places import most_heads, query_parts
 from siliconloom.mapper.chip.gemm_cost import ORDERS, Order
 from siliconloom.mapper.chip.gemm_layout import GemmLayout
-from siliconloom.mapper.chip.layout import ACCUMULATED, Layout, banks_of, grain_of, slots_of
+from siliconloom.mapper.chip.layout import ACCUMULATED, Layout, banks_of, grain_of, sums_taken
 from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.sharing import Cut, Share, shares
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
@@ -56,7 +56,7 @@ def exact_fit(tile: NpuTile, needs: Needs) -> dict[str, int]:
     grain, line = grain_of(tile), sums_pitch(tile.array)
     slots = {ring: padded(int(need), line if ring in ACCUMULATED else grain) for ring, need in needs.items()}
     layout = Layout(**(dict.fromkeys(Layout.__struct_fields__, 0) | slots))
-    sums = sum(slots_of(tile, ring, slots.get(ring, 0)) * slots.get(ring, 0) for ring in ACCUMULATED)
+    sums = sums_taken(tile, layout.partial, layout.context)
     fits = banks_of(tile, layout) <= tile.scratchpad.banks and sums <= sums_room(tile)
     return slots if fits else {}
 

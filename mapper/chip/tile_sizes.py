@@ -66,14 +66,18 @@ def is_part(tile: NpuTile, shape: GemmShape, key: str, size: int) -> bool:
 
 
 @lru_cache(maxsize=1 << 12)
-def candidates(tile: NpuTile, shape: GemmShape, *, parts: bool = True) -> tuple[Int, Int, Int]:
-    """Sizes of tiles to try along m, n and k; with ``parts`` also those that use a part of the array only."""
+def candidates(tile: NpuTile, shape: GemmShape, *, parts: bool = True, halves: bool = True) -> tuple[Int, Int, Int]:
+    """Sizes of tiles to try along m, n and k; with ``parts`` also those that use a part of the array only.
+
+    Without ``halves`` of folds where few of these are the whole depth: they save time, not room, and take more
+    instructions.
+    """
     m, n, k = grains(tile, shape)
     bus, layout, bits = tile.dma.bytes_per_cycle, gemm_layout_of(tile, shape), shape.dtype.bits
     beat = max(bus * 8 // bits, 1)
     rows = max(1, *(bus // lowest(row) for row in (layout.a_row, layout.c_row)))
     columns = _sizes(shape.stored_n, n, beat)
-    low, slim, shallow = _partial(tile, shape, (m, n, k)) if parts else ([], [], [])
+    low, slim, shallow = _partial(tile, shape, (m, n, k), halves=halves) if parts else ([], [], [])
     tall = with_sizes(_sizes(shape.m, m, rows), _between(low, m, shape.m))
     return (
         tall[tall <= shape.most_m],
@@ -93,7 +97,9 @@ def with_sizes(sizes: Int, others: list[int]) -> Int:
     return np.array(sorted({*sizes.tolist(), *others}), np.int64) if others else sizes
 
 
-def _partial(tile: NpuTile, shape: GemmShape, whole: tuple[int, int, int]) -> tuple[list[int], list[int], list[int]]:
+def _partial(
+    tile: NpuTile, shape: GemmShape, whole: tuple[int, int, int], *, halves: bool
+) -> tuple[list[int], list[int], list[int]]:
     """Rows, columns, and depths of tiles that use a part of the array: half of its lines, a quarter and so on.
 
     They are looked at where a tile for ``whole`` lines takes a good part of the buffers: a larger array would leave
@@ -109,7 +115,9 @@ def _partial(tile: NpuTile, shape: GemmShape, whole: tuple[int, int, int]) -> tu
     if shape.packing is not None and shape.packing.sparsity is not None:
         beat = 2 * k  # turns of a pattern stay whole
     slim = _slim(tile, shape, n)
-    if shape.k <= HALVES * k and k % beat == 0 and k // 2 < shape.k:  # of few folds the first half is there sooner
+    if (
+        halves and shape.k <= HALVES * k and k % beat == 0 and k // 2 < shape.k
+    ):  # of few folds the first half is there sooner
         shallow.add(k // 2)
     while True:
         needs = layout.needs(m, shape.halves * columns, k)

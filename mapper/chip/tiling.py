@@ -69,7 +69,8 @@ def choose_tilings(
 
     ``kept`` of each kind, and the most frugal: either order of the outer loops, with and without an operand that stays.
     Operands and results lie in the nearest memory level unless ``memories`` says otherwise. ``tiles`` has columns and
-    depth, where these are decided already; with ``stay`` rows may stay in both slots of their ring.
+    depth, where these are decided already; with ``stay`` rows may stay in both slots of their ring, and halves of folds
+    are tried: both take more instructions.
     """
     tile = chip.tile
     assert isinstance(tile, NpuTile)
@@ -78,7 +79,7 @@ def choose_tilings(
     if not layouts:
         return []
     every = tuple(layouts)
-    made = _in_slots(chip, every, shape, memories, tiles, kept, objective)
+    made = _in_slots(chip, every, shape, memories, tiles, kept, objective, halves=stay)
     if not stay:
         return made
     more = _that_stay(chip, every, shape, memories, tiles, kept, objective)
@@ -137,9 +138,11 @@ def _in_slots(
     tiles: tuple[int, int] | None,
     kept: int,
     objective: Objective,
+    *,
+    halves: bool,
 ) -> list[list[GemmTiling]]:
     """As `choose_tilings`, of tiles that lie in slots."""
-    found = in_slots(chip, layouts, shape, memories, tiles)
+    found = in_slots(chip, layouts, shape, memories, tiles, halves=halves)
     if not found:
         return [[] for _ in layouts]
     (looked,) = found

@@ -15,6 +15,7 @@ from siliconloom.arch.phases import fences
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.attention_cost import AttentionTiling
 from siliconloom.mapper.chip.described import mapping_of
+from siliconloom.mapper.chip.layout import slots_of
 from siliconloom.mapper.chip.mapping import fit_precision, map_workload
 from siliconloom.mapper.chip.program import lower
 from siliconloom.mapper.chip.written import mapping_text
@@ -28,7 +29,7 @@ from siliconloom.verification.programs import random_program
 from siliconloom.verification.workload import refuse
 from siliconloom.workloads import Attention, Gemm, load_workload
 from tests.in_turn import in_turn
-from tests.mapper.chip.anew import divided_by_chance
+from tests.mapper.chip.anew import divided_by_chance, with_tiles
 from tests.mapper.chip.early import loaded_early
 from tests.mapper.chip.tiled import in_blocks, tiled
 
@@ -441,6 +442,46 @@ def test_buffers_that_are_divided_anew_agree_in_every_cycle_and_byte(sets, tmp_p
         plan = divided_by_chance(mapped(tile, made), r, share=1)
         assert len(fences(plan.program)) > 4
         works.append((str(number), filled(plan, number)))
+    for case in (parity.case() for parity in check_programs(tile, works)):
+        assert case.passed, case
+        assert case.difference == 0
+        assert case.bytes_compared > 1000
+
+
+WIDE = """kind: gemms
+precision: int8
+gemms:
+  - {name: a, m: 45, n: 208, k: 50}
+  - {name: b, m: 9, n: 21, k: 50}
+  - {name: c, m: 36, n: 96, k: 24, batch: 2}
+"""
+
+
+@pytest.mark.slow(seconds=80)
+@pytest.mark.parametrize("dataflow", ["weight_stationary", "output_stationary"])
+def test_sums_of_one_slot_and_results_that_pass_in_parts_agree_in_every_cycle_and_byte(dataflow, tmp_path):
+    """Tiles whose sums take most of the accumulator, so that the next waits until they have passed, part by part.
+
+    Products alone, with rows that stay, and of a layer: with residuals, and gates whose halves pass one by one.
+    """
+    kept = dataflow == "weight_stationary"
+    sets = {"tile.scratchpad.capacity": "64 KiB", "tile.scratchpad.banks": 32, "tile.sequencer.program_words": 1024}
+    sets |= {"tile.array.dataflow": dataflow, "tile.array.load_rows": 2 if kept else 1}
+    tile, works = tile_of(SETS | sets), []
+    tiles = [{"a": (24, 64, 16, "n_outer"), "c": (36, 48, 8, "m_outer")}]
+    if kept:
+        tiles.append({"a": (20, 64, 8, "m_kept"), "c": (33, 32, 24, "m_kept")})
+    plans = [mapped(tile, fit_precision(tile, graph(tmp_path, WIDE))[0])] * len(tiles)
+    model = LLAMA | {"hidden_size": 64, "intermediate_size": 144}
+    plans.append(mapped(tile, fit_precision(tile, graph(tmp_path, model, ("sequence", "24")))[0]))
+    names = {"qkv": (16, "n_outer"), "output": (16, "m_outer"), "gate_up": (32, "n_outer"), "down": (32, "m_outer")}
+    tiles.append({f"layer.{name}": (24, 64, depth, order) for name, (depth, order) in names.items()})
+    for plan, sizes in zip(plans, tiles, strict=True):
+        made = with_tiles(plan, sizes)
+        chosen = [each[name] for each in made.mapping.choice[1] for name in sizes if name in each]
+        assert all(slots_of(tile.tile, "partial", each.divided.partial) == 1 for each in chosen)
+        assert {each.tiling.passing for each in chosen} & {16, 32}
+        works.append((str(len(works)), filled(made, len(works))))
     for case in (parity.case() for parity in check_programs(tile, works)):
         assert case.passed, case
         assert case.difference == 0
