@@ -96,6 +96,8 @@ class TileWork(NamedTuple):
     """Bytes of a tile of the second operand."""
     alone: Int
     """Where sums of one tile leave those of another no room."""
+    passing: Int
+    """Columns of a result tile that pass the vector unit at a time, and 0 where all of them do."""
 
     def at(self, places: GridPlaces) -> TileWork:
         """The same of the tiles at some places of the grid of sizes."""
@@ -156,6 +158,7 @@ def tile_work(chip: Chip, memories: GemmMemories, shape: GemmShape, sizes: tuple
         _epilogue(shape, tile, last_m, last_c) + QUEUE_POP,
         np.asarray(layout.b_tile(n, k)),
         np.asarray(sums > sums_room(tile)),
+        np.where(drains > 1, passing, 0),
     )
 
 

@@ -76,6 +76,8 @@ class Looked(NamedTuple):
     work: TileWork
     turning: Int
     """Bytes of those tiles of the second operand of which a product has several, 0 of others."""
+    passing: Int
+    """See `TileWork.passing`."""
     held: Int | None = None
 
     @property
@@ -192,7 +194,10 @@ def _looked(
     made, turns = Fits.of(fit[some] for fit in fitting), not whole.all()
     ways = [(number, layout.values * turns) for number, layout in zip(made.numbers, layouts, strict=True)]
     rows = None if held is None else places.of(held)
-    return Looked(sizes, some, made, made.among(whole), made.among(~whole), ways, work.at(places), turning, rows)
+    passing = np.broadcast_to(places.of(work.passing), len(some))
+    return Looked(
+        sizes, some, made, made.among(whole), made.among(~whole), ways, work.at(places), turning, passing, rows
+    )
 
 
 def _look_at_staying(

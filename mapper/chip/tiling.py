@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from siliconloom.arch.description import Chip
 from siliconloom.arch.tile import NpuTile
 from siliconloom.mapper.chip.gemm_cost import KEPT, ORDERS, GemmCosts, Order, gemm_costs
-from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape, gemm_layout_of
+from siliconloom.mapper.chip.gemm_layout import GemmShape, gemm_layout_of
 from siliconloom.mapper.chip.gemm_moves import GemmMemories
 from siliconloom.mapper.chip.gemm_work import tile_work
 from siliconloom.mapper.chip.layout import Room
@@ -106,8 +106,7 @@ def _that_stay(
     tile = chip.tile
     assert isinstance(tile, NpuTile)
     found = [list[GemmTiling]() for _ in layouts]
-    layout = gemm_layout_of(tile, shape)
-    if layout.blocks or shape.m <= READ_AGAIN:
+    if gemm_layout_of(tile, shape).blocks or shape.m <= READ_AGAIN:
         return found
     made: dict[tuple[int, int, int, int], GemmTiling] = {}
     for looked in that_stay(chip, layouts, shape, memories, tiles):
@@ -124,7 +123,8 @@ def _that_stay(
                     size = looked.size(pick)
                     ring = *size, looked.ring(pick, way[1])
                     if ring not in made:
-                        made[ring] = _costed(layout, size, KEPT[0], size[2] == shape.k, table.costs(pick))
+                        passing = int(looked.passing[pick])
+                        made[ring] = _costed(size, KEPT[0], size[2] == shape.k, table.costs(pick), passing)
                     alike[way].append(made[ring])
             found[number] += alike[way]
     return found
@@ -146,8 +146,6 @@ def _in_slots(
     if not found:
         return [[] for _ in layouts]
     (looked,) = found
-    assert isinstance(chip.tile, NpuTile)
-    laid = gemm_layout_of(chip.tile, shape)
     # pairs of tiles spare bytes and, as nothing is loaded for the next pair meanwhile, no time
     orders = ORDERS[:2] if objective.name == "time" else ORDERS
     rings = sorted({values for _, values in looked.ways})
@@ -180,8 +178,8 @@ def _in_slots(
             ring = order, pick, looked.ring(pick, way[1])
             if ring not in made:
                 size = looked.size(pick)
-                costs = tables_of[way[1]][order].costs(pick)
-                made[ring] = _costed(laid, size, order, size[2] == shape.k, costs)
+                costs, passing = tables_of[way[1]][order].costs(pick), int(looked.passing[pick])
+                made[ring] = _costed(size, order, size[2] == shape.k, costs, passing)
             tilings.append(made[ring])
         alike[way] = sorted(tilings, key=objective.of_tiling)
     return [alike[way] for way in looked.ways]
@@ -208,19 +206,15 @@ def gemm_tiling(
         held, m = m, laid.result_rows(m, n, k)
     work = tile_work(chip, memories, shape, (m, n, k))
     (costs,) = gemm_costs(chip, memories, work, (order,), (values,), held)
-    return _costed(laid, sizes, order, resident, [int(np.ravel(values)[0]) for values in astuple(costs[order])])
+    made = [int(np.ravel(values)[0]) for values in astuple(costs[order])]
+    return _costed(sizes, order, resident, made, int(np.ravel(work.passing)[0]))
 
 
 def _costed(
-    layout: GemmLayout, sizes: tuple[int, int, int], order: Order, resident: bool, costs: Sequence[int]
+    sizes: tuple[int, int, int], order: Order, resident: bool, costs: Sequence[int], passing: int
 ) -> GemmTiling:
     """A tiling with its costs in the order of the fields of `GemmCosts`."""
     read, write, array, memory, vector, cycles = costs
-    (m, n, k), halves = sizes, layout.shape.halves
-    rows = int(layout.result_rows(m, n, k)) if order in KEPT else m
-    columns = max(n // halves, 1)
-    passing = int(layout.passing(rows, columns))
-    passing = 0 if passing == columns else passing
     return GemmTiling(*sizes, order, resident, read, write, array, memory, vector, cycles, passing=passing)
 
 
