@@ -234,7 +234,7 @@ def layouts(
     banks = _Banks.of(tile)
     grain, line = banks.grain, sums_pitch(tile.array)
     sums = sums_lines(tile) // SLOTS * line
-    if least.get("partial", 0) > sums:  # one slot
+    if least.get("partial", 0) > sums and "context" not in least:  # one slot
         sums = sums_room(tile)
     summed = [_floor(sums * part // 4, line) for part in contexts] if "context" in least else [0]
     made: dict[Layout, None] = {}

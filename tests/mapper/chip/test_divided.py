@@ -13,6 +13,7 @@ from siliconloom.arch.document import Document
 from siliconloom.arch.errors import DescriptionError
 from siliconloom.arch.faults import Cause, IllegalProgram
 from siliconloom.arch.isa import Program
+from siliconloom.arch.layout import is_power
 from siliconloom.arch.phases import LENGTH, fences
 from siliconloom.evaluate.chip import simulate
 from siliconloom.mapper.chip.choice import moved_bytes
@@ -37,8 +38,9 @@ def names_of(plan):
 @pytest.mark.parametrize(
     ("chip", "model", "sets", "cycles", "moved"),
     [
-        # banks that attention alone has a use for: 6,706,747 cycles and 6.8 GiB before
-        ("tpu-v4", "llama3-8b", {"sequence": 2048, "layers": 1}, 5_600_000, 6.2e9),
+        # banks that attention alone has a use for: 6,706,747 cycles and 6.8 GiB before; 5,574,697 and 5.7 with two
+        # slots of sums and results that pass as whole tiles
+        ("tpu-v4", "llama3-8b", {"sequence": 2048, "layers": 1}, 4_900_000, 5.2e9),
         # as long as before, with half of the bytes: 2.2 GB
         ("npu-edge-int8", "gpt2", {}, 397_100_000, 1.4e9),
     ],
@@ -67,7 +69,10 @@ def test_what_is_divided_by_chance_is_legal_and_the_same_wherever_it_is_kept(see
         return  # parameters of one slot in one division only
     cycles = duration(plan.program, chip)
     broken = {str(each.error.cause) for each in violations(plan.program, chip)}
-    assert broken <= {str(each.error.cause) for each in violations(plain.program, chip)} | {str(Cause.PROGRAM_SIZE)}
+    allowed = {str(each.error.cause) for each in violations(plain.program, chip)} | {str(Cause.PROGRAM_SIZE)}
+    if not is_power(chip.tile.vector.lanes):  # slots begin at multiples of lines of banks, not of such lanes
+        allowed.add(str(Cause.MISALIGNED_OPERAND))
+    assert broken <= allowed
     assert bool(fences(plan.program)) == bool(names_of(plan)) or len(plan.mapping.parts[0].tasks) == 1
     read = mapping_of(Document.parse(mapping_text(plan)), chip, graph)
     assert duration(lower(chip, graph, read).program, chip) == cycles
