@@ -23,6 +23,9 @@ FINE = 8
 PARTED = 16
 """Tiles of a part of the array are looked at where both slots of a whole one take more than this part of buffers."""
 
+FOLDS = 2
+"""Of a depth of so many folds or fewer the first half of one is tried: it is there sooner."""
+
 HALVES = 4
 """Sizes of so many grains and less may be whole ones and a half, as whole ones are of an array of half the size."""
 
@@ -115,9 +118,7 @@ def _partial(
     if shape.packing is not None and shape.packing.sparsity is not None:
         beat = 2 * k  # turns of a pattern stay whole
     slim = _slim(tile, shape, n)
-    if (
-        halves and shape.k <= HALVES * k and k % beat == 0 and k // 2 < shape.k
-    ):  # of few folds the first half is there sooner
+    if halves and shape.k <= FOLDS * k and k % beat == 0 and k // 2 < shape.k:
         shallow.add(k // 2)
     while True:
         needs = layout.needs(m, shape.halves * columns, k)

@@ -380,7 +380,10 @@ def turned_pairs(chip: Chip) -> LoadedProgram:
     rows.operand(rows.numbers.standard_normal((count, cols)))
     angles = rows.numbers.uniform(-3, 3, (count, padded(cols, 2) // 2))
     turns = np.stack([np.cos(angles), np.sin(angles)], axis=-1).reshape(count, -1)[:, :cols]
-    rows.put(float_turn_planes(turns, rows.lanes, rows.size), rows.second)
+    planes = float_turn_planes(turns, rows.lanes, rows.size).reshape(count, -1)
+    wide = np.zeros((count, 2 * rows.size * row_values(rows.tile, cols)), np.uint8)  # rows as those of any operand
+    wide[:, : planes.shape[1]] = planes
+    rows.put(wide.reshape(-1), rows.second)
     rows.compute(VectorFunction.ROPE, count, cols, k=2)
     return rows.program()
 

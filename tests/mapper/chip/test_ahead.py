@@ -211,8 +211,8 @@ def text_of():
             "layer.up cannot be loaded before layer.attention waits for results: other loads fill the ring weights",
         ),
         (
-            "n: 192, k: 768, order: n_outer, resident: true",
-            "n: 192, k: 768, order: n_outer, resident: true, ahead: {weights: layer.output}",
+            "order: n_outer, resident: true",
+            "order: n_outer, resident: true, ahead: {weights: layer.output}",
             "layer.output cannot be loaded before layer.output waits for results: no load of it waits before them",
         ),
         (
@@ -236,7 +236,7 @@ def text_of():
             "the first that the ring values is filled with is in a loop, or there is none",
         ),
         ("chunk: 73728 B", "chunk: 73729 B", "transfers are whole beats of 512 B (tile.dma.bytes_per_cycle)"),
-        ("chunk: 73728 B", "chunk: 2 MiB", "no transfer of weights of layer.up is longer than 1,179,648 B"),
+        ("chunk: 73728 B", "chunk: 1 MiB", "no transfer of weights of layer.up is longer than 786,432 B"),
         ("chunk: 73728 B", "chunk: 0 B", "chunk"),
         ("attention: {queries: 1,", "attention: {chunk: 1 KiB, queries: 1,", "chunk"),
     ],
