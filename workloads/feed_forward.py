@@ -44,11 +44,11 @@ def _gated(
     **options: Any,
 ) -> Value:
     """Gate and up projection as one product, the gated activation, the down projection."""
-    batch = options.get("batch", 1)
+    every = options.get("batch", 1) * rows - options.get("short", 0)
     widens, acts, narrows = roles
     gate_up = builder.gemm(f"{prefix}gate_up", widens, x.part(taken), m=rows, n=2 * intermediate, k=hidden, **options)
     active = builder.vector(
-        f"{prefix}activation", acts, GATED[activation], gate_up, rows=batch * rows, cols=intermediate, inputs=2
+        f"{prefix}activation", acts, GATED[activation], gate_up, rows=every, cols=intermediate, inputs=2
     )
     return builder.gemm(f"{prefix}down", narrows, active, m=rows, n=hidden, k=intermediate, **options)
 
@@ -62,7 +62,8 @@ def _experts(builder: Builder, spec: MixtureOfExperts, tokens: int, hidden: int,
     if not spec.popularity and not spec.by_chance:
         active = min(spec.experts, total)
         experts: dict[str, Any] = {"batch": active, "stored": spec.experts, "chosen": used, "bias": spec.bias}
-        routed = _gated(builder, "expert_", EXPERT, x, total * hidden, -(-total // active), *sizes, **experts)
+        rows, experts["short"] = -(-total // active), -total % active
+        routed = _gated(builder, "expert_", EXPERT, x, total * hidden, rows, *sizes, **experts)
         return [routed.part(total * hidden)]
     if spec.by_chance:
         from siliconloom.workloads.drawn_experts import drawn  # NumPy takes a third of the time of `loom workload`
@@ -84,8 +85,8 @@ def _mixture(builder: Builder, spec: MixtureOfExperts, tokens: int, hidden: int,
     """Router, experts, shared experts and their weighted sum.
 
     Routing is taken to be balanced, where nothing is said: ``min(experts, tokens * top_k)`` distinct experts are
-    active, and each gets the same number of rows, ``tokens * top_k / active`` rounded up. With a popularity, or where
-    tokens draw their experts, each has its own rows, ``tokens * top_k`` in all. Where every expert computes every token
+    active, and each gets the same number of rows, some of them one less: ``tokens * top_k`` in all. With a popularity,
+    or where tokens draw their experts, each has its own rows, as many in all. Where every expert computes every token
     nothing is taken: each has all rows, and the sum weighs what all have made. The shared experts' gate is one more
     weight of the sum.
     """

@@ -140,6 +140,8 @@ class Gemm(Operator, frozen=True, kw_only=True):
         Which weights of the stored matrices are kept, where the others are zeros; only these count as work.
     by_chance
         Of experts: which of them a token uses is drawn, and ``m`` what some of them get in a typical draw.
+    short
+        Of experts: how many of the products, the last ones, have a row less, as tokens do not divide.
     """
 
     m: int
@@ -155,13 +157,14 @@ class Gemm(Operator, frozen=True, kw_only=True):
     compression: float | None = None
     sparsity: Sparsity | None = None
     by_chance: bool = False
+    short: int = 0
 
     kind: ClassVar[str] = "gemm"
     _dimensions: ClassVar[tuple[str, ...]] = ("m", "n", "k", "batch", "weight", "bias", "stored")
 
     @property
     def macs(self) -> int:
-        return self.batch * self.m * self.n * self.kept_rows
+        return (self.batch * self.m - self.short) * self.n * self.kept_rows
 
     @property
     def kept_rows(self) -> int:

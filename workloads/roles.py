@@ -170,7 +170,9 @@ class Place(Struct, frozen=True, kw_only=True):
 
 ASIDE = frozenset({Role.CROSS_KEYS_VALUES, Role.SCORE_BIAS})
 """Of a block that is executed again and again, what reads a result from before it that stays the same meanwhile."""
+EXPERTS = frozenset({Role.EXPERT_COLUMN, Role.EXPERT_ACTIVATION, Role.EXPERT_ROW})
+"""What experts that tokens choose compute."""
 NOWHERE = Place()
 """Of operators that no model is known of."""
 
-__all__ = ["ASIDE", "NOWHERE", "Pass", "Place", "Role", "Section"]
+__all__ = ["ASIDE", "EXPERTS", "NOWHERE", "Pass", "Place", "Role", "Section"]

@@ -45,6 +45,7 @@ from siliconloom.mapper.chip.program import (
 from siliconloom.mapper.chip.sooner import sooner
 from siliconloom.mapper.chip.tasks import Task, refuse_training
 from siliconloom.workloads import Attention, Gemm, Graph, Vector
+from siliconloom.workloads.dealt import dealt
 from siliconloom.workloads.separated import separated
 
 IN_A_ROW = 4
@@ -255,6 +256,7 @@ def fit_precision(chip: Chip, graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     """Take the chip's preferred format for a model that states none of its own accord; see `refuse_training`, too."""
     refuse_training(chip, graph)
     check_packing(chip, graph)
+    graph = dealt(graph)
     fitted, notes = _fit_formats(chip, separated(graph) if chip.attention == "separate" else graph)
     fitted = fit_cache(chip, fitted)
     expands = "compressed weights are expanded on the way to the scratchpad; what that needs of energy is not counted"

@@ -14,12 +14,12 @@ from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.contracts import Fabric, LayerRow, Machine, Parts
 from siliconloom.mapper.system.disaggregation import pooled_seconds
 from siliconloom.mapper.system.overlap import BlockPass, layer_seconds
-from siliconloom.mapper.system.parallel import EXPERTS, share
+from siliconloom.mapper.system.parallel import share
 from siliconloom.mapper.system.plan import Plan
 from siliconloom.mapper.system.shard import sequences_of
 from siliconloom.workloads import Attention, Collective, Graph, Operator, SharedAttention, Vector
 from siliconloom.workloads.graph import is_optimizer
-from siliconloom.workloads.roles import Pass, Role, Section
+from siliconloom.workloads.roles import EXPERTS, Pass, Role, Section
 from siliconloom.workloads.subgraph import alone
 
 SCORE_BYTES = 5.0

@@ -24,7 +24,7 @@ from siliconloom.workloads import Attention, Collective, Gemm, Graph, Operator, 
 from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.graph import is_optimizer
 from siliconloom.workloads.recurrence import Recurrence
-from siliconloom.workloads.roles import Pass, Role, Section
+from siliconloom.workloads.roles import EXPERTS, Pass, Role, Section
 
 COLUMNS = frozenset({Role.QKV, Role.COLUMN_PARALLEL, Role.CROSS_KEYS_VALUES, Role.SHARED_COLUMN, Role.HEAD})
 """Products whose result is cut."""
@@ -32,7 +32,6 @@ ROWS = frozenset({Role.ROW_PARALLEL, Role.SHARED_ROW})
 """Products whose sum is cut."""
 WHOLE = frozenset({Role.ROUTER, Role.WHOLE})
 """Products that every chip does itself."""
-EXPERTS = frozenset({Role.EXPERT_COLUMN, Role.EXPERT_ACTIVATION, Role.EXPERT_ROW})
 CUT = frozenset({Role.CACHE, Role.CROSS_CACHE, Role.LATENT_CACHE, Role.ROPE, Role.LATENT_ROPE, Role.ACTIVATION})
 """Functions whose columns are cut with the product before them."""
 RESIDUAL = frozenset({Role.NORM, Role.RESIDUAL, Role.JOINT_NORM, Role.JOINT_RESIDUAL, Role.ENTRY})
@@ -253,6 +252,8 @@ class _Sharing:
         batch, m, stored = self._experts(gemm, (gemm.batch, getattr(gemm, rows), gemm.stored or gemm.batch))
         each = self._even(gemm, getattr(gemm, cut), self.split.sharing, "columns of experts", "expert_tensor")
         changes: dict[str, Any] = {"batch": batch, rows: m, cut: each}
+        if (batch, m) != (gemm.batch, getattr(gemm, rows)):
+            changes["short"] = 0  # of other chips some may have fewer, and all wait for those that have not
         changed = replace(gemm, **changes)
         return changed if gemm.stored is None else replace(changed, stored=stored)
 

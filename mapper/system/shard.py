@@ -8,11 +8,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from siliconloom.arch.errors import LoomError, NotSupported
-from siliconloom.mapper.system.parallel import EXPERTS, SIZES, Split, first_expert, refuse_recurrent, share, summed
+from siliconloom.mapper.system.parallel import SIZES, Split, first_expert, refuse_recurrent, share, summed
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
 from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.graph import is_optimizer
-from siliconloom.workloads.roles import Role
+from siliconloom.workloads.roles import EXPERTS, Pass, Role
 
 
 def tensor_shard(graph: Graph, tensor: int) -> Graph:
@@ -39,13 +39,13 @@ def sequences_of(graph: Graph, batch: int) -> Graph:
     def part(size: int) -> int:
         return -(-size * batch // graph.batch)
 
-    def experts(operator: Operator) -> tuple[int, int]:
-        """Experts that are chosen by some token, and rows of each."""
+    def experts(operator: Operator) -> tuple[int, int, int]:
+        """Experts that are chosen by some token, rows of each, and how many have one less."""
         first = first_expert(graph, operator)
         stored, chosen = first.stored or first.batch, first.chosen or first.batch
         total = part(graph.tokens) * chosen
         active = min(stored, total)
-        return active, -(-total // active)
+        return active, -(-total // active), -total % active
 
     def change(operator: Operator) -> Operator:
         if isinstance(operator, Attention):
@@ -54,14 +54,15 @@ def sequences_of(graph: Graph, batch: int) -> Graph:
             rows = SIZES[operator.place.step][0]
             changes: dict[str, Any] = {rows: part(getattr(operator, rows))}
             if operator.role in EXPERTS:
-                changes["batch"], changes[rows] = experts(operator)
+                changes["batch"], changes[rows], short = experts(operator)
+                changes["short"] = short if operator.place.step is Pass.FORWARD else 0
             return replace(operator, **changes)
         assert isinstance(operator, Vector)
         if operator.role is Role.POSITION_BIAS:  # of distances, whatever the sequence
             return operator
         if operator.role in EXPERTS:
-            active, each = experts(operator)
-            return replace(operator, rows=active * each)
+            active, each, short = experts(operator)
+            return replace(operator, rows=active * each - short)
         return operator if is_optimizer(operator) else replace(operator, rows=part(operator.rows))
 
     if batch == graph.batch:
