@@ -28,7 +28,8 @@ class PlannedStepResult(ResultSection):
     plan: dict[str, Any] = Field(description="degrees of parallelism and how a step is run")
     plan_text: str
     step_s: float = Field(description="seconds of a step")
-    tflops_per_chip: float = Field(description="model FLOP/s of a chip")
+    tflops_per_chip: float = Field(description="model FLOP/s of a chip, in which scores that a mask saves count")
+    computed_tflops_per_chip: float = Field(description="the same without these, as `utilization` counts")
     utilization: float = Field(description="of the time taken, the share that the arithmetic alone would need")
     tokens_per_second: float
     memory_bytes: float = Field(description="of the fullest chip, the sum of memory")

@@ -338,8 +338,10 @@ def attended(graph: Graph, attention: Attention) -> tuple[Found, Found, Found]:
     others = [name for name in makers if name not in caches and flow[name].role is not Role.SCORE_BIAS]
     news = flow.predecessors(caches[0]) if caches else others
     others, news = (sorted(names, key=lambda name: columns(flow[name])) for names in (others, news))  # rope, then qkv
-    if not others or not news or attention.values_in_keys:
+    if attention.values_in_keys:
         return ("no layout for a latent cache",) * 3
+    if not others or not news:
+        return ("no layout for attention whose operands come from outside",) * 3
     if graph.requests:
         return (UNEVEN,) * 3
     if attention.role is Role.CROSS_ATTENTION:

@@ -310,6 +310,11 @@ class Planner:
         """
         return 2.0 * self.passes * self.unmasked_macs
 
+    @property
+    def computed_flops(self) -> float:
+        """The same without the scores that a causal mask, or a window, saves: those of `bound`."""
+        return 2.0 * self.passes * sum(self._macs_in.values())
+
     def peak(self, precision: DataType) -> float:
         """FLOP/s of all chips in a format, and of their memory where it computes."""
         phase, kinds = self.graph.phase, self.cluster.kinds

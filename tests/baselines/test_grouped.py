@@ -20,9 +20,8 @@ from siliconloom.baselines.operations import Dealt, Op
 from siliconloom.baselines.predict import predict
 from siliconloom.baselines.roofline import compulsory_bytes, flops
 from siliconloom.baselines.torch_operations import group_ends
-from siliconloom.mapper.system.parallel import EXPERTS
 from siliconloom.workloads import load_workload
-from siliconloom.workloads.roles import Pass
+from siliconloom.workloads.roles import EXPERTS, Pass
 
 
 def row(**columns):

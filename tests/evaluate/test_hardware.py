@@ -93,6 +93,15 @@ def test_a_result_says_whether_its_hardware_is_proven(chip, workload, word, why,
     assert f"<b>{word}</b>" in (tmp_path / "r.html").read_text()
 
 
+def test_attention_by_itself_is_not_called_a_latent_cache(tmp_path):
+    """Of a list of operators: its operands come from outside, and no circuit knows where they lie."""
+    file = tmp_path / "list.yaml"
+    attention = "{kind: attention, name: a, heads: 3, queries: 7, head_dim: 5, kv_heads: 1, keys: 11}"
+    file.write_text(f"kind: operators\nname: list\nprecision: int8\noperators:\n  - {attention}\n")
+    found = simulate("npu-edge-int8", str(file)).result()["hardware"]
+    assert found["why"] == {"no layout for attention whose operands come from outside": 1}
+
+
 @pytest.mark.parametrize(
     ("model", "sets", "operator", "why"),
     [

@@ -302,13 +302,14 @@ def _refuse(fixed: dict[str, Any], training: bool, **troubles: object) -> None:
 def _row(found: Found, planner: Trainer | Server, *, chips: bool = False) -> dict[str, Any]:
     """A plan and its step; with ``chips`` which chip holds which experts, where that was found."""
     step, routed = found.step, planner.routed
-    per_chip = planner.flops / step.seconds / planner.cluster.chips
+    chip_seconds = step.seconds * planner.cluster.chips
     tokens = planner.graph.tokens
     return {
         "plan": found.plan.as_dict(),
         "plan_text": found.plan.text(training=isinstance(planner, Trainer)),
         "step_s": step.seconds,
-        "tflops_per_chip": per_chip / 1e12,
+        "tflops_per_chip": planner.flops / chip_seconds / 1e12,
+        "computed_tflops_per_chip": planner.computed_flops / chip_seconds / 1e12,
         "utilization": planner.bound / step.seconds,
         "tokens_per_second": tokens / step.seconds,
         "memory_bytes": step.memory.total,

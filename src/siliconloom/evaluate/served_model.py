@@ -14,13 +14,13 @@ from siliconloom.arch.serving import MOST_BLOCK, ServeSettings
 from siliconloom.evaluate.step_costs import Ask
 from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.inference import Server
-from siliconloom.mapper.system.parallel import EXPERTS
 from siliconloom.mapper.system.plan import Plan
 from siliconloom.sim.service.offload import ExpertRouting
 from siliconloom.workloads import Attention, Graph, load_workload
 from siliconloom.workloads.architecture import MixtureOfExperts
 from siliconloom.workloads.load import load_mixtures
 from siliconloom.workloads.popularity import chances_of
+from siliconloom.workloads.roles import EXPERTS
 
 Sets = Sequence[tuple[str, str]]
 OF_STEPS = ("phase", "batch", "sequence", "context", "requests", "training_batch", "cache_length")

@@ -17,9 +17,8 @@ from siliconloom.evaluate.serving import Served, draft_plan
 from siliconloom.evaluate.step_costs import stage_blocks
 from siliconloom.mapper.system.layers import kept_bytes
 from siliconloom.mapper.system.memory import states
-from siliconloom.mapper.system.parallel import EXPERTS
 from siliconloom.workloads import Gemm, Graph
-from siliconloom.workloads.roles import Section
+from siliconloom.workloads.roles import EXPERTS, Section
 
 ADAPTER_ELEMENT = 2
 """Bytes of an element of an adapter."""

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 
 from siliconloom.arch.quantity import format_bytes, format_si
 from siliconloom.render.tables import Row, bold, print_overrides, table
+
+MASKED = 1.005
+"""Scores that a mask saves are told of where model FLOPs with them are so many times as many."""
+
+
+def per_chip(result: Mapping[str, Any]) -> str:
+    """Model FLOP/s of a chip, and what of its peak is reached by those that are computed."""
+    model, computed = (result[key] for key in ("tflops_per_chip", "computed_tflops_per_chip"))
+    reached = f"{result['utilization']:.1%} of the peak"
+    if model > MASKED * computed:
+        return f"{model:.4g} TFLOP/s; {computed:.4g} without masked scores, {reached}"
+    return f"{model:.4g} TFLOP/s; {reached} is reached"
 
 
 def long_time(seconds: float) -> str:
@@ -37,7 +49,7 @@ def plan_tables(result: dict[str, Any], out: Console) -> None:
     rows: list[Row] = [
         ("plan", result["plan_text"]),
         ("step", f"{format_si(result['step_s'], 's')}; the arithmetic alone {format_si(result['lower_bound_s'], 's')}"),
-        ("per chip", f"{result['tflops_per_chip']:.4g} TFLOP/s; {result['utilization']:.1%} of the peak is reached"),
+        ("per chip", per_chip(result)),
         ("tokens", f"{result['tokens_per_second']:,.4g} a second"),
         ("bubble", f"{result['bubble']:.1%} of the pipeline"),
         ("waiting for messages", format_si(result["exposed_comm_s"], "s")),

@@ -153,7 +153,7 @@ def _parts(result: dict[str, Any]) -> list[tuple[str, float]]:
 def _tiles(result: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         (format_si(result["step_s"], "s"), f"a step; the arithmetic alone {format_si(result['lower_bound_s'], 's')}"),
-        (f"{result['utilization']:.1%}", f"of the peak; {result['tflops_per_chip']:.4g} TFLOP/s a chip"),
+        (f"{result['utilization']:.1%}", f"of the peak; {result['computed_tflops_per_chip']:.4g} TFLOP/s a chip"),
         (rate(result["tokens_per_second"]), "tokens per second"),
         (f"{result['bubble']:.1%}", "of the pipeline is bubble"),
         (format_si(result["exposed_comm_s"], "s"), "waiting for messages, the busiest chip"),
