@@ -36,7 +36,7 @@ from siliconloom.mapper.chip.rings import SLOTS
 
 LONG_ROW = 8
 """Beats of the DMA, or parts of them of a power of two, from which on a row is filled up to whole ones."""
-SMALL = 64
+SMALL = 128
 """Result tiles of rows that stay take at most this part of the accumulator, and of the scratchpad, where they may."""
 HELD = 2
 """Their sums take at most this part of half of the accumulator, however many rows the array has: attention has a part,
