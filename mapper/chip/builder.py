@@ -382,10 +382,10 @@ class ProgramBuilder:
         """Target = function(source, second). Cursors are moved by the caller.
 
         The source, and the parameters, begin so many bytes into their slots, and further on by what is ``within`` at
-        each turn of the loops; a ``mask`` stands in the place of the second operand; so does the slot of ``powers`` that
-        was read last, whose rows' totals are meant. With ``accumulate`` what is carried of rows goes on; where levels of
-        ``overwrite`` are named, in all but their first iteration. ``split``: of lines of sums, where the source are
-        some. ``packing``: what results are kept in, where that has fewer bits than elements.
+        each turn of the loops; a ``mask`` stands in the place of the second operand; so does the slot of ``powers``
+        that was read last, whose rows' totals are meant. With ``accumulate`` what is carried of rows goes on; where
+        levels of ``overwrite`` are named, in all but their first iteration. ``split``: of lines of sums, where the
+        source are some. ``packing``: what results are kept in, where that has fewer bits than elements.
         """
         operand, held = source.read_slot(), parameters.read_slot() if parameters else None
         operand.move(source_within)
