@@ -142,10 +142,10 @@ class IntegerArithmetic(Arithmetic):
         return beat
 
     def product(self, m: Module, en: Signal, a: Signal, b: Signal) -> Signal:
-        more = (self.depth - 1).bit_length()
+        more = self.depth.bit_length() - 1
         shape = signed(2 * self.bits + more)
         value = Signal(shape, name="product")
-        m.d.comb += value.eq(tree_sum([self.numbers.mul(*each) for each in self.operands(a, b)]))
+        m.d.comb += value.eq(tree_sum(m, "products", [self.numbers.mul(*each) for each in self.operands(a, b)]))
         for stage in range(self.multiply_stages):
             register = Signal(shape, name=f"product_{stage + 1}", reset_less=True)
             with m.If(en):
@@ -254,12 +254,23 @@ class Narrowing(Circuit):
         return m
 
 
-def tree_sum(values: Sequence[Value]) -> Value:
-    """The sum of values, added up in pairs."""
+def tree_sum(m: Module, name: str, values: Sequence[Value]) -> Value:
+    """The sum of signed products of as many bits each, added up in pairs.
+
+    Products have a bit of their sign more than they need, so the sum of n of them needs floor(log2 n) bits more than
+    one. Where one side is wider, the sum is thus as wide as that, and the other one is widened to it before.
+    """
     if len(values) == 1:
         return values[0]
     half = -(-len(values) // 2)
-    return tree_sum(values[:half]) + tree_sum(values[half:])
+    left, right = tree_sum(m, f"{name}_0", values[:half]), tree_sum(m, f"{name}_1", values[half:])
+    bits = len(left)
+    if len(right) == bits:
+        return left + right
+    short = Signal(len(right), name=f"{name}_1")
+    m.d.comb += short.eq(right)
+    wide = Cat(short, short[-1].replicate(bits - len(short)))
+    return (left.as_unsigned() + wide)[:bits].as_signed()
 
 
 def _registered(m: Module, en: Signal, name: str, values: Sequence[Value]) -> list[Value]:

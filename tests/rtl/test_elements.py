@@ -5,8 +5,9 @@ import re
 
 import numpy as np
 import pytest
-from amaranth import Cat, Const, Mux, Signal
+from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.lib.wiring import In, Out
+from amaranth.sim import Simulator
 from msgspec.structs import replace
 
 from siliconloom.arch import SystolicArray, load_chip
@@ -171,3 +172,25 @@ def test_a_proof_finds_a_wrong_bit():
     need_yosys()
     pytest.importorskip("z3")
     assert check(SumContractOfAWrongState(kept("carry_save", "int4", 1)), depth=2).counterexample is not None
+
+
+@pytest.mark.parametrize("operands", ["int8", "int16"])
+@pytest.mark.parametrize("depth", [2, 3, 5, 7, 12])
+def test_sums_of_any_depth_hold_the_largest_products(operands, depth):
+    own = arithmetic_of(kept("multiply_add", operands, depth))
+    m, a, b = Module(), Signal(own.a_bits), Signal(own.b_bits)
+    total = own.product(m, Const(1, 1), a, b)
+    least, mask = -(1 << own.bits - 1), (1 << own.bits) - 1
+    chance = np.random.default_rng(depth)
+    cases = [tuple(np.full(depth, value) for value in pair) for pair in ((least, least), (least, ~least), (~least, -1))]
+    cases += [tuple(chance.integers(least, -least, (2, depth))) for _ in range(20)]
+
+    async def bench(context):
+        for values in cases:
+            for signal, lanes in zip((a, b), values, strict=True):
+                context.set(signal, sum((int(lane) & mask) << at * own.bits for at, lane in enumerate(lanes)))
+            assert context.get(total.as_signed()) == int(np.dot(*values))
+
+    simulator = Simulator(m)
+    simulator.add_testbench(bench)
+    simulator.run()

@@ -51,6 +51,16 @@ SMALL = [
     ("systolic-os-8", (("tile.array.rows", "3"), ("tile.array.cols", "1"))),
     ("systolic-os-8", (("tile.array.rows", "2"), ("tile.array.cols", "2"), ("tile.array.element", "digit_serial"))),
     ("systolic-os-8", (("tile.array.rows", "1"), ("tile.array.cols", "1"))),
+    ("systolic-os-8", (("tile.array.rows", "2"), ("tile.array.cols", "3"), ("tile.array.depth", "7"))),
+    (
+        "systolic-os-8",
+        (
+            ("tile.array.rows", "1"),
+            ("tile.array.cols", "2"),
+            ("tile.array.depth", "12"),
+            ("tile.array.operands", "int16"),
+        ),
+    ),
     ("npu-edge-int8", tuple(npu.SMALL.items())),
     ("npu-edge-int8", (*npu.SMALL.items(), ("tile.array.operands", "int16"), ("tile.vector.format", "fp32"))),
     ("npu-edge-int8", (*npu.SMALL.items(), ("tile.array.operands", "fp16"))),
