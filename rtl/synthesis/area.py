@@ -17,8 +17,9 @@ from msgspec.structs import replace
 from siliconloom.arch.errors import LoomError
 from siliconloom.rtl.emit import Bundle
 from siliconloom.rtl.synthesis.hierarchy import module_counts, statistics_of
+from siliconloom.rtl.synthesis.liberty import LIBRARY, has_timing, liberty_text, linked
 from siliconloom.rtl.synthesis.structure import check_structure
-from siliconloom.rtl.synthesis.timing import NETLIST
+from siliconloom.rtl.synthesis.timing import NETLIST, StaticTiming, sta_command, static_timing
 from siliconloom.rtl.synthesis.yosys import YosysError, quoted, run_yosys
 
 Target = Literal["ecp5", "generic"]
@@ -31,12 +32,17 @@ SHARE, DEPTH = 0.02, 3
 """Of a design's cells, those of a module that is told of; how far below the top it may be."""
 CELL = re.compile(r"^\s*cell\s*\(\s*\"?(\w+)\"?\s*\)", re.MULTILINE)
 INVERTS = re.compile(r"function\s*:\s*\"\s*\(?\s*(?:!\s*\(?\s*\w+\s*\)?|\w+\s*')\s*\)?\s*\"")
-TIMING = re.compile(r"\btiming\s*\(")
 UNFIT = {
-    "ABC output file": "no gates in it that logic can be mapped to",
+    "Current library is not available": "no gates in it that logic can be mapped to",
     "cannot be legalized": "no register in it that the design needs",
 }
-"""What a library lacks, by what Yosys says then."""
+"""What a library lacks, by what Yosys, or ABC, says then."""
+STOPPED = "ABC output file"
+"""What Yosys misses when ABC stopped."""
+LONGEST_PS = 2**31 - 1
+"""The longest clock period that ABC reads."""
+MAPPED = ("cells.json", "library.json", NETLIST)
+"""Files that a mapping leaves."""
 DELAY = re.compile(r"^ABC: WireLoad.*Delay = *([\d.]+) ps", re.MULTILINE)
 """Longest path of a module, as ABC prints it."""
 STRUCTURE = "-arith_tree -noabc -extra-map +/choices/kogge-stone.v"
@@ -92,6 +98,8 @@ class Area(Struct, frozen=True):
         The modules that take a good part of the whole, each before what it contains; none of a flattened design.
     fast
         The library's cells are chosen for speed, since the fewest are slower than the clock.
+    timing
+        What OpenSTA says of them, where it is installed and finds a path.
     """
 
     yosys: str
@@ -105,6 +113,7 @@ class Area(Struct, frozen=True):
     square_units: float | None
     parts: tuple[ModuleArea, ...] = ()
     fast: bool = False
+    timing: StaticTiming | None = None
 
 
 def synthesize(
@@ -143,7 +152,8 @@ def synthesize(
     """
     top = bundle.top
     if liberty is not None:
-        _in_liberty(liberty, [f"read_liberty -lib -ignore_miss_func {quoted(liberty.resolve())}"], folder)
+        linked(liberty, folder)
+        _in_liberty(liberty, [f"read_liberty -lib -ignore_miss_func {LIBRARY}"], folder)
     reading = _reading(bundle, folder)
     memories = [memory["module"] for memory in bundle.sidecar["memories"]]
     hidden = {Path(name).stem for name in bundle.sidecar["verilog"]}
@@ -178,11 +188,11 @@ def _in_cells(
     flatten: bool,
 ) -> Area:
     """A design in a library's cells: as few as there may be, or, where those are slower than the clock, fast ones."""
-    library, top = f"-liberty {quoted(liberty.resolve())}", bundle.top
+    library, top = f"-liberty {LIBRARY}", bundle.top
     timed = _timed(bundle, liberty, folder)
 
-    def mapped(structure: Sequence[str], chosen: str) -> str:
-        return _in_liberty(
+    def mapped(structure: Sequence[str], chosen: str) -> tuple[str, StaticTiming | None]:
+        said = _in_liberty(
             liberty,
             [
                 *structure,
@@ -198,21 +208,49 @@ def _in_cells(
             ],
             folder,
         )
+        return said, _analysed(bundle, liberty, folder) if timed else None
 
-    said = mapped(mapping, timed)
-    period = 1e12 / bundle.sidecar["clock_hz"]
-    fast = bool(timed) and max((float(each) for each in DELAY.findall(said)), default=0.0) > period
+    said, timing = mapped(mapping, timed)
+    fast = bool(timed) and _misses(bundle, said, timing)
     if fast:
+        fewest, kept = timing, {name: (folder / name).read_bytes() for name in MAPPED}
         (folder / "fast.abc").write_text(FAST, encoding="utf-8")
         try:
-            mapped([*mapping[:-1], f"{mapping[-1]} {STRUCTURE}"], f"{timed} -script fast.abc")
+            _, timing = mapped([*mapping[:-1], f"{mapping[-1]} {STRUCTURE}"], f"{timed} -script fast.abc")
+            fast = fewest is None or timing is None or timing.slack_ns > fewest.slack_ns
         except LoomError:  # ABC stops at some libraries of few gates
             fast = False
-            mapped(mapping, timed)
+        if not fast:
+            timing = fewest
+            for name, content in kept.items():
+                (folder / name).write_bytes(content)
     found, chosen = _statistics(folder / "cells.json"), _statistics(folder / "library.json")
     square_units, cells = chosen["design"].get("area"), cells_of(chosen, hidden)
     area = _area(found, cells, "generic", top, hidden, flatten=flatten, square_units=square_units)
-    return replace(area, fast=fast)
+    return replace(area, fast=fast, timing=timing)
+
+
+def _misses(bundle: Bundle, said: str, timing: StaticTiming | None) -> bool:
+    """Whether a netlist is slower than the clock, as OpenSTA says or, without it, as ABC printed.
+
+    OpenSTA counts no paths into and out of memories, ABC counts nothing of registers.
+    """
+    period = 1e12 / float(bundle.sidecar["clock_hz"])
+    logic = max((float(each) for each in DELAY.findall(said)), default=0.0) > period
+    if timing is None:
+        return logic
+    return timing.slack_ns < 0 or (logic and bool(bundle.sidecar["memories"]))
+
+
+def _analysed(bundle: Bundle, liberty: Path, folder: Path) -> StaticTiming | None:
+    """What OpenSTA says of the netlist in the folder, if it is installed and finds a path."""
+    command = sta_command()
+    if command is None:
+        return None
+    try:
+        return static_timing(command, liberty, bundle.top, 1e9 / bundle.sidecar["clock_hz"], folder)
+    except LoomError:
+        return None
 
 
 def _timed(bundle: Bundle, liberty: Path, folder: Path) -> str:
@@ -220,14 +258,13 @@ def _timed(bundle: Bundle, liberty: Path, folder: Path) -> str:
 
     Yosys wants to know what is around the design, so that it puts buffers behind what drives much.
     """
-    text = liberty.read_text(encoding="utf-8", errors="replace")
-    if TIMING.search(text) is None:
+    if not has_timing(liberty):
         return ""
-    _, *cells = re.split(CELL, text)
+    _, *cells = re.split(CELL, liberty_text(liberty))
     inverter = next((name for name, cell in zip(cells[::2], cells[1::2], strict=True) if INVERTS.search(cell)), None)
     around = [] if inverter is None else [f"set_driving_cell {inverter}"]
     (folder / "around.txt").write_text("\n".join([*around, f"set_load {LOAD} [all_outputs]", ""]), encoding="utf-8")
-    return f" -D {round(1e12 / bundle.sidecar['clock_hz'])} -constr around.txt"
+    return f" -D {min(round(1e12 / bundle.sidecar['clock_hz']), LONGEST_PS)} -constr around.txt"
 
 
 def _area(
@@ -261,8 +298,15 @@ def _in_liberty(liberty: Path, commands: Sequence[str], folder: Path) -> str:
     try:
         return run_yosys(commands, folder)
     except YosysError as error:
-        why = next((words for text, words in UNFIT.items() if text in str(error)), str(error))
-        raise LoomError(f"{liberty}: {why}") from None
+        printed = error.printed if STOPPED in str(error) else str(error)
+        why = next((words for text, words in UNFIT.items() if text in printed), None)
+        said = re.findall(r"^ABC: (.+)$", printed, re.MULTILINE)
+        if why is None and said:
+            errors = [line for line in said if line.startswith("Error")] or [
+                line for line in said if "** cmd error" not in line
+            ]
+            why = f"ABC stopped: {errors[-1]}" if errors else None
+        raise LoomError(f"{liberty}: {why or error}") from None
 
 
 def fpga_netlist(bundle: Bundle, folder: Path) -> dict[str, int]:

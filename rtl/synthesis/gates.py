@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from siliconloom.arch.errors import LoomError
 from siliconloom.rtl.emit import Bundle
 from siliconloom.rtl.synthesis.area import synthesize
-from siliconloom.rtl.synthesis.liberty import CellLibrary
+from siliconloom.rtl.synthesis.liberty import CellLibrary, linked
 from siliconloom.rtl.synthesis.timing import NETLIST
-from siliconloom.rtl.synthesis.yosys import quoted, run_yosys
+from siliconloom.rtl.synthesis.yosys import run_yosys
 
 CELLS, ACTIVITY = "cells.v", "activity.vcd"
 HASTE = 100
@@ -47,7 +47,7 @@ def gate_level(bundle: Bundle, liberty: Path, folder: Path, *, flatten: bool) ->
     """
     synthesize(bundle, "generic", liberty, folder, flatten=flatten)
     netlist = (folder / NETLIST).read_text(encoding="utf-8")
-    run_yosys([f"read_liberty -ignore_miss_func {quoted(liberty.resolve())}", f"write_verilog -noattr {CELLS}"], folder)
+    run_yosys([f"read_liberty -ignore_miss_func {linked(liberty, folder)}", f"write_verilog -noattr {CELLS}"], folder)
     cells = (folder / CELLS).read_text(encoding="utf-8")
     if left := sorted(set(re.findall(r"^\s+\\?(\$_\w+)", netlist, re.MULTILINE))):
         raise LoomError(f"{liberty}: no cell for {left[0]}, which the design needs")
@@ -86,7 +86,7 @@ def written_netlist(gates: Bundle, liberty: Path, folder: Path) -> Path:
     """The netlist of a flat design as JSON, in ``folder``, where its Verilog lies."""
     run_yosys(
         [
-            f"read_liberty -lib -ignore_miss_func {quoted(liberty.resolve())}",
+            f"read_liberty -lib -ignore_miss_func {linked(liberty, folder)}",
             f"read_verilog {NETLIST}",
             f"hierarchy -top {gates.top}",
             "write_json netlist.json",

@@ -20,7 +20,13 @@ from siliconloom.arch.errors import LoomError
 Numbers = NDArray[np.float64]
 _TOKEN = re.compile(r'"([^"]*)"|([(){}:;,])|((?:[^\s(){}:;,"\\/]|/(?!\*))+)|(/\*.*?\*/|\\|\s+)', re.DOTALL)
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_COMMENT = re.compile(r"/\*.*?\*/|^[ \t]*//[^\n]*", re.DOTALL | re.MULTILINE)
+_AREA = re.compile(r"(?<![\w\"])area[ \t]*:([^;\n}]*)")
+_TIMING = re.compile(r"\btiming\s*\(")
+_NO_TEXT = re.compile(rb"[\x00-\x08\x0e-\x19\x1b-\x1f\x7f]")
 _SCALES = {"f": 1e-15, "p": 1e-12, "n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0}
+LIBRARY = "cells.lib"
+"""What a library's file is called where tools work with it."""
 
 
 class LibertyGroup(Struct):
@@ -170,14 +176,45 @@ def read_library(path: Path) -> CellLibrary:
 
 
 def check_plain(path: Path) -> None:
-    """Refuse a file that is not there, or is no text; raises `LoomError`."""
+    """Refuse a file that is not there, or is no text, with its line; raises `LoomError`."""
     try:
-        with path.open("rb") as file:
-            head = file.read(2)
+        content = path.read_bytes()
     except OSError as error:
         raise LoomError(f"{path}: {error.strerror}") from None
-    if head == b"\x1f\x8b":
+    if content.startswith(b"\x1f\x8b"):
         raise LoomError(f"{path}: compressed; unpack it (gunzip)")
+    if found := _NO_TEXT.search(content):
+        line = content.count(b"\n", 0, found.start()) + 1
+        raise LoomError(f"{path}:{line}: no Liberty file: text was expected (got the byte 0x{found[0].hex()})")
+
+
+def check_areas(path: Path) -> None:
+    """Refuse a file in which an area is no number from 0 on, with its line; raises `LoomError`."""
+    text = liberty_text(path)
+    for found in _AREA.finditer(text):
+        area = found[1].strip().strip('"').strip()
+        if _NUMBER.fullmatch(area) is None or float(area) < 0:
+            line = text.count("\n", 0, found.start()) + 1
+            raise LoomError(f"{path}:{line}: area: a number from 0 on was expected (got {area})")
+
+
+def has_timing(path: Path) -> bool:
+    """Whether the file says how long any cell takes."""
+    return _TIMING.search(liberty_text(path)) is not None
+
+
+def liberty_text(path: Path) -> str:
+    """A Liberty file's text without what its comments say; lines stay lines."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    return _COMMENT.sub(lambda found: "\n" * found[0].count("\n"), text)
+
+
+def linked(path: Path, folder: Path) -> str:
+    """Name of a link to the file in a folder: Yosys, ABC and OpenSTA each read some names of files otherwise."""
+    link = folder / LIBRARY
+    link.unlink(missing_ok=True)
+    link.symlink_to(path.resolve())
+    return LIBRARY
 
 
 def parse(text: str, name: str) -> LibertyGroup:
@@ -327,4 +364,17 @@ def _between(axis: Numbers, at: Numbers) -> tuple[NDArray[np.int64], Numbers]:
     return low, (at - axis[low]) / (axis[low + 1] - axis[low])
 
 
-__all__ = ["Cell", "CellLibrary", "CellOutput", "LookupTable", "check_plain", "parse", "read_library"]
+__all__ = [
+    "LIBRARY",
+    "Cell",
+    "CellLibrary",
+    "CellOutput",
+    "LookupTable",
+    "check_areas",
+    "check_plain",
+    "has_timing",
+    "liberty_text",
+    "linked",
+    "parse",
+    "read_library",
+]

@@ -15,11 +15,14 @@ from pathlib import Path
 from msgspec import Struct
 
 from siliconloom.arch.errors import LoomError
+from siliconloom.rtl.synthesis.liberty import liberty_text, linked
 from siliconloom.rtl.synthesis.module import CLOCK
 
 NETLIST = "netlist.v"
 ASSUMED = "no wires; inputs and outputs at the clock's edge; paths into and out of memories are not counted"
 """What every frequency by `static_timing` holds under."""
+LONGEST_NS = 1000.0
+"""The longest clock period that OpenSTA is asked about: it counts in single precision, and delays depend on none."""
 _STEP = re.compile(r"^\s+(-?\d+\.\d+)\s+(-?\d+\.\d+) [v^] (\S+)/\S+ \((\w+)\)$", re.MULTILINE)
 
 
@@ -66,29 +69,35 @@ def static_timing(command: str, liberty: Path, top: str, period_ns: float, folde
     LoomError
         When OpenSTA finds no path between registers or ports, or stops with an error.
     """
+    asked_ns = min(period_ns, LONGEST_NS)
     script = [
-        f"read_liberty {{{liberty.resolve()}}}",
+        f"read_liberty {linked(liberty, folder)}",
         f"read_verilog {NETLIST}",
         f"link_design {top}",
-        f"create_clock -name {CLOCK} -period {period_ns} [get_ports {CLOCK}]",
+        f"create_clock -name {CLOCK} -period {asked_ns} [get_ports {CLOCK}]",
         f"set_input_delay 0 -clock {CLOCK} [all_inputs]",
         f"set_output_delay 0 -clock {CLOCK} [all_outputs]",
         "report_checks -path_delay max -digits 4",
         "exit",
     ]
     (folder / "timing.tcl").write_text("\n".join([*script, ""]), encoding="utf-8")
-    done = subprocess.run([command, "-exit", "timing.tcl"], cwd=folder, capture_output=True, text=True)
+    done = subprocess.run(
+        [command, "-exit", "timing.tcl"], cwd=folder, capture_output=True, encoding="utf-8", errors="replace"
+    )
     output = done.stdout + done.stderr
     slack = re.search(r"^\s+(-?\d+\.\d+)\s+slack", output, re.MULTILINE)
     ends = re.findall(r"^(?:Startpoint|Endpoint): (\S+)", output, re.MULTILINE)
     if slack is None or len(ends) != 2:
         errors = [line.strip() for line in output.splitlines() if "Error" in line]
-        raise LoomError(f"OpenSTA found no path in {top}: {errors[0] if errors else 'nothing is clocked'}")
+        model = "delay_model" in liberty_text(liberty)
+        why = "no register has timing, or nothing is clocked" if model else "the library names no delay_model"
+        raise LoomError(f"OpenSTA found no path in {top}: {errors[0] if errors else why}")
     version = re.search(r"OpenSTA (\d\S*)", output)
     begins, stops = (_signal(each, folder / NETLIST) for each in ends)
     tool = f"OpenSTA {version[1]}" if version else "OpenSTA"
     through = {step[2] for step in _STEP.findall(output)} - {ends[1]}
-    return StaticTiming(tool, period_ns, float(slack[1]), begins, stops, len(through))
+    slack_ns = float(slack[1]) + (period_ns - asked_ns)
+    return StaticTiming(tool, period_ns, slack_ns, begins, stops, len(through))
 
 
 def _signal(cell: str, netlist: Path) -> str:

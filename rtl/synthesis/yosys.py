@@ -25,7 +25,19 @@ CHILD = (
 
 
 class YosysError(LoomError):
-    """Yosys stopped; the text is its own error message."""
+    """Yosys stopped; the text is its own error message.
+
+    Parameters
+    ----------
+    text
+        That message.
+    printed
+        All that Yosys, and ABC in it, printed before.
+    """
+
+    def __init__(self, text: str, printed: str = "") -> None:
+        super().__init__(text)
+        self.printed = printed
 
 
 def require_yosys() -> None:
@@ -53,12 +65,18 @@ def run_yosys(commands: Sequence[str], folder: Path) -> str:
     """
     require_yosys()
     done = subprocess.run(
-        [sys.executable, "-c", CHILD], input=json.dumps(list(commands)), cwd=folder, capture_output=True, text=True
+        [sys.executable, "-c", CHILD],
+        input=json.dumps(list(commands)),
+        cwd=folder,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",  # it quotes what it read
     )
     if done.returncode:
-        output = (done.stdout + done.stderr).splitlines()
+        printed = done.stdout + done.stderr
+        output = printed.splitlines()
         errors = [line for line in output if line.startswith("ERROR:")] or output[-1:]
-        raise YosysError("Yosys stopped: " + " ".join(errors).removeprefix("ERROR: "))
+        raise YosysError("Yosys stopped: " + " ".join(errors).removeprefix("ERROR: "), printed)
     return done.stdout
 
 

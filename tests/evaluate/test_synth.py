@@ -16,13 +16,17 @@ from siliconloom.rtl.synthesis.area import fpga_netlist
 from siliconloom.rtl.synthesis.devices import PARTS, Device, excess
 from siliconloom.rtl.synthesis.module import module_of, module_ports
 from siliconloom.rtl.synthesis.place import nextpnr_command, placements, seed_of
-from siliconloom.rtl.synthesis.timing import NETLIST, sta_command, static_timing
+from siliconloom.rtl.synthesis.timing import NETLIST, StaticTiming, sta_command, static_timing
 from tests.in_turn import in_turn
 from tests.rtl.npu import SMALL as NPU_SMALL
 from tests.rtl.npu import npu
 from tests.tools import need_yosys
 
 LIBERTY = Path(__file__).parent / "tiny.lib"
+REGISTER_ALONE = (
+    "library(x) { cell(D) { area: 6; ff(I, J) { clocked_on: C; next_state: D; } pin(C) { direction: input; } "
+    ' pin(D) { direction: input; } pin(Q) { direction: output; function: "I"; } } }\n'
+)
 SMALL = ["systolic-ws-8", "--set", "tile.array.rows=2", "--set", "tile.array.cols=2"]
 
 
@@ -263,7 +267,11 @@ def test_bad_input_is_one_clear_line(arguments, line, tmp_path, capsys):
 @pytest.mark.usefixtures("yosys")
 @pytest.mark.parametrize(
     ("text", "line"),
-    [("nonsense\n", "No entries found"), ("library(x) { }\n", "no register in it that the design needs")],
+    [
+        ("nonsense\n", "No entries found"),
+        ("library(x) { }\n", "no register in it that the design needs"),
+        (REGISTER_ALONE, "no gates in it that logic can be mapped to"),
+    ],
 )
 def test_a_useless_liberty_file_is_one_clear_line(text, line, tmp_path, capsys):
     path = tmp_path / "bad.lib"
@@ -286,7 +294,7 @@ CELLS_018 = Path("/usr/share/qflow/tech/osu018/osu018_stdcells.lib")
 """The open 180 nm cells of Oklahoma State University, as Debian's qflow-tech-osu018 installs them."""
 
 
-@pytest.mark.parametrize("period", [1.0, 20.0])
+@pytest.mark.parametrize("period", [1.0, 20.0, 1e9])
 def test_a_netlist_has_the_clock_that_static_timing_finds(period, tmp_path):
     """A register, inverters and a register: each pair of inverters takes as much more, whatever clock is asked for."""
     if sta_command() is None or not CELLS_018.exists():
@@ -330,6 +338,40 @@ def test_cells_are_chosen_for_speed_only_where_the_fewest_are_slower_than_the_cl
     assert fast["fmax"]["max"] > 1.1 * slow["fmax"]["max"]
     assert fast["area"]["cells"] > slow["area"]["cells"]
     assert [any("for speed" in note for note in each["notes"]) for each in (slow, fast)] == [False, True]
+
+
+@pytest.mark.slow(seconds=10)
+def test_the_clock_of_the_fewest_cells_counts_their_registers(capsys):
+    need_yosys()
+    if sta_command() is None or not CELLS_018.exists():
+        pytest.skip("OpenSTA or the cells are not installed")
+
+    def at(mhz):
+        return synth(capsys, *SMALL, "--set", f"clock={mhz} MHz", "--liberty", str(CELLS_018))
+
+    slow = at(1)
+    reached, missed = (at(share * slow["fmax"]["max"]) for share in (0.98, 1.05))
+    assert (reached["area"], reached["cells"]) == (slow["area"], slow["cells"])
+    assert missed["area"]["mapped_for"] == "clock"
+    assert missed["static_timing"]["slack_ns"] > 0
+
+
+@pytest.mark.slow(seconds=5)
+def test_the_fewest_cells_stay_where_others_are_no_faster(capsys, monkeypatch):
+    need_yosys()
+    if not CELLS_018.exists():
+        pytest.skip("the cells are not installed")
+    fewest = synth(capsys, *SMALL, "--set", "clock=1 MHz", "--liberty", str(CELLS_018))
+    slacks = iter([-0.5, -0.6])
+    monkeypatch.setattr("siliconloom.rtl.synthesis.area.sta_command", lambda: "sta")
+    monkeypatch.setattr(
+        "siliconloom.rtl.synthesis.area.static_timing",
+        lambda command, liberty, top, period_ns, folder: StaticTiming("x", period_ns, next(slacks), "a", "b", 1),
+    )
+    found = synth(capsys, *SMALL, "--set", "clock=1 MHz", "--liberty", str(CELLS_018))
+    assert (found["area"], found["cells"]) == (fewest["area"], fewest["cells"])
+    assert found["static_timing"]["slack_ns"] == -0.5
+    assert "the fewest cells are slower than the clock, and those chosen for speed are no faster" in found["notes"]
 
 
 @pytest.mark.slow(seconds=3)

@@ -24,7 +24,7 @@ from siliconloom.rtl.pim.bank import LANE_BITS, RESULT_BITS
 from siliconloom.rtl.pim.geometry import pim_geometry
 from siliconloom.rtl.synthesis.area import Area, ModuleArea, Target, fpga_netlist, luts_of, synthesize
 from siliconloom.rtl.synthesis.devices import LARGEST, RESOURCES, Device, device_of, excess, used_of
-from siliconloom.rtl.synthesis.liberty import check_plain
+from siliconloom.rtl.synthesis.liberty import check_areas, check_plain, has_timing
 from siliconloom.rtl.synthesis.module import module_of
 from siliconloom.rtl.synthesis.place import nextpnr_command, placements, version_of
 from siliconloom.rtl.synthesis.timing import ASSUMED, StaticTiming, sta_command, static_timing
@@ -53,6 +53,7 @@ def check_request(target: str | None, liberty: Path | None, part: str | None = N
                 f"{liberty}: {'is a folder, a liberty file was expected' if liberty.exists() else 'no such file'}"
             )
         check_plain(liberty)
+        check_areas(liberty)
         return "generic"
     return "ecp5" if target != "generic" else "generic"
 
@@ -122,11 +123,15 @@ def synth(
         timed = None
         if liberty is not None:
             say(f"OpenSTA: {bundle.top} ...")
-            timed = _static_timing(bundle, liberty, folder, notes)
+            timed = area.timing or _static_timing(bundle, liberty, folder, notes)
     if not area.flattened:
         notes.append("synthesized module by module: nothing is shared or simplified across module borders")
     if area.fast:
         notes.append("cells are chosen for speed: the fewest that compute the same are slower than the clock")
+    elif timed is not None and timed.slack_ns < 0:
+        notes.append("the fewest cells are slower than the clock, and those chosen for speed are no faster")
+    elif liberty is not None and has_timing(liberty) and sta_command() is None:
+        notes.append("without OpenSTA it is by the logic alone, without registers, that the clock is taken as reached")
     memories = bundle.sidecar["memories"]
     if target == "generic" and memories:
         bits = sum(m["width"] * m["depth"] for m in memories)
@@ -246,6 +251,9 @@ def _static_timing(bundle: Bundle, liberty: Path, folder: Path, notes: list[str]
     command = sta_command()
     if command is None:
         notes.append("no Fmax: OpenSTA (sta) is not installed")
+        return None
+    if not has_timing(liberty):
+        notes.append(f"no Fmax: {liberty.name} does not say how long its cells take (timing)")
         return None
     try:
         return static_timing(command, liberty, bundle.top, 1e9 / bundle.sidecar["clock_hz"], folder)
