@@ -17,7 +17,7 @@ def load_ring(name: str | Document, overrides: list[tuple[str, str]]) -> System:
     system = load_system(name, own)
     if not inner:
         return system
-    groups = tuple(g.model_copy(update={"overrides": {**g.overrides, **inner}}) for g in system.chips)
+    groups = tuple(group.changed(inner) for group in system.chips)
     return system.model_copy(update={"chips": groups})
 
 

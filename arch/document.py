@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import isnan
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
 import yaml
@@ -138,17 +139,28 @@ class Document:
     def __str__(self) -> str:
         return self.source
 
-    def override(self, assignments: Iterable[tuple[str, str]], prefix: str = "") -> None:
-        """Apply ``--set path=value`` pairs in order; values are read as YAML, errors show ``prefix`` before paths."""
+    def override(
+        self,
+        assignments: Iterable[tuple[str, str]],
+        prefix: str = "",
+        places: Mapping[str, Position] = MappingProxyType({}),
+    ) -> None:
+        """Apply ``--set path=value`` pairs in order; values are read as YAML, errors show ``prefix`` before paths.
+
+        ``places`` says where a path was written, if that is not the command line.
+        """
         for path, text in assignments:
-            origin = Position(f"--set {shortened(f'{prefix}{path}={text}', MAX_SHOWN)}")
+            said = Position(f"--set {shortened(f'{prefix}{path}={text}', MAX_SHOWN)}")
+            origin = places.get(path, said)
+            named = path if path in places else ""
             try:
                 value = _copied(_read_yaml(text, str(origin))[0]) if text.strip() else ""
             except DescriptionError as error:
-                raise DescriptionError(f"the value is {error.rule}", position=origin, value=text) from None
+                raise DescriptionError(f"the value is {error.rule}", position=origin, path=named, value=text) from None
             keys = path.split(".")
             if not all(keys):
-                raise DescriptionError("a key path has names separated by single dots", position=origin, value=path)
+                rule = "a key path has names separated by single dots"
+                raise DescriptionError(rule, position=origin, path=named, value=path)
             here: Any = self.data
             trail: tuple[Key, ...] = ()
             for name in keys[:-1]:

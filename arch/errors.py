@@ -52,11 +52,15 @@ class CheckFailed(LoomError):
 
 
 class Position(Struct, frozen=True):
-    """Where a value was written: a file with one-based line and column, or a command-line override."""
+    """Where a value was written: a file with one-based line and column, or a command-line override.
+
+    ``above`` is what comes before its key path there, where another description changes one.
+    """
 
     source: str
     line: int | None = None
     column: int | None = None
+    above: str = ""
 
     def __str__(self) -> str:
         return self.source if self.line is None else f"{self.source}:{self.line}:{self.column}"
@@ -82,6 +86,7 @@ class DescriptionError(LoomError):
     def __init__(
         self, rule: str, *, position: Position, path: str = "", value: object = None, nearest: str | None = None
     ) -> None:
+        path = f"{position.above}{path}" if path else ""
         self.rule, self.position, self.path, self.value, self.nearest = rule, position, path, value, nearest
         parts = [str(position)]
         if path:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from msgspec.structs import replace
+from pydantic import Field, PrivateAttr, model_validator
 
 from siliconloom.arch.description import Chip, load_chip
 from siliconloom.arch.document import Description, Document, Name, find_document
+from siliconloom.arch.errors import Position
 from siliconloom.arch.link import LinkProtocol
 from siliconloom.arch.names import LIBRARY
 from siliconloom.arch.network import Algorithm, Endpoint, LinkPort, Topology, refuse_idle_topology
@@ -20,6 +22,23 @@ class ChipGroup(Description):
     chip: str = Field(min_length=1, description="library name or file of the chip")
     count: int = Field(ge=1, le=2**20)
     overrides: dict[str, str] = Field(default={}, description="changes to that chip, as for --set: path and value")
+    _places: dict[str, Position] = PrivateAttr(default_factory=dict)
+
+    @property
+    def places(self) -> dict[str, Position]:
+        """Where each of the changes is written, of a group that was read."""
+        return self._places
+
+    def placed(self, places: dict[str, Position]) -> ChipGroup:
+        """The same group, whose changes are written there."""
+        group = self.model_copy()
+        group._places = places
+        return group
+
+    def changed(self, overrides: dict[str, str]) -> ChipGroup:
+        """The group with more changes, or other ones, from the command line."""
+        group = self.model_copy(update={"overrides": {**self.overrides, **overrides}})
+        return group.placed({path: place for path, place in self._places.items() if path not in overrides})
 
 
 class Policy(Description):
@@ -73,7 +92,9 @@ class System(Description):
 
 def load_group(group: ChipGroup, overrides: list[tuple[str, str]] | None = None) -> Chip:
     """The chip of a group, with the group's changes to it and then ``overrides`` applied."""
-    return load_chip(group.chip, [*group.overrides.items(), *(overrides or [])])
+    document = find_document(group.chip, LIBRARY, "chip")
+    document.override(group.overrides.items(), places=group.places)
+    return load_chip(document, overrides)
 
 
 def load_system(name: str | Document, overrides: list[tuple[str, str]] | None = None) -> System:
@@ -83,4 +104,11 @@ def load_system(name: str | Document, overrides: list[tuple[str, str]] | None = 
     document.expect_kind(["system"])
     system = document.validate(System)
     refuse_idle_topology(system.topology, overrides or [])
-    return system
+    groups = []
+    for number, group in enumerate(system.chips):
+        way = "chips", number, "overrides"
+        above = "".join(f"{key}." for key in way)
+        groups.append(
+            group.placed({path: replace(document.position((*way, path)), above=above) for path in group.overrides})
+        )
+    return system.model_copy(update={"chips": tuple(groups)})
