@@ -267,9 +267,27 @@ def encode(instruction: Instruction) -> bytes:
     return word.to_bytes(WORD_BITS // 8, "little")
 
 
-def _too_wide(instruction: Instruction, name: str, value: int, mask: int) -> LoomError:
-    width = mask.bit_length()
-    return LoomError(f"{instruction.opcode.name.lower()}: {name} = {value} does not fit {width} bits")
+class FieldTooWide(LoomError):
+    """A value that does not fit its field of an instruction's word.
+
+    Parameters
+    ----------
+    text
+        What it is.
+    operator
+        Number of the operator that the instruction is part of.
+    is_address
+        Whether the field is part of an address.
+    """
+
+    def __init__(self, text: str, operator: int = 0, *, is_address: bool = False) -> None:
+        super().__init__(text)
+        self.operator, self.is_address = operator, is_address
+
+
+def _too_wide(instruction: Instruction, name: str, value: int, mask: int) -> FieldTooWide:
+    text = f"{instruction.opcode.name.lower()}: {name} = {value} does not fit {mask.bit_length()} bits"
+    return FieldTooWide(text, instruction.operator, is_address="." in name)
 
 
 def _check_fields(instruction: Instruction, fitting: set[tuple[str, int]]) -> None:
@@ -563,6 +581,7 @@ __all__ = [
     "TRANSFERS",
     "UNIT_OF",
     "Address",
+    "FieldTooWide",
     "Instruction",
     "Opcode",
     "Program",

@@ -24,6 +24,10 @@ class ChipGroup(Description):
     overrides: dict[str, str] = Field(default={}, description="changes to that chip, as for --set: path and value")
     _places: dict[str, Position] = PrivateAttr(default_factory=dict)
 
+    def __eq__(self, other: object) -> bool:
+        """Where changes are written makes no other group."""
+        return isinstance(other, ChipGroup) and self.__dict__ == other.__dict__
+
     @property
     def places(self) -> dict[str, Position]:
         """Where each of the changes is written, of a group that was read."""

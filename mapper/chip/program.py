@@ -14,7 +14,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from siliconloom.arch.description import Chip
-from siliconloom.arch.isa import Program
+from siliconloom.arch.errors import LoomError
+from siliconloom.arch.isa import FieldTooWide, Program
 from siliconloom.arch.tile import NpuTile
 from siliconloom.mapper.chip.ahead import NotAhead, go_ahead
 from siliconloom.mapper.chip.append import AppendLowering
@@ -272,6 +273,18 @@ def _draft(
     return Drafted(mapping, lowered.program, tasks, memory, lowered.results, lowered.apart, timed, short)
 
 
+def _checked_program(chip: Chip, program: Program) -> Program:
+    """A draft as a program that is checked; an operator whose fields do not fit its instructions is named."""
+    try:
+        return Program(program.instructions, program.semaphores, program.operators, program.tiles)
+    except FieldTooWide as error:
+        operator = program.operators[error.operator]
+        what = "addresses" if error.is_address else "counts"
+        raise LoomError(
+            f"{chip.name}: {operator} is too large: its {what} are beyond what a program's words reach ({error})"
+        ) from None
+
+
 def checked(
     chip: Chip, graph: Graph, drafted: Drafted, notes: tuple[str, ...], kept: Kept | None = None
 ) -> MappedWorkload:
@@ -279,8 +292,8 @@ def checked(
     if drafted.timed:
         drafted = draft(chip, graph, drafted.mapping, kept=kept)
     program, memory, mapping = drafted.program, drafted.memory, drafted.mapping
-    whole = Program(program.instructions, program.semaphores, program.operators, program.tiles)
     memory.check()
+    whole = _checked_program(chip, program)
     if mapping.placement is not None:
         placed = {demand.item for demand in mapping.placement.demands}
         if not placed.issuperset(memory.items.values()):

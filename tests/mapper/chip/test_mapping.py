@@ -241,6 +241,23 @@ def test_what_does_not_fit_is_said(chip, workload, rule):
         map_workload(load_chip(chip), load_workload(workload))
 
 
+@pytest.mark.parametrize(
+    ("capacity", "rule"),
+    [
+        ("144 GiB", r"^the workload needs 32\.04 TiB of npu-datacenter's memory\.hbm, which has 144 GiB"),
+        (
+            "100 TiB",
+            r"^npu-datacenter: layer\.kv_append\.keys is too large: its addresses are beyond what a program's words "
+            r"reach \(store: memory\.stride0 = 549755813888 does not fit 40 bits\)$",
+        ),
+    ],
+)
+def test_what_no_program_can_address_is_said(capacity, rule):
+    chip = load_chip("npu-datacenter", [("memory.hbm.capacity", capacity)])
+    with pytest.raises(LoomError, match=rule):
+        map_workload(chip, load_workload("llama3-8b", [("phase", "decode"), ("batch", "65536")]))
+
+
 def test_buffers_that_are_too_small_are_named():
     chip = load_chip("npu-edge-int8", [("tile.scratchpad.capacity", "1 KiB")])
     with pytest.raises(LoomError, match=r"tile\.scratchpad\.capacity .* cannot hold two tiles"):
