@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,7 +10,7 @@ from siliconloom.arch import LoomError
 from siliconloom.cli import main
 from siliconloom.evaluate.synth import check_request
 from siliconloom.rtl.synthesis import area as area_module
-from siliconloom.rtl.synthesis.timing import sta_command
+from siliconloom.rtl.synthesis.timing import StaticTiming, sta_command
 from siliconloom.rtl.synthesis.yosys import YosysError
 from tests.evaluate.test_synth import LIBERTY, SMALL, synth
 from tests.tools import need_yosys
@@ -121,3 +122,29 @@ def test_what_abc_stops_at_is_quoted(monkeypatch, tmp_path):
     monkeypatch.setattr(area_module, "run_yosys", stop)
     with pytest.raises(LoomError, match=r"^cells.lib: ABC stopped: Error: too long\.$"):
         area_module._in_liberty(Path("cells.lib"), [], tmp_path)
+
+
+@pytest.mark.slow(seconds=2)
+def test_without_opensta_a_library_with_timing_has_a_note(timed, capsys, monkeypatch):
+    for module in ("evaluate.synth", "rtl.synthesis.area"):
+        monkeypatch.setattr(f"siliconloom.{module}.sta_command", lambda: None)
+    found = synth(capsys, *SMALL, "--set", "clock=1 MHz", "--liberty", str(timed))
+    assert found["area"]["mapped_for"] == "area"
+    assert any(note.startswith("without OpenSTA the clock is compared with") for note in found["notes"])
+
+
+@pytest.mark.parametrize(
+    ("printed_ps", "slack_ns", "memories", "misses"),
+    [
+        (900, None, [], False),
+        (1100, None, [], True),
+        (900, -0.1, [], True),
+        (1100, 0.1, [], False),
+        (1100, 0.1, [{}], True),
+        (900, 0.0, [{}], False),
+    ],
+)
+def test_opensta_says_whether_the_clock_is_missed_but_for_memories(printed_ps, slack_ns, memories, misses):
+    made = SimpleNamespace(sidecar={"clock_hz": 10**9, "memories": memories})
+    timing = None if slack_ns is None else StaticTiming("x", 1.0, slack_ns, "a", "b", 1)
+    assert area_module._misses(made, f"ABC: WireLoad = x Delay = {printed_ps}.00 ps\n", timing) == misses

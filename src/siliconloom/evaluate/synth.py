@@ -131,7 +131,7 @@ def synth(
     elif timed is not None and timed.slack_ns < 0:
         notes.append("the fewest cells are slower than the clock, and those chosen for speed are no faster")
     elif liberty is not None and has_timing(liberty) and sta_command() is None:
-        notes.append("without OpenSTA it is by the logic alone, without registers, that the clock is taken as reached")
+        notes.append("without OpenSTA the clock is compared with the delay of the logic alone, not of registers")
     memories = bundle.sidecar["memories"]
     if target == "generic" and memories:
         bits = sum(m["width"] * m["depth"] for m in memories)
