@@ -294,7 +294,8 @@ def _kept(at: _Paces, parts: Int) -> GemmCosts:
     left = np.minimum(at.queued, parts)
     ahead, column = (parts - left) * pace, at.b_one + at.arrive + BARRIER + at.first
     filled = np.maximum(at.a_time / rounds - ahead, 0)
-    issued = n_tiles * column + (n_tiles - 1) * (ahead + left * at.store) + filled + parts * pace
+    turn = ahead + np.maximum(column + left * at.store, left * pace)
+    issued = np.where(parts > left, column + (n_tiles - 1) * turn + filled + parts * pace, 0)
     # and behind the last load are all of these
     last = np.maximum(parts * pace - at.product - at.c_time / (rounds * n_tiles), 0)
     in_order = np.where(at.whole_k, np.maximum(times * rounds * issued, at.behind + times * port + last), 0)

@@ -1,8 +1,9 @@
 """Random NPU chips, small workloads, and single changes that can only make a chip better.
 
-``python -m tests.mapper.chip.improvements SEED COUNT [tiny]`` compares so many and prints the worst; ``tiny`` ones are
-single products on arrays of 2 to 32 rows with 4 to 64 KiB of scratchpad. ``python -m tests.mapper.chip.improvements
-library`` compares chips and models of the library, ``... arrays`` those with arrays of 8 to 128 rows and columns.
+``python -m tests.mapper.chip.improvements SEED COUNT [tiny|odd]`` compares so many and prints the worst; ``tiny`` ones
+are single products on arrays of 2 to 32 rows with 4 to 64 KiB of scratchpad. With ``had`` at the end the better chip is
+compared with the smaller one's mapping on the better chip, where it is one there. ``... library`` compares chips and
+models of the library, ``... arrays`` those with arrays of 8 to 128 rows and columns.
 """
 
 import json
@@ -12,8 +13,12 @@ import tempfile
 from collections import Counter, defaultdict
 
 from siliconloom.arch import LoomError, load_chip
+from siliconloom.arch.document import Document
 from siliconloom.evaluate.chip import Simulation, check_floors, simulate
+from siliconloom.mapper.chip.described import mapping_of
 from siliconloom.mapper.chip.mapping import map_workload
+from siliconloom.mapper.chip.program import lower
+from siliconloom.mapper.chip.written import mapping_text
 from siliconloom.sim.chip.engine import duration, run
 from siliconloom.workloads import load_workload
 
@@ -183,6 +188,16 @@ def kept_seconds(smaller, better):
     return duration(smaller.plan.program, better.chip) / better.chip.clock
 
 
+def had_seconds(smaller, better):
+    """Time of the smaller chip's mapping on the better one; nothing where it is none there, as sizes are not legal."""
+    chip, graph = better.plan.chip, better.plan.graph
+    try:
+        mapping = mapping_of(Document.parse(mapping_text(smaller.plan)), chip, graph)
+        return duration(lower(chip, graph, mapping).program, chip) / chip.clock
+    except LoomError:
+        return None
+
+
 def ratio(name, before, after):
     """Time on the better chip over what it may take there; see `comparisons`."""
     price = kept_seconds(before, after) if name in WITH_A_PRICE else 0
@@ -197,14 +212,14 @@ def _text(path, value):
     return f"{value} B/s" if path.endswith("bandwidth") else str(value)
 
 
-def comparisons(seed, count, *, tiny=False, odd=False):
+def comparisons(seed, count, *, tiny=False, odd=False, had=False):
     """(ratio of times, change, chip, workload) of so many comparisons; above 1 the better chip is slower.
 
     Some of what is doubled takes longer for a short instruction, whatever is mapped to it: an array from its first
     beat to its last sum (R + C cycles) and to load its rows, a vector unit to transpose as many lines as it has lanes.
     What these (`WITH_A_PRICE`) are compared with is the smaller chip, or the smaller chip's own program run on the
     better one where that is slower: the difference of those two is the circuit's and nothing else. All others are
-    compared with the smaller chip.
+    compared with the smaller chip. With ``had`` all are compared with the smaller chip's mapping on the better one.
     """
     r = random.Random(seed)
     made = 0
@@ -223,8 +238,11 @@ def comparisons(seed, count, *, tiny=False, odd=False):
                 if name not in WITH_A_PRICE and not ((tiny or odd) and name == "dma doubled"):
                     raise
                 continue  # a larger array or unit, or longer beats, can need more than the same memories hold
-            yield ratio(name, before, after), name, chip, spec
             made += 1
+            if not had:
+                yield ratio(name, before, after), name, chip, spec
+            elif seconds := had_seconds(before, after):
+                yield after.seconds / seconds, name, chip, spec
 
 
 def one_tile_more(seed, count):
@@ -330,9 +348,10 @@ def array_comparisons(names=tuple(ARRAYS), models=PROMPTS_AND_TOKENS, sides=(8, 
                 before = after
 
 
-def main(seed, count=0, kind=""):
+def main(seed, count=0, *kinds):
     some = {"library": library_comparisons, "arrays": array_comparisons}.get(seed)
-    found = list(comparisons(int(seed), int(count), tiny=kind == "tiny", odd=kind == "odd") if some is None else some())
+    asked = {kind: kind in kinds for kind in ("tiny", "odd", "had")}
+    found = list(comparisons(int(seed), int(count), **asked) if some is None else some())
     slower, times, worst = Counter(), Counter(), defaultdict(float)
     for ratio, name, _, _ in found:
         times[name] += 1
