@@ -9,7 +9,7 @@ from siliconloom.cli import main
 
 @pytest.mark.parametrize("length", [2048, 65536])
 def test_what_is_reached_is_of_the_flops_beside_it(length, capsys):
-    """915.7 TFLOP/s, in which scores count that a mask saves, stood beside 54.6 % of 989.4 TFLOP/s, in which none do."""
+    """915.7 TFLOP/s, in which scores count that a mask saves, stood beside 54.6 % of 989.4, in which none do."""
     sets = {"workload.phase": "training", "workload.batch": 64, "workload.sequence": length}
     words = [word for key, value in sets.items() for word in ("--set", f"{key}={value}")]
     assert main(["plan", "dgx-h100x8", "llama3-8b", *words]) == 0
