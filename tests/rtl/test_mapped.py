@@ -448,7 +448,7 @@ def test_buffers_that_are_divided_anew_agree_in_every_cycle_and_byte(sets, tmp_p
         assert case.bytes_compared > 1000
 
 
-WIDE = """kind: gemms
+PARTED = """kind: gemms
 precision: int8
 gemms:
   - {name: a, m: 45, n: 208, k: 50}
@@ -471,7 +471,7 @@ def test_sums_of_one_slot_and_results_that_pass_in_parts_agree_in_every_cycle_an
     tiles = [{"a": (24, 64, 16, "n_outer"), "c": (36, 48, 8, "m_outer")}]
     if kept:
         tiles.append({"a": (20, 64, 8, "m_kept"), "c": (33, 32, 24, "m_kept")})
-    plans = [mapped(tile, fit_precision(tile, graph(tmp_path, WIDE))[0])] * len(tiles)
+    plans = [mapped(tile, fit_precision(tile, graph(tmp_path, PARTED))[0])] * len(tiles)
     model = LLAMA | {"hidden_size": 64, "intermediate_size": 144}
     plans.append(mapped(tile, fit_precision(tile, graph(tmp_path, model, ("sequence", "24")))[0]))
     names = {"qkv": (16, "n_outer"), "output": (16, "m_outer"), "gate_up": (32, "n_outer"), "down": (32, "m_outer")}
