@@ -129,7 +129,7 @@ def test_an_array_that_keeps_its_sums_is_no_slower_than_one_of_half_its_sides():
     made = [mapped(TIGHT | {"tile.array.rows": side, "tile.array.cols": side}, graph) for side in (128, 256)]
     small, large = (each.run.cycles for each in made)
     assert small < 5_000_000
-    assert large <= 1.02 * small  # 1.019: with sums of one slot the smaller one takes 0.6 % less, the larger one as long
+    assert large <= 1.02 * small  # 1.019: sums of one slot are worth 0.6 % to the smaller one
     assert any(0 < task.task.block < 128 for task in made[0].plan.tasks)
 
 
