@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from siliconloom.arch import LoomError, load_chip
 from siliconloom.arch.assembler import check_program
 from siliconloom.mapper.chip import layout
+from siliconloom.mapper.chip.drafts import forget
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.mapper.chip.written import mapping_text
 from siliconloom.sim.chip.engine import Stopwatch
@@ -63,6 +64,7 @@ def test_a_better_mapping_that_is_planted_is_found(monkeypatch, seed):
     from benchmarks.sampling import search
 
     made = space("npu-edge-int8", "square 512", seed)
+    monkeypatch.setattr("siliconloom.mapper.chip.mapping.divide_anew", lambda chip, graph, parts, made, *_: made)
     best = Stopwatch(made.chip)(map_workload(made.chip, made.graph, Stopwatch(made.chip)).program)
     divided = layout.layouts
 
@@ -70,8 +72,9 @@ def test_a_better_mapping_that_is_planted_is_found(monkeypatch, seed):
         return [replace(each, partial=1024, weights=1024, moving=1024) for each in divided(*asked)]
 
     monkeypatch.setattr("siliconloom.mapper.chip.divisions.layouts", small)
-    monkeypatch.setattr("siliconloom.mapper.chip.mapping.divide_anew", lambda chip, graph, parts, made, *_: made)
+    forget()  # divisions are kept with drafts
     poor = map_workload(made.chip, made.graph, Stopwatch(made.chip))
+    forget()
     slow = Stopwatch(made.chip)(poor.program)
     found = search(made, 60, poor)
     assert slow > 1.2 * best
