@@ -15,15 +15,15 @@ from siliconloom.arch.word import WORD_BYTES
 from siliconloom.rtl.bench.programs import ProgramCase, run_programs
 from siliconloom.rtl.bench.runner import simulator_path
 from siliconloom.rtl.emit import build_rtl
-from siliconloom.sim.golden.npu import GoldenMachine
+from siliconloom.sim.golden.npu import GoldenMachine, parameter_planes
 from siliconloom.verification.chain import Chain, Places
 from siliconloom.verification.directed import directed_programs
 from siliconloom.verification.faults import fault_cases
-from siliconloom.verification.images import MEMORY_BYTES, PROGRAM_WORDS, RESULTS
+from siliconloom.verification.images import MEMORY_BYTES, PROGRAM_WORDS, RESULTS, random_image
 from siliconloom.verification.npu import check_programs, compare, surrounded
 from siliconloom.verification.programs import random_program
 from siliconloom.verification.random_tiles import random_npu
-from tests.rtl.npu import quick_chip
+from tests.rtl.npu import SMALL, quick_chip
 
 
 @pytest.fixture(scope="module")
@@ -254,6 +254,34 @@ def test_a_reset_in_the_middle_of_a_run_leaves_nothing_behind(tile):
     cases = [ProgramCase(made.program, made.memory, made.base, reset_at=cycle) for cycle in cycles]
     for cycle, outcome in zip(cycles, run(cases), strict=True):
         assert compare(f"reset at {cycle}", chip, made, outcome).passed, cycle
+
+
+@pytest.mark.slow(seconds=15)
+@pytest.mark.rtl
+@pytest.mark.parametrize("dataflow", ["weight_stationary", "input_stationary"])
+def test_what_fills_up_a_fold_may_be_unknown(dataflow):
+    """One row of two that are loaded at a time, beside memory that nobody wrote: nothing times unknown is unknown."""
+    if simulator_path("icarus") is None:
+        pytest.skip("icarus is not installed")
+    narrow = {"tile.dma.bytes_per_cycle": "4", "tile.dma.port_bytes": "4", "memory.dram.access_bytes": "4"}
+    sets = SMALL | narrow | {"tile.vector.lanes": "2", "tile.array.dataflow": dataflow}
+    chip = load_chip("npu-edge-int8", list(sets.items()))
+    tile, places = chip.tile, Places(chip.tile)
+    assert tile.array.load_rows == 2 and places.unit == tile.array.cols
+    memory = random_image(np.random.default_rng(3))
+    planes = parameter_planes(*(np.full(4, each) for each in (0, 64, 12)), tile.vector.lanes).reshape(-1)
+    memory[16 : 16 + len(planes)] = planes
+    first, second, parameters, results = (number * places.bank for number in (0, 1, 3, 4))
+    chain = places.chain()
+    for source, count, target in ((0, 4, first), (4, 4, second), (16, len(planes), parameters)):
+        chain.add(Opcode.LOAD, m=1, n=count, memory=Address(base=source), a=Address(base=target))
+    chain.add(Opcode.MATMUL, m=4, n=4, k=1, a=Address(base=first), b=Address(base=second), narrow=1)
+    made = {"a": Address(), "c": Address(base=results), "d": Address(base=parameters)}
+    chain.add(Opcode.VECTOR, function=VectorFunction.REQUANTIZE, m=4, n=4, k=1, **made)
+    chain.add(Opcode.STORE, m=1, n=16, memory=Address(base=RESULTS), a=Address(base=results))
+    (parity,) = check_programs(chip, [("one row", chain.program(memory))], simulator="icarus")
+    assert parity.passed, parity.errors
+    assert len(np.unique(memory[:8])) == 8
 
 
 @pytest.mark.slow

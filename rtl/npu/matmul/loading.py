@@ -116,11 +116,11 @@ def fold_lines(unit: MatmulUnitCircuit, k: Value) -> Value:
 def of_fold(m: Module, unit: MatmulUnitCircuit, line: Value, last_line: Value, k_left: Value) -> Value:
     """The line that is read, without the rows that fill up the last one of a fold.
 
-    What fills them up may be anything. Of integers it does not count, as nothing moves past it; in floating point
-    nothing times infinity is no number, so it is made zero.
+    What fills them up may be anything, or, in a memory that nobody wrote, nothing that a simulator knows. Nothing moves
+    past it; but nothing times infinity is no number, and nothing times unknown is unknown, so it is made zero.
     """
     array = unit.geometry.array
-    if unit.geometry.dtype.is_integer or array.load_rows == 1:
+    if array.load_rows == 1:
         return line
     used = used_rows(m, unit, last_line, k_left)
     width = unit.geometry.operand.bits * array.cols
