@@ -21,7 +21,7 @@ from siliconloom.mapper.chip.program import Drafted
 
 OVERLAP = 0.007
 """Among more than few tasks rivals are tried where operators that overlap save at least this part of the time."""
-TRIED, FEW_TRIED = 20000, 20000
+TRIED, FEW_TRIED = 40000, 20000
 """Most instructions of whole workloads that are simulated with rivals of single tasks; among few tasks."""
 PAIRED = 16
 """Among few tasks: rivals of each of two neighbours that are tried together, the fastest pairs first."""
