@@ -91,6 +91,14 @@ def row_values(tile: NpuTile, cols: Count, narrow: int = 0) -> Count:
     return -(-cols // unit) * unit if cols > unit else min(1 << (max(cols, 1) - 1).bit_length(), unit)
 
 
+def written_values(tile: NpuTile, cols: Count) -> Count:
+    """Values from the first to the last that the vector unit writes of a row of ``cols`` columns, zeros among them."""
+    lanes = tile.vector.lanes
+    if isinstance(cols, np.ndarray):
+        return np.where(cols > lanes, padded(cols, lanes), line_values(cols, lanes))
+    return padded(cols, lanes) if cols > lanes else line_values(cols, lanes)
+
+
 def bank_line(tile: NpuTile) -> int:
     """Bytes of a line of a scratchpad bank: the widest access of any unit."""
     array, lanes = tile.array, tile.vector.lanes
@@ -332,4 +340,5 @@ __all__ = [
     "unpacked",
     "whole_panels",
     "window_of",
+    "written_values",
 ]

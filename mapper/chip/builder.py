@@ -269,12 +269,16 @@ class ProgramBuilder:
         closes: bool = True,
         offset: int = 0,
         local_pitch: int | None = None,
+        fills: bool = False,
     ) -> None:
-        """Store from the ring's slot and free it; several stores empty one slot with opens/closes."""
+        """Store from the ring's slot and free it; several stores empty one slot with opens/closes.
+
+        Where it ``fills``, also what fills rows up on both sides may be stored, so that they adjoin.
+        """
         self._transfer(
             Opcode.STORE,
             ring.read_slot,
-            self._pieces(ring, rows, row_bytes, pitch, local_pitch, memory, offset, True),
+            self._pieces(ring, rows, row_bytes, pitch, local_pitch, memory, offset, True, fills=fills),
             memory,
             offset,
             {"wait": ring.full_bit if opens else 0},

@@ -444,14 +444,15 @@ class GemmLowering:
             self._load_scales(batch, n)
         for part in self._parts_of_columns(cols):
             local, at = self.layout.c_local(part.size), [*where, (part.loop, size(part.step))]
+            fills = bool(self.layout.c_fills(part.size))
             offset = _start(m) * row + size(start + part.start)
             if shape.residual:
                 added = affine(self.residual_base + offset, *at)
-                self.nest.load(rings.second, m.size, size(part.size), row, added, local_pitch=local)
+                self.nest.load(rings.second, m.size, size(part.size), row, added, local_pitch=local, fills=fills)
             self._passes(m.size, cols, part, rings.constants if per_tile else None)
             rings.results.written()
             place = affine(self.c_base + offset, *at)
-            self.nest.store(rings.results, m.size, size(part.size), row, place, local_pitch=local)
+            self.nest.store(rings.results, m.size, size(part.size), row, place, local_pitch=local, fills=fills)
         if 0 < self.tiling.passing < cols:
             self.context.builder.barrier(Unit.VECTOR, release=rings.partial.free_bit)
         rings.partial.written()

@@ -26,6 +26,7 @@ from siliconloom.arch.layout import (
     sums_room,
     sums_split,
     window_of,
+    written_values,
 )
 from siliconloom.arch.packing import begin_unit, may_be_narrow, weight_bytes
 from siliconloom.arch.tile import NpuTile
@@ -216,6 +217,13 @@ class GemmLayout:
     def c_local(self, cols: Count) -> Count:
         """From row to row of a result tile of ``cols`` columns."""
         return self.size(row_values(self.tile, cols, narrow=1))
+
+    def c_fills(self, cols: Count) -> Any:
+        """Whether a result tile of so many columns may be stored with what fills its rows up.
+
+        They are all there are, and the vector unit, whose lines end with zeros, has written all of a row.
+        """
+        return (cols == self.shape.stored_n) & (self.size(written_values(self.tile, cols)) == self.c_local(cols))
 
     def columns(self, cols: Count) -> Count:
         """What requantises ``cols`` columns of results."""

@@ -66,7 +66,7 @@ def operand_transfers(
         a: _Transfers = _Blocks(chip, memories.a, layout, a_places, m)
     else:
         a_places = np.where(m_tiles > 1, m * layout.a_row, 0) | np.where(k_tiles > 1, layout.size(k), 0)
-        a = _Transfers(chip, memories.a, bits, layout.a_row, layout.a_local, a_places, fills=True)
+        a = _Transfers(chip, memories.a, bits, layout.a_row, layout.a_local, a_places, fills=np.ones_like)
     passing = layout.passing(m, columns)
     c_places = np.where(m_tiles > 1, m * layout.c_row, 0) | np.where(c_tiles > 1, layout.size(columns), 0)
     c_places = c_places | np.where(passing < columns, layout.size(passing), 0)
@@ -83,7 +83,7 @@ def operand_transfers(
     return _Operands(
         a,
         b,
-        _Transfers(chip, memories.c, bits, layout.c_row, layout.c_local, c_places),
+        _Transfers(chip, memories.c, bits, layout.c_row, layout.c_local, c_places, fills=layout.c_fills),
         _Tiles(chip, memories.b, lambda _, wide: layout.columns(wide), lambda _: p_places),
         _Tiles(chip, memories.b, lambda _, size: size, np.zeros_like),
     )
@@ -155,7 +155,8 @@ class _Transfers:
     """Transfers of the tiles of one operand that lies row by row.
 
     ``pitch`` is from row to row in memory, ``local`` gives that of a tile's columns in local memory; tiles begin at
-    multiples of ``places``.
+    multiples of ``places``. ``fills`` says of how many columns rows are moved with what fills them up, where that
+    makes them adjoin.
     """
 
     def __init__(
@@ -167,7 +168,7 @@ class _Transfers:
         local: Callable[[Int], Int],
         places: Int,
         *,
-        fills: bool = False,
+        fills: Callable[[Int], Any] = np.zeros_like,
     ) -> None:
         assert isinstance(chip.tile, NpuTile)
         self.fills = fills
@@ -179,7 +180,7 @@ class _Transfers:
     def instructions(self, rows: Int, cols: Int) -> Int:
         """Instructions that move one tile: several where it is cut."""
         width, local, bus = -(-cols * self.bits // 8), self.local(cols), self.dma.bytes_per_cycle
-        made = moved_rows(bus, rows, width, np.asarray(self.pitch), local, self.places, fills=self.fills)
+        made = moved_rows(bus, rows, width, np.asarray(self.pitch), local, self.places, fills=self.fills(cols))
         return made.transfers + np.zeros_like(rows * cols)
 
     def total(self, row_parts: Parts, col_parts: Parts) -> AllMoved:
@@ -201,11 +202,12 @@ class _Transfers:
         return known[2]
 
     def _both(self, rows: Int, cols: Int) -> list[_Transfer]:
-        return self._moved(rows, -(-cols * self.bits // 8), np.asarray(self.pitch), self.local(cols), self.places)
+        width, fills = -(-cols * self.bits // 8), self.fills(cols)
+        return self._moved(rows, width, np.asarray(self.pitch), self.local(cols), self.places, fills)
 
-    def _moved(self, rows: Int, width: Int, pitch: Int, local: Int, places: Int) -> list[_Transfer]:
+    def _moved(self, rows: Int, width: Int, pitch: Int, local: Int, places: Int, fills: Any = False) -> list[_Transfer]:
         """Rows that adjoin are one row, as the builder makes them."""
-        made = moved_rows(self.dma.bytes_per_cycle, rows, width, pitch, local, places, fills=self.fills)
+        made = moved_rows(self.dma.bytes_per_cycle, rows, width, pitch, local, places, fills=fills)
         found = [self._priced(made.rows, made.width)]
         if made.rest_rows.any():
             found.append(self._priced(made.rest_rows, made.rest).within(made.rest_rows > 0))

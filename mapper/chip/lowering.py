@@ -326,6 +326,7 @@ class Nest:
         closes: bool = True,
         offset: int = 0,
         local_pitch: int | None = None,
+        fills: bool = False,
     ) -> None:
         """Store from ``ring``; the task's last store tells the next task (not when ``final`` is false)."""
         semaphores, levels = 0, 0
@@ -343,6 +344,7 @@ class Nest:
             closes=closes,
             offset=offset,
             local_pitch=local_pitch,
+            fills=fills,
         )
 
 

@@ -176,16 +176,18 @@ def _low(tile: NpuTile, shape: GemmShape, block: int) -> list[int]:
 def _sizes(total: int, grain: int, beat: int) -> Int:
     """Candidate tile sizes along a dimension: powers of two and even divisions, in multiples of ``grain``.
 
-    Those that are also multiples of ``beat`` begin where a long row of a transfer may.
+    Those that are also multiples of ``beat`` begin where a long row of a transfer may; where grains are no powers of
+    two these are few, and those of half a beat are tried, too, as a bus of half the width has them.
     """
     sizes = {total}
-    for size in {grain, lcm(grain, beat)}:
+    beats = {lcm(grain, beat)} | (set() if is_power(grain) else {lcm(grain, max(beat // 2, 1))})
+    for size in {grain, *beats}:
         while size < total:
             sizes.add(size)
             size *= 2
     for parts in range(2, 17):
         even = -(-total // parts)
-        sizes |= {min(total, -(-even // each) * each) for each in (grain, lcm(grain, FINE), lcm(grain, beat))}
+        sizes |= {min(total, -(-even // each) * each) for each in (grain, lcm(grain, FINE), *beats)}
     return np.array(sorted(sizes), np.int64)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -123,9 +123,12 @@ _NONE, _ONE = np.zeros(1, np.int64), np.ones(1, np.int64)
 
 
 def moved_rows(
-    bus: int, rows: Int, width: Int, pitch: Int, local_pitch: Int, places: Int, *, fills: bool = False
+    bus: int, rows: Int, width: Int, pitch: Int, local_pitch: Int, places: Int, *, fills: Any = False
 ) -> MovedRows:
-    """What the transfers of `pieces` move in all, of many operands at once; for what transfers cost."""
+    """What the transfers of `pieces` move in all, of many operands at once; for what transfers cost.
+
+    Of each operand ``fills`` says whether what fills rows up may be moved, too.
+    """
     adjoin = (rows == 1) | ((pitch == width) & (width == local_pitch))
     total = rows * width
     if bus & bus - 1:
@@ -147,11 +150,11 @@ def moved_rows(
     transfers = np.where(kept, 1, np.where(adjoin, 1 + ends, np.minimum(parts + ends, rows * (1 + ends))))
     rest_rows = np.where(~kept & ends, each, 0)
     moved = MovedRows(np.where(kept, lines, each * parts), np.where(kept, long, part), rest_rows, rest, transfers)
-    if not fills:
+    if not np.any(fills):
         return moved
     full = moved_rows(bus, rows, pitch, pitch, pitch, places)
     fewer = full.rows * -(-full.width // bus) + full.rest_rows <= moved.rows + moved.rest_rows
-    filled = (width < pitch) & (pitch == local_pitch) & (rows > 1) & ~by_row & fewer
+    filled = np.asarray(fills, np.bool_) & (width < pitch) & (pitch == local_pitch) & (rows > 1) & ~by_row & fewer
     return MovedRows(*(np.where(filled, *both) for both in zip(full, moved, strict=True)))
 
 

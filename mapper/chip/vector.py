@@ -65,6 +65,7 @@ class VectorLowering:
                         closes=index == len(self.sources) - 1,
                         offset=index * local if shape.weighs else index * rows.size * local,
                         local_pitch=beside * local,
+                        fills=layout.all_of_row(cols.size),
                     )
                 masks = [rows.first, cols.first], [rows.last, cols.last]
                 first = None if None in masks[0] else sum(m or 0 for m in masks[0])
@@ -103,6 +104,7 @@ class VectorLowering:
                 closes=index == shape.outputs - 1,
                 offset=index * rows.size * local,
                 local_pitch=local,
+                fills=layout.stores_fill(cols.size),
             )
 
     def _store_transposed(self, rows: Walk, cols: Walk) -> None:
@@ -176,7 +178,8 @@ class VectorLowering:
         width, row = self.layout.second_width(cols.size), self.layout.second_row
         local = many * self.layout.local(cols.size)
         where = self._place(base, rows, cols, row, many)
-        self.nest.load(self.context.rings.second, rows.size, width, row, where, local_pitch=local)
+        fills = self.layout.all_of_row(cols.size)
+        self.nest.load(self.context.rings.second, rows.size, width, row, where, local_pitch=local, fills=fills)
 
     def _load_weights(self, rows: Walk) -> None:
         """Load the weights of some rows."""

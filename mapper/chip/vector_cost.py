@@ -140,8 +140,8 @@ def _cost(chip: Chip, made: VectorLayout, rows: int, cols: int) -> VectorTiling:
     second_places = (rows * made.second_row if rows < shape.rows else 0) | shape.seconds * within
     cache = CacheLayout(tile, memory, shape.cached) if shape.cached is not None else None
 
-    def transfer(lines: int, width: int, pitch: int, local: int, places: int) -> tuple[int, int]:
-        made = pieces(tile.dma.bytes_per_cycle, lines, width, pitch, local, places)
+    def transfer(lines: int, width: int, pitch: int, local: int, places: int, fills: bool = False) -> tuple[int, int]:
+        made = pieces(tile.dma.bytes_per_cycle, lines, width, pitch, local, places, fills=fills)
         shapes = [(piece.fields["m"], piece.fields["n"]) for piece in made]
         held = sum(access_cycles(chip, memory, *one) for one in shapes)
         return sum(moved_bytes(memory, *one) for one in shapes), held
@@ -153,20 +153,21 @@ def _cost(chip: Chip, made: VectorLayout, rows: int, cols: int) -> VectorTiling:
             times, local = many * count, made.local(wide)
             beside = shape.inputs if shape.weighs else 1
             apart = source_places | (local if shape.weighs else 0)
-            operand = transfer(tall, size(wide), made.source_row, beside * local, apart)
+            fills, filled = made.all_of_row(wide), made.stores_fill(wide)
+            operand = transfer(tall, size(wide), made.source_row, beside * local, apart, fills)
             weights = (0, 0)
             if shape.weighs:
                 at = rows * made.weight_row if rows < shape.rows else 0
                 weights = transfer(tall, size(shape.counted), made.weight_row, made.local(shape.counted), at)
             second = made.second_row
-            table = transfer(tall, made.second_width(wide), second, shape.seconds * local, second_places)
+            table = transfer(tall, made.second_width(wide), second, shape.seconds * local, second_places, fills)
             others = shape.passes
-            result = operand
+            result = operand if fills == filled else transfer(tall, size(wide), made.row, local, places, filled)
             if shape.gathers:
                 moved = tall, size(wide)
                 operand = moved_bytes(memory, *moved), GATHER_START + access_cycles(chip, memory, *moved)
             if made.source_row != made.row:
-                result = transfer(tall, size(wide), made.row, local, places)
+                result = transfer(tall, size(wide), made.row, local, places, filled)
             if cache is not None:
                 stored = cache.rows(tall, *shape.heads_of(wide))
                 moves = [transfer(r.rows, r.width, r.pitch, r.local_pitch, r.offset | r.local) for r in stored]
@@ -175,11 +176,11 @@ def _cost(chip: Chip, made: VectorLayout, rows: int, cols: int) -> VectorTiling:
             elif shape.transposes:
                 result = transfer(wide, size(tall), made.line, made.local(tall), wide * made.line)
             elif shape.weighs:
-                result = transfer(tall, size(wide), made.row, local, places)
+                result = transfer(tall, size(wide), made.row, local, places, filled)
             elif shape.result(wide) != wide:
                 narrow = shape.result(wide)
                 at = rows * made.result_row if rows < shape.rows else 0
-                result = transfer(tall, size(narrow), made.result_row, made.local(narrow), at)
+                result = transfer(tall, size(narrow), made.result_row, made.local(narrow), at, filled)
             further = left = (0, 0)
             if shape.recurrent is not None:
                 further, left = _further(made, transfer, tall, wide, places)

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.floats import patterns_of
-from siliconloom.arch.layout import INDEX_BYTES, padded, parameter_bytes, row_values, window_of
+from siliconloom.arch.layout import INDEX_BYTES, padded, parameter_bytes, row_values, window_of, written_values
 from siliconloom.arch.scaled import group_rows
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import VectorFunction, vector_cost
@@ -289,6 +289,16 @@ class VectorLayout:
         size, gathers = self.shape.dtype.size, self.shape.gathers
         row = size(row_values(self.tile, cols, narrow=not gathers))
         return padded(row, lcm(size(self.lanes), window_of(self.bus, size(cols)))) if gathers else row
+
+    def all_of_row(self, cols: int) -> bool:
+        """Whether a tile of so many columns has all there are of the rows that its operands begin in."""
+        return cols == self.shape.cols and not self.shape.held and not self.shape.weighs
+
+    def stores_fill(self, cols: int) -> bool:
+        """Whether results may be stored with what fills their rows up: zeros, as the vector unit writes whole lines."""
+        wide, size = self.shape.result(cols), self.shape.dtype.size
+        whole = cols == self.shape.cols and not self.shape.gathers and self.shape.cached is None
+        return whole and size(written_values(self.tile, wide)) == self.local(wide)
 
     def copied(self, cols: int) -> int:
         """Columns that the vector unit copies of gathered rows of ``cols``: all from row to row."""
