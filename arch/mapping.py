@@ -80,6 +80,11 @@ class DescribedProduct(Description):
     resident: bool = Field(
         default=False, description="the operand of the outer loop stays on chip; needs tiles of the whole depth k"
     )
+    held: Size | None = Field(
+        default=None,
+        description="columns of rows that stay (m_kept), in whole tiles of k: the rest comes again for every tile of "
+        "columns; all of the depth when absent",
+    )
     block: Size | None = Field(
         default=None,
         description="rows of a block of the first operand, on an array that keeps its sums: a power of two below its "

@@ -389,18 +389,28 @@ class _Reader(Struct):
             self._check_pairs(described, shape, at)
         if described.order == "m_kept":
             self._check_kept(described, shape, at)
+        elif described.held is not None:
+            rule = "a part of the depth stays of rows that do: needs 'order: m_kept'"
+            raise self.document.error(rule, (*at, "held"), value=described.held)
         if described.resident and described.k != shape.k:
             rule = f"an operand stays only where tiles have the whole depth, k {shape.k}"
             raise self.document.error(rule, (*at, "resident"), value=True)
         self._check_grains(part.name, at, shape, sizes)
-        needs = GemmLayout(self.tile, shape).needs_in(described.order, *sizes)
+        needs = GemmLayout(self.tile, shape).needs_in(described.order, *sizes, described.held or 0)
         self._check_room(part.name, at, needs)
         if shape.packed and needs["weights"] > LONGEST_ROW:
             rule = f"a tile of weights is one row of a transfer, of at most {LONGEST_ROW:,} B"
             raise self.document.error(rule, at, value=f"{needs['weights']:,} B")
         a, b, c = (chip.memory[name] for name in levels) if len(chip.memory) > 1 else (chip.nearest,) * 3
         made = gemm_tiling(
-            chip, shape, GemmMemories(a, b, c), sizes, described.order, described.resident, self.layout.values
+            chip,
+            shape,
+            GemmMemories(a, b, c),
+            sizes,
+            described.order,
+            described.resident,
+            self.layout.values,
+            described.held or 0,
         )
         if described.sequence is None:
             return made
@@ -439,6 +449,9 @@ class _Reader(Struct):
             rule = "rows that stay are taken one after the other: leave out sequence"
         if rule:
             raise self.document.error(rule, (*at, "order"), value=described.order)
+        if described.held is not None and (described.held >= shape.k or described.held % described.k):
+            rule = f"what stays of the depth is some whole tiles of it, multiples of {described.k} below {shape.k}"
+            raise self.document.error(rule, (*at, "held"), value=described.held)
 
     def _attention(self, chip: Chip, task: Task, part: Attention, index: int, entry: DescribedTask) -> AttentionTiling:
         described, at = entry.attention, ("tasks", index, "attention")

@@ -163,7 +163,7 @@ def _products(chip: Chip, tile: NpuTile, task: Task, levels: tuple[str, ...], ob
         product, t = chosen.share.operator, chosen.tiling
         assert isinstance(product, Gemm)
         assert isinstance(t, GemmTiling)
-        needs = gemm_layout_of(tile, gemm_shape(product, task)).needs_in(t.order, t.m, t.n, t.k)
+        needs = gemm_layout_of(tile, gemm_shape(product, task)).needs_in(t.order, t.m, t.n, t.k, t.held)
         room = {ring: max(least.get(ring, 0), needs.get(ring, 0)) for ring in sorted({*least, *needs})}
         fitting = layouts(tile, [room["constants"]], room, SHARES[:1])
         if fitting and banks_of(tile, fitting[0]) <= tile.scratchpad.banks:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
+
 from siliconloom.arch.isa import Address, Unit
 from siliconloom.arch.layout import parameter_bytes
 from siliconloom.arch.word import LEVELS
@@ -50,7 +52,8 @@ class GemmLowering:
 
     With ``m_kept`` rows stay in both slots of their ring, as one: what a result tile needs of them is loaded when the
     first columns pass. Columns come in tiles of a part of the depth, or of all of it and stay, too, while the rows
-    pass in several result tiles (`GemmLayout.result_rows`).
+    pass in several result tiles (`GemmLayout.result_rows`). Where a part of the rows is ``held`` the rest of their
+    depth comes again for every tile of columns, in two slots behind it.
 
     The first tile of weights may stand ``apart`` from all loops, so that it can be loaded ahead (`mapper.chip.ahead`):
     the first iterations that it is in are written out. Transfers of weights that are longer than a ``chunk`` are cut
@@ -137,14 +140,20 @@ class GemmLowering:
         if self.pairs:
             self.nest.walks.pop()
 
-    def _depths(self) -> Iterator[tuple[Walk, Ring]]:
-        """Tiles of the depth, and the ring of the second operand: two take turns where tiles fit both."""
-        rings, size = self.context.rings, self.tiling.k
-        if not self.turns:
-            for k in self.nest.walk(self.shape.k, size, lead=self._lead(self.shape.k, size)):
-                yield k, rings.weights
-            return
-        for both in self.nest.walk(self.shape.k, 2 * size, lead=self._lead(self.shape.k, 2 * size)):
+    def _depths(self, begin: int = 0, end: int = 0) -> Iterator[tuple[Walk, Ring]]:
+        """Tiles of the depth, or of a part of it, and the ring of the second operand.
+
+        Two rings take turns where tiles fit both.
+        """
+        rings, size, end = self.context.rings, self.tiling.k, end or self.shape.k
+        step = 2 * size if self.turns else size
+        for walk in self.nest.walk(end - begin, step, lead=0 if begin else self._lead(end, step)):
+            first, last = walk.segment.first and not begin, walk.segment.last and end == self.shape.k
+            segment = replace(walk.segment, start=begin + walk.start, first=first, last=last)
+            both = Walk(segment, walk.loop)
+            if not self.turns:
+                yield both, rings.weights
+                continue
             for number, k in enumerate(parts_of(both, size)):
                 yield k, rings.values if number else rings.weights
 
@@ -160,11 +169,18 @@ class GemmLowering:
     def _rows_that_stay(self, batch: Walk) -> None:
         """All columns for as many rows as both slots hold, then the next rows."""
         builder, moving, wide = self.context.builder, self.context.rings.moving, self.tiling.n
-        for rows in self.nest.walk(self.shape.m, self.tiling.m, lead=self._lead(self.shape.m, self.tiling.m)):
-            for n in self.nest.walk(self.shape.n, wide, lead=wide if wide < self.shape.n else 0):
-                self._columns_for(batch, n, rows, moving.whole)
+
+        def freed() -> None:
             for _ in range(SLOTS):
                 builder.barrier(Unit.MATMUL, release=moving.free_bit)
+
+        for rows in self.nest.walk(self.shape.m, self.tiling.m, lead=self._lead(self.shape.m, self.tiling.m)):
+            if self.tiling.held:  # slots behind what stays: when it is loaded all that was before has been read
+                freed()
+            for n in self.nest.walk(self.shape.n, wide, lead=wide if wide < self.shape.n else 0):
+                self._columns_for(batch, n, rows, moving.whole)
+            if not self.tiling.held:
+                freed()
 
     def _columns_for(self, batch: Walk, n: Walk, rows: Walk, held: Ring) -> None:
         """A tile of columns for all rows that stay, which are loaded for the first one."""
@@ -175,9 +191,13 @@ class GemmLowering:
         if self.scales == "tile":
             self._open_scales(batch, n)
         tall, deep, block = map(int, layout.kept_blocks(self.tiling.m, self.tiling.n, self.tiling.k))
+        stays, passes = self.tiling.held, held
+        if stays:
+            taken = int(layout.held_bytes(self.tiling.m, self.tiling.k, stays))
+            passes = self.context.rings.moving.moved(held.base + taken, block)
         for part in self.nest.walk(rows.size, tall, lead=self._lead(rows.size, tall)):
             m = BlockPart(part.segment, part.loop, rows)
-            for k, second in self._depths():
+            for k, second in self._depths(0, stays):
                 first = part.start // tall + k.start // deep
                 place = affine(first * block, (part.loop, block), (k.loop, k.step // deep * block))
                 waits = releases = 0
@@ -194,6 +214,13 @@ class GemmLowering:
                 self._multiply(n, m, k, held, second, waits, releases, place)
                 if releases:
                     second.read()
+            for k, second in self._depths(stays, self.shape.k) if stays else ():
+                self._load_b(batch, n, k, second)
+                self._load_part(batch, m, k, passes, NOWHERE, opens=True)
+                waits, releases = second.full_bit | passes.full_bit, second.free_bit | passes.free_bit
+                self._multiply(n, m, k, passes, second, waits, releases)
+                second.read()
+                passes.read()
             self._epilogue(batch, n, m)
         if self.scales == "tile":
             self._close_scales()
@@ -201,8 +228,8 @@ class GemmLowering:
             builder.barrier(Unit.MATMUL, release=weights.free_bit)
             weights.read()
 
-    def _load_part(self, batch: Walk, m: Walk, k: Walk, held: Ring, place: Address) -> None:
-        """What a product takes of rows that stay, to its ``place`` among them."""
+    def _load_part(self, batch: Walk, m: Walk, k: Walk, held: Ring, place: Address, *, opens: bool = False) -> None:
+        """What a product takes of rows that stay, to its ``place`` among them; or to a slot that it ``opens``."""
         size, row = self.shape.dtype.size, self.layout.a_row
         base = self.a_base + _start(m) * row + size(k.start)
         where = affine(base, (batch.loop, self.a_bytes), *_steps(m, row), (k.loop, size(k.step)))
@@ -212,7 +239,7 @@ class GemmLowering:
             size(k.size),
             row,
             where,
-            opens=False,
+            opens=opens,
             within=place,
             local_pitch=int(self.layout.a_local(k.size)),
             fills=True,

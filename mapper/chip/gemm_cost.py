@@ -89,6 +89,9 @@ class _Paces(NamedTuple):
     b_bytes: Int
     c_bytes: Int
     p_bytes: Int
+    a_again: Int
+    """Bytes of A that come for every tile of columns where a part of the depth stays, and cycles of these."""
+    again_time: Int
     a_time: Int
     b_time: Int
     c_time: Int
@@ -193,6 +196,8 @@ def _paces(chip: Chip, memories: GemmMemories, work: TileWork) -> _Paces:
         work.b.bytes,
         work.c.bytes,
         p_bytes,
+        work.again.bytes,
+        work.again.cycles(chip, memories.a),
         a_time,
         b_time,
         c_time,
@@ -272,12 +277,15 @@ def _kept(at: _Paces, parts: Int) -> GemmCosts:
     rounds = -(-at.m_tiles // parts)
     b_times = np.where(at.whole_k, rounds, at.m_tiles)
     p_times = np.where(n_tiles == 1, 1, rounds)
-    reads = at.a_bytes + at.b_bytes * b_times + at.p_bytes * p_times + at.c_bytes * at.shape.residual
-    port = at.a_time + at.b_time * b_times + at.p_time * p_times + at.c_time * (1 + at.shape.residual)
+    a_bytes, a_time = at.a_bytes + at.a_again * (n_tiles - 1), at.a_time + at.again_time * (n_tiles - 1)
+    reads = a_bytes + at.b_bytes * b_times + at.p_bytes * p_times + at.c_bytes * at.shape.residual
+    port = a_time + at.b_time * b_times + at.p_time * p_times + at.c_time * (1 + at.shape.residual)
     opening = at.a_one + at.b_one + at.p_one + at.arrive + BARRIER + at.first
     stay = parts * at.result
     stay_turn = stay + _waits(times * rounds * n_tiles) * (at.b_one + at.arrive + BARRIER + at.first + stay)
-    load_turn = at.product + _waits(times * at.products) * (at.b_one + at.arrive + at.first + at.waited)
+    # of rows whose depth stays in part both operands come for some of the products
+    passing = at.again_time / np.maximum(at.a_time, 1) * at.a_one
+    load_turn = at.product + _waits(times * at.products) * (at.b_one + passing + at.arrive + at.first + at.waited)
     scale_turn = stay + _waits(times * rounds * n_tiles) * (
         at.p_one + np.where(at.whole_k, 0, at.b_one) + at.arrive + BARRIER + at.first + stay + at.out + at.epilogue
     )

@@ -349,14 +349,29 @@ class GemmLayout:
         local, read = self.a_local(k), self.size(filled_values(k, self.array.rows))
         return m * local + np.maximum(read - local, 0)
 
-    def kept_needs(self, rows: Any, n: Any, k: Any) -> dict[str, Count]:
-        """As `needs` where ``rows`` of the first operand stay, which take both slots of their ring together."""
+    def kept_needs(self, rows: Any, n: Any, k: Any, held: Any = 0) -> dict[str, Count]:
+        """As `needs` where ``rows`` of the first operand stay, which take both slots of their ring together.
+
+        Of them so many columns are ``held``, in whole tiles of the depth, or all where that is 0. The others pass in
+        two slots behind those that are.
+        """
         blocks = self.kept_blocks(rows, n, k)
-        return self.needs(blocks[0], n, k) | {"moving": self._slot_of(rows, *blocks)}
+        whole = self._slot_of(rows, *blocks)
+        part = -(-self.held_bytes(rows, k, held) // 2) + blocks[2]
+        return self.needs(blocks[0], n, k) | {"moving": np.where(np.asarray(held) > 0, part, whole)}
 
     def kept_slot(self, rows: Any, n: Any, k: Any) -> Any:
         """Of `kept_needs` the bytes of a slot of the operand that stays."""
         return self._slot_of(rows, *self.kept_blocks(rows, n, k))
+
+    def held_bytes(self, rows: Any, k: Any, held: Any) -> Any:
+        """What ``held`` columns of ``rows`` take that stay, in blocks of ``k`` columns each."""
+        return held // k * self._in_banks(self.moved(rows, k))
+
+    def most_held(self, rows: Any, k: Any, slot: Any) -> Any:
+        """The most columns of ``rows`` that two slots of so many bytes hold, beside those that pass."""
+        block = self._in_banks(self.moved(rows, k))
+        return np.clip(SLOTS * slot // block - SLOTS, 0, (self.shape.k - 1) // k) * k
 
     def _slot_of(self, rows: Any, tall: Any, deep: Any, block: Any) -> Any:
         """Half of what ``rows`` take that lie in blocks of ``tall`` and ``deep``."""
@@ -368,10 +383,10 @@ class GemmLayout:
         """Whether rows may stay in both slots while columns come in tiles of this depth: whole folds, or all of it."""
         return (not self.blocks) & ((k >= self.shape.k) | (k % self.array.rows == 0))
 
-    def needs_in(self, order: str, m: int, n: int, k: int) -> dict[str, int]:
+    def needs_in(self, order: str, m: int, n: int, k: int, held: int = 0) -> dict[str, int]:
         """What a tiling takes of a slot of each ring, whatever the order of its outer loops."""
-        needs: Any = self.kept_needs if order == "m_kept" else self.needs
-        return {ring: int(need) for ring, need in needs(m, n, k).items()}
+        needs = self.kept_needs(m, n, k, held) if order == "m_kept" else self.needs(m, n, k)
+        return {ring: int(need) for ring, need in needs.items()}
 
 
 @lru_cache(maxsize=512)

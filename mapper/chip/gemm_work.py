@@ -71,6 +71,8 @@ class TileWork(NamedTuple):
     k_tiles: Int
     whole_k: Int
     a: AllMoved | MovedAt
+    again: AllMoved | MovedAt
+    """Of A what comes for every tile of columns, where a part of the depth of its rows stays."""
     b: AllMoved | MovedAt
     c: AllMoved | MovedAt
     p: AllMoved | MovedAt
@@ -106,8 +108,13 @@ class TileWork(NamedTuple):
         return TileWork._make(there)
 
 
-def tile_work(chip: Chip, memories: GemmMemories, shape: GemmShape, sizes: tuple[Int, Int, Int]) -> TileWork:
-    """Of tiles of these sizes; of the memories it matters what an access moves, and how addresses are striped."""
+def tile_work(
+    chip: Chip, memories: GemmMemories, shape: GemmShape, sizes: tuple[Int, Int, Int], held: Int | None = None
+) -> TileWork:
+    """Of tiles of these sizes; of the memories it matters what an access moves, and how addresses are striped.
+
+    Of the depth of rows that stay so much is ``held``.
+    """
     m, n, k = sizes
     tile = chip.tile
     assert isinstance(tile, NpuTile)
@@ -136,6 +143,7 @@ def tile_work(chip: Chip, memories: GemmMemories, shape: GemmShape, sizes: tuple
         k_tiles,
         k_tiles == 1,
         a.total(m_parts, k_parts),
+        AllMoved([]) if held is None else a.total(m_parts, [(k, k_parts[0][1] - held // k), k_parts[1]]),
         b.total(k_parts, n_parts),
         c.total(m_parts, c_parts),
         p.total([(one, one)], _parts(shape.stored_n, columns)),

@@ -32,7 +32,7 @@ from siliconloom.mapper.chip.vector_cost import VectorTiling
 from siliconloom.workloads import Vector
 
 _FORMS: dict[type, Callable[[Any], Hashable]] = {
-    GemmTiling: attrgetter("m", "n", "k", "order", "resident", "sequence", "passing"),
+    GemmTiling: attrgetter("m", "n", "k", "order", "resident", "sequence", "passing", "held"),
     AttentionTiling: attrgetter("queries", "keys", "heads", "whole", "resident"),
     VectorTiling: attrgetter("rows", "cols"),
     ChannelTiling: lambda tiling: (),

@@ -28,6 +28,9 @@ from siliconloom.mapper.chip.transfers import LONGEST_ROW
 PARTS, MOST_STAYING = 32, 4
 """Rows that stay are tried down to this part of all of them; of each division of the buffers the most that have room.
 """
+PARTED, MOST_PARTED, MOST_SLOTS = 8, 4, 3
+"""Where a part of the depth stays tiles have at most this part of it; so many of such sizes are tried, the smallest
+ones, and so many sizes of slots, the largest ones."""
 MOST_LOOKED = 500_000
 """Tiles that are kept from one map to the next, such as those of a sweep's points, at some 100 bytes each; what was
 asked for the longest ago goes first."""
@@ -79,6 +82,8 @@ class Looked(NamedTuple):
     passing: Int
     """See `TileWork.passing`."""
     held: Int | None = None
+    stays: Int | None = None
+    """Columns of rows that stay, where that is a part of their depth."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -91,6 +96,10 @@ class Looked(NamedTuple):
         first, deep = divmod(int(self.some[pick]), len(depths))
         tall, wide = divmod(first, len(columns))
         return int(rows[tall]), int(columns[wide]), int(depths[deep])
+
+    def part(self, pick: int) -> int:
+        """Columns of a candidate's rows that stay, where these are a part of their depth."""
+        return 0 if self.stays is None else int(self.stays[pick])
 
     def ring(self, pick: int, values: int) -> int:
         """Bytes of a slot in which tiles of the second operand do take turns."""
@@ -183,6 +192,7 @@ def _looked(
     layouts: Sequence[Room],
     work: TileWork,
     held: Int | None = None,
+    stays: Int | None = None,
 ) -> Looked:
     """What there is to say of tiles of all these sizes, some of which fit some of the layouts."""
     grid = tuple(map(len, sizes))
@@ -194,9 +204,10 @@ def _looked(
     made, turns = Fits.of(fit[some] for fit in fitting), not whole.all()
     ways = [(number, layout.values * turns) for number, layout in zip(made.numbers, layouts, strict=True)]
     rows = None if held is None else places.of(held)
+    parts = None if stays is None else np.broadcast_to(places.of(stays), len(some))
     passing = np.broadcast_to(places.of(work.passing), len(some))
     return Looked(
-        sizes, some, made, made.among(whole), made.among(~whole), ways, work.at(places), turning, passing, rows
+        sizes, some, made, made.among(whole), made.among(~whole), ways, work.at(places), turning, passing, rows, parts
     )
 
 
@@ -239,6 +250,40 @@ def _look_at_staying(
         work = tile_work(chip, memories, shape, (laid.result_rows(m, n, k), n, k))
         found.append(_looked(axes, shape, fits, layouts, work, m))
     return found
+
+
+def _look_at_staying_in_part(
+    chip: Chip, layouts: tuple[Room, ...], shape: GemmShape, memories: GemmMemories, tiles: tuple[int, int] | None
+) -> list[Looked]:
+    """Rows of which as much of the depth stays as there is room for, where all of it has none."""
+    tile = chip.tile
+    assert isinstance(tile, NpuTile)
+    laid, found = gemm_layout_of(tile, shape), list[Looked]()
+    rows, columns, depths = _sizes_to_try(tile, shape, tiles)
+    depths = depths[(PARTED * depths <= shape.k) & laid.may_stay(depths)][:MOST_PARTED]
+    slots = {layout.moving * part // 4 for layout in layouts for part in _quarters(layout)}
+    for slot in sorted(slots, reverse=True)[:MOST_SLOTS] if len(depths) else ():
+        m, n, k = np.ix_(rows, columns, depths)
+        stays = laid.most_held(m, k, slot)
+        parted = (stays > 0) & (laid.kept_slot(m, n[:, :1], k) > slot)
+        tall = rows[parted.any(axis=(1, 2))]
+        if not len(tall):
+            continue
+        m, n, k = np.ix_(tall, columns, depths)
+        stays = laid.most_held(m, k, slot)
+        parted = (stays > 0) & (laid.kept_slot(m, n[:, :1], k) > slot)
+        needs = laid.kept_needs(m, n, k, np.maximum(stays, k))
+        grid = len(tall), len(columns), len(depths)
+        fits = [np.broadcast_to(fit & parted, grid) for fit in _fits_of(layouts, shape, needs)]
+        if any(fit.any() for fit in fits):
+            work = tile_work(chip, memories, shape, (m, n, k), stays)
+            found.append(_looked((tall, columns, depths), shape, fits, layouts, work, m, stays))
+    return found
+
+
+def _quarters(layout: Room) -> tuple[int, ...]:
+    """Parts of the room for the first operand, in quarters, that it may have: what others leave it, or its ring."""
+    return (4, 3, 2) if isinstance(layout, Undivided) else (4,)
 
 
 def _trimmed(tile: NpuTile, layouts: Sequence[Room], shape: GemmShape, m: Int, n: Int, k: Int) -> tuple[Int, Int, Int]:
@@ -308,6 +353,13 @@ def that_stay(
     return _recall("stay", _look_at_staying, chip, layouts, shape, memories, tiles)
 
 
+def that_stay_in_part(
+    chip: Chip, layouts: tuple[Room, ...], shape: GemmShape, memories: GemmMemories, tiles: tuple[int, int] | None
+) -> list[Looked]:
+    """Rows of which a part of the depth stays, as much as there is room for."""
+    return _recall("parts stay", _look_at_staying_in_part, chip, layouts, shape, memories, tiles)
+
+
 def _recall(
     kind: str,
     look: Callable[..., list[Looked]],
@@ -321,4 +373,4 @@ def _recall(
     return _KNOWN.recall(key, lambda: look(chip, layouts, shape, memories, tiles))
 
 
-__all__ = ["PARTS", "Looked", "forget", "in_slots", "that_stay"]
+__all__ = ["PARTS", "Looked", "forget", "in_slots", "that_stay", "that_stay_in_part"]

@@ -49,7 +49,7 @@ def sizes_of(chosen: Chosen) -> tuple[int, ...]:
     """What tells products' candidates apart whose tiles are computed in one order: share, sizes and estimate."""
     tiling = chosen.tiling
     assert isinstance(tiling, GemmTiling)
-    return id(chosen.share), tiling.m, tiling.n, tiling.k, tiling.cycles
+    return id(chosen.share), tiling.m, tiling.n, tiling.k, tiling.held, tiling.cycles
 
 
 def busiest(tiling: Tiling, share: Share) -> int:

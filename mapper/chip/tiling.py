@@ -20,7 +20,7 @@ from siliconloom.mapper.chip.gemm_layout import GemmShape, gemm_layout_of
 from siliconloom.mapper.chip.gemm_moves import GemmMemories
 from siliconloom.mapper.chip.gemm_work import tile_work
 from siliconloom.mapper.chip.layout import Room
-from siliconloom.mapper.chip.looked import Looked, in_slots, that_stay
+from siliconloom.mapper.chip.looked import Looked, in_slots, that_stay, that_stay_in_part
 from siliconloom.mapper.chip.objective import ESTIMATED, Objective
 
 READ_AGAIN = 2
@@ -37,6 +37,7 @@ class GemmTiling(Struct, frozen=True):
     both slots, and ``resident`` says that columns do, too, while they pass. ``sequence`` are the numbers of the tiles
     of rows as they are computed, where that is not one after the other. Of a result tile so many columns are
     ``passing`` the vector unit at a time, and all where that is 0; they follow from the sizes (`GemmLayout.passing`).
+    Of the depth of rows that stay so much is ``held``, in whole tiles, and all where that is 0.
     """
 
     m: int
@@ -52,6 +53,7 @@ class GemmTiling(Struct, frozen=True):
     cycles: int
     sequence: tuple[int, ...] = ()
     passing: int = 0
+    held: int = 0
 
 
 def choose_tilings(
@@ -82,7 +84,9 @@ def choose_tilings(
     made = _in_slots(chip, every, shape, memories, tiles, kept, objective, halves=stay)
     if not stay:
         return made
-    more = _that_stay(chip, every, shape, memories, tiles, kept, objective)
+    # bytes are spared where they count: beside time where they take the most of it
+    in_part = objective.name != "time" or any(each and _waits_for_memory(each[0]) for each in made)
+    more = _that_stay(chip, every, shape, memories, tiles, kept, objective, in_part=in_part)
     alike: dict[tuple[int, ...], list[GemmTiling]] = {}
     found = []
     for some, held in zip(made, more, strict=True):
@@ -93,6 +97,10 @@ def choose_tilings(
     return found
 
 
+def _waits_for_memory(tiling: GemmTiling) -> bool:
+    return tiling.memory_cycles > max(tiling.array_cycles, tiling.vector_cycles)
+
+
 def _that_stay(
     chip: Chip,
     layouts: tuple[Room, ...],
@@ -101,15 +109,20 @@ def _that_stay(
     tiles: tuple[int, int] | None,
     kept: int,
     objective: Objective,
+    *,
+    in_part: bool,
 ) -> list[list[GemmTiling]]:
-    """As `choose_tilings`, of rows that stay in both slots."""
+    """As `choose_tilings`, of rows that stay in both slots, with ``in_part`` also a part of their depth."""
     tile = chip.tile
     assert isinstance(tile, NpuTile)
     found = [list[GemmTiling]() for _ in layouts]
     if gemm_layout_of(tile, shape).blocks or shape.m <= READ_AGAIN:
         return found
-    made: dict[tuple[int, int, int, int], GemmTiling] = {}
-    for looked in that_stay(chip, layouts, shape, memories, tiles):
+    made: dict[tuple[int, ...], GemmTiling] = {}
+    every = that_stay(chip, layouts, shape, memories, tiles)
+    if in_part:
+        every = [*every, *that_stay_in_part(chip, layouts, shape, memories, tiles)]
+    for looked in every:
         alike: dict[tuple[int, int], list[GemmTiling]] = {}
         rings = sorted({values for _, values in looked.ways})
         costs_of = gemm_costs(chip, memories, looked.work, KEPT, rings, looked.held)
@@ -121,10 +134,11 @@ def _that_stay(
                 alike[way], table = [], tables[way[1]]
                 for pick in dict.fromkeys(table.best(looked.fits.rows[way[0]], kept)):
                     size = looked.size(pick)
-                    ring = *size, looked.ring(pick, way[1])
+                    part = looked.part(pick)
+                    ring = *size, looked.ring(pick, way[1]), part
                     if ring not in made:
                         passing = int(looked.passing[pick])
-                        made[ring] = _costed(size, KEPT[0], size[2] == shape.k, table.costs(pick), passing)
+                        made[ring] = _costed(size, KEPT[0], size[2] == shape.k, table.costs(pick), passing, part)
                     alike[way].append(made[ring])
             found[number] += alike[way]
     return found
@@ -193,10 +207,12 @@ def gemm_tiling(
     order: Order,
     resident: bool,
     values: int,
+    stays: int = 0,
 ) -> GemmTiling:
     """A tiling of these sizes (m, n, k) with what it should take; that of an operand that stays where k is whole.
 
-    ``values`` are bytes of a slot in which tiles of the second operand take turns, where they fit it.
+    ``values`` are bytes of a slot in which tiles of the second operand take turns, where they fit it; of rows that
+    stay so much of the depth ``stays``, or all.
     """
     m, n, k = np.ix_(*(np.array([size], np.int64) for size in sizes))
     held = None
@@ -204,18 +220,18 @@ def gemm_tiling(
     laid = gemm_layout_of(chip.tile, shape)
     if order in KEPT:
         held, m = m, laid.result_rows(m, n, k)
-    work = tile_work(chip, memories, shape, (m, n, k))
+    work = tile_work(chip, memories, shape, (m, n, k), np.array([[[stays]]], np.int64) if stays else None)
     (costs,) = gemm_costs(chip, memories, work, (order,), (values,), held)
     made = [int(np.ravel(values)[0]) for values in astuple(costs[order])]
-    return _costed(sizes, order, resident, made, int(np.ravel(work.passing)[0]))
+    return _costed(sizes, order, resident, made, int(np.ravel(work.passing)[0]), stays)
 
 
 def _costed(
-    sizes: tuple[int, int, int], order: Order, resident: bool, costs: Sequence[int], passing: int
+    sizes: tuple[int, int, int], order: Order, resident: bool, costs: Sequence[int], passing: int, held: int = 0
 ) -> GemmTiling:
     """A tiling with its costs in the order of the fields of `GemmCosts`."""
     read, write, array, memory, vector, cycles = costs
-    return GemmTiling(*sizes, order, resident, read, write, array, memory, vector, cycles, passing=passing)
+    return GemmTiling(*sizes, order, resident, read, write, array, memory, vector, cycles, passing=passing, held=held)
 
 
 class _Table:

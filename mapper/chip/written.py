@@ -95,6 +95,7 @@ def _sizes(tiling: Tiling) -> dict[str, Any]:
     if isinstance(tiling, GemmTiling):
         sizes = {"m": tiling.m, "n": tiling.n, "k": tiling.k, "order": tiling.order}
         sizes |= {"resident": True} if tiling.resident else {}
+        sizes |= {"held": tiling.held} if tiling.held else {}
         return sizes | ({"sequence": list(tiling.sequence)} if tiling.sequence else {})
     if isinstance(tiling, AttentionTiling):
         sizes = {"queries": tiling.queries, "keys": tiling.keys, "heads": tiling.heads}

@@ -267,7 +267,8 @@ def test_what_fills_up_a_fold_may_be_unknown(dataflow):
     sets = SMALL | narrow | {"tile.vector.lanes": "2", "tile.array.dataflow": dataflow}
     chip = load_chip("npu-edge-int8", list(sets.items()))
     tile, places = chip.tile, Places(chip.tile)
-    assert tile.array.load_rows == 2 and places.unit == tile.array.cols
+    assert tile.array.load_rows == 2
+    assert places.unit == tile.array.cols
     memory = random_image(np.random.default_rng(3))
     planes = parameter_planes(*(np.full(4, each) for each in (0, 64, 12)), tile.vector.lanes).reshape(-1)
     memory[16 : 16 + len(planes)] = planes

@@ -20,7 +20,7 @@ from siliconloom.mapper.chip.mapping import fit_precision, map_workload
 from siliconloom.mapper.chip.program import lower
 from siliconloom.mapper.chip.written import mapping_text
 from siliconloom.rtl.bench.runner import care, simulator_path
-from siliconloom.sim.chip.engine import duration
+from siliconloom.sim.chip.engine import Counter, duration, run
 from siliconloom.sim.golden.npu import GoldenMachine
 from siliconloom.verification.filling import filled
 from siliconloom.verification.machine import verify
@@ -155,7 +155,7 @@ def test_small_mapped_workloads_agree_in_every_cycle_and_byte(tmp_path, model, s
 
 
 CUT = {
-    "stored": ({"rows": 4, "cols": 3, "dataflow": "output_stationary"}, 8, 2, (14, 27, 25)),
+    "stored": ({"rows": 4, "cols": 3, "dataflow": "output_stationary"}, 8, 2, (14, 26, 25)),
     "rows": ({"rows": 2, "cols": 3, "dataflow": "output_stationary"}, 16, 8, (11, 26, 23)),
     "rest": ({"rows": 2, "cols": 8, "dataflow": "weight_stationary"}, 64, 4, (16, 42, 25)),
 }
@@ -215,6 +215,43 @@ def test_rows_in_blocks_of_fewer_than_the_array_has_agree_in_every_cycle_and_byt
         assert case.passed, case
         assert case.difference == 0
         assert case.bytes_compared > 500
+
+
+HELD = """kind: gemms
+precision: int8
+gemms:
+  - {name: a, m: 21, n: 27, k: 100}
+  - {name: b, m: 1, n: 4, k: 3}
+  - {name: c, m: 17, n: 24, k: 41, batch: 2}
+  - {name: d, m: 30, n: 9, k: 75}
+"""
+
+
+@pytest.mark.slow(seconds=40)
+@pytest.mark.parametrize("dataflow", ["weight_stationary", "input_stationary"])
+def test_rows_that_stay_in_part_agree_in_every_cycle_and_byte(tmp_path, dataflow):
+    """Of most of the depth, and of little; tiles of weights in turn in two rings, and in one; one product between."""
+    tile = tile_of(SETS | {"tile.vector.lanes": 2, "tile.array.dataflow": dataflow})
+    work, _ = fit_precision(tile, graph(tmp_path, HELD))
+    described = yaml.safe_load(mapping_text(map_workload(tile, work)))
+    described["layout"] |= {"weights": "2048 B", "values": "512 B"}
+    sizes = {"a": (8, 8, 16, 80), "c": (12, 8, 8, 16), "d": (10, 9, 16, 16)}
+    for task in described["tasks"]:
+        if task["operator"] in sizes:
+            m, n, k, held = sizes[task["operator"]]
+            task["gemm"] = {"m": m, "n": n, "k": k, "order": "m_kept", "held": held}
+    made = lower(tile, work, mapping_of(Document.parse(yaml.safe_dump(described)), tile, work))
+    refuse(tile, made)
+    assert [task.tiling.held for task in made.tasks] == [80, 0, 16, 16]
+    outcome = run(made.program, tile)
+    for task, counters in zip(made.tasks, outcome.counters, strict=True):
+        moved = counters[Counter.READ_BYTES], counters[Counter.WRITE_BYTES]
+        assert moved == (task.tiling.read_bytes, task.tiling.write_bytes)
+    for parity in check_programs(tile, [("held", filled(made, 1))], simulator=QUICK):
+        case = parity.case()
+        assert case.passed, case
+        assert case.difference == 0
+        assert case.bytes_compared > 1000
 
 
 OTHERS = [

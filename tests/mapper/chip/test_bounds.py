@@ -72,8 +72,9 @@ def test_no_tiling_of_a_product_is_faster_than_its_bound(seed):
     laid, order = GemmLayout(chip.tile, gemm_shape(part, Task(gemm, depends=False))), r.choice(["n", "m", "stay"])
     if order == "stay" and not laid.blocks:
         tk = tk if laid.may_stay(tk) else part.k
-        tiling = GemmTiling(tm, tn, tk, "m_kept", tk == part.k, 0, 0, 0, 0, 0, 0)
-        moving = int(laid.kept_needs(tm, tn, tk)["moving"])
+        held = r.randint(0, (part.k - 1) // tk) * tk
+        tiling = GemmTiling(tm, tn, tk, "m_kept", tk == part.k, 0, 0, 0, 0, 0, 0, held=held)
+        moving = int(laid.kept_needs(tm, tn, tk, held)["moving"])
     else:
         tiling = GemmTiling(tm, tn, tk, "n_outer" if order == "n" else "m_outer", tk == part.k, 0, 0, 0, 0, 0, 0)
         moving = tm * tk

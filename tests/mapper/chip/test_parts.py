@@ -123,17 +123,26 @@ def test_rows_in_pairs_of_tiles_make_the_same_product(dataflow, m, n, k, rows, c
     depth=st.sampled_from([8, 16, 24, 32]),
     batch=st.integers(1, 3),
     bus=st.sampled_from([4, 8, 16]),
+    held=st.integers(0, 4),
     seed=st.integers(0, 99),
 )
-def test_rows_that_stay_in_both_slots_make_the_same_product(dataflow, m, n, k, rows, columns, depth, batch, bus, seed):
-    """Columns of the whole depth stay, too, while the rows pass in several result tiles; others come in tiles of it."""
+def test_rows_that_stay_in_both_slots_make_the_same_product(
+    dataflow, m, n, k, rows, columns, depth, batch, bus, held, seed
+):
+    """Columns of the whole depth stay, too, while the rows pass in several result tiles; others come in tiles of it.
+
+    Of rows a part of the depth may stay, and the rest come again for every tile of columns.
+    """
     chip = small(bus, **{"tile.array.dataflow": dataflow})
     gemms = [{"name": "g", "m": m, "n": n, "k": k, "batch": batch}]
     graph = workload(json.dumps({"kind": "gemms", "name": "list", "precision": "int8", "gemms": gemms}))
     mapped = map_workload(chip, graph)
     wide, tall, deep = min(n, columns), min(rows, m), min(depth, k)
     other = of_tiles(mapped, graph, m=min(tall, 20), n=wide, k=deep, order="m_outer")
-    stay = of_tiles(mapped, graph, m=tall, n=wide, k=deep, order="m_kept", resident=deep == k)
+    part = min(held, (k - 1) // deep) * deep
+    parted = {"held": part} if part else {}
+    stay = of_tiles(mapped, graph, m=tall, n=wide, k=deep, order="m_kept", resident=deep == k, **parted)
+    assert stay.tasks[0].tiling.held == part
     assert not left(other.program)
     assert not left(stay.program)
     assert not list(races(stay.program, chip))
@@ -155,6 +164,25 @@ def test_rows_that_stay_are_read_once_and_columns_once_for_each_so_many_rows(dat
     assert tiling.read_bytes == m * k + rounds * (n * k + parameters)
     assert int(counters[:, Counter.READ_BYTES].sum()) == tiling.read_bytes
     assert int(counters[:, Counter.WRITE_BYTES].sum()) == tiling.write_bytes == m * n
+
+
+@pytest.mark.parametrize("dataflow", ["weight_stationary", "input_stationary"])
+@pytest.mark.parametrize(("rows", "depth", "held"), [(20, 8, 24), (40, 8, 16), (40, 16, 16), (28, 8, 8)])
+def test_of_rows_that_stay_in_part_the_rest_is_read_for_every_tile_of_columns(dataflow, rows, depth, held):
+    """The estimate says what a run moves; rows of 64 bytes in slots of 1 KiB, of which so many bytes stay."""
+    chip, (m, n, k), wide = small(8, **{"tile.array.dataflow": dataflow}), (100, 40, 64), 8
+    gemms = [{"name": "g", "m": m, "n": n, "k": k}]
+    graph = workload(json.dumps({"kind": "gemms", "name": "list", "precision": "int8", "gemms": gemms}))
+    made = of_tiles(map_workload(chip, graph), graph, m=rows, n=wide, k=depth, order="m_kept", held=held)
+    again = mapping_of(Document.parse(mapping_text(made)), chip, graph)
+    assert lower(chip, graph, again).program == made.program
+    rounds, (tiling,) = -(-m // rows), (each.tiling for each in made.tasks)
+    parameters = n * GemmLayout(chip.tile, gemm_shape(made.tasks[0].task.operator, made.tasks[0].task)).columns(1)
+    outcome = run(made.program, chip)
+    assert tiling.read_bytes == m * held + n // wide * m * (k - held) + rounds * (n * k + parameters)
+    assert int(outcome.counters[:, Counter.READ_BYTES].sum()) == tiling.read_bytes
+    assert int(outcome.counters[:, Counter.WRITE_BYTES].sum()) == tiling.write_bytes == m * n
+    assert 0.9 * outcome.cycles <= tiling.cycles <= 1.1 * outcome.cycles
 
 
 @pytest.mark.slow(seconds=1.5)
@@ -246,6 +274,9 @@ def test_pairs_that_are_none_are_refused(sizes, message):
         ({"k": 4}, "beside rows that stay tiles have the whole depth 30 or whole folds of 8"),
         ({"sequence": [1, 0]}, "rows that stay are taken one after the other"),
         ({"m": 90}, "moving"),
+        ({"held": 12}, r"what stays of the depth is some whole tiles of it, multiples of 8 below 30 \(got 12\)"),
+        ({"held": 32}, "what stays of the depth is some whole tiles of it, multiples of 8 below 30"),
+        ({"order": "m_outer", "held": 8}, "a part of the depth stays of rows that do: needs 'order: m_kept'"),
     ],
 )
 def test_rows_that_do_not_stay_in_both_slots_are_refused(sizes, message):
