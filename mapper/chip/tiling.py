@@ -26,6 +26,9 @@ from siliconloom.mapper.chip.objective import ESTIMATED, Objective
 READ_AGAIN = 2
 """So few rows are nothing beside the columns that they meet, and need not stay."""
 
+AGAIN = 1.15
+"""Where time counts a part of the depth of rows may stay where tiles move more than so many times what there is."""
+
 Int = NDArray[np.int64]
 
 
@@ -84,8 +87,8 @@ def choose_tilings(
     made = _in_slots(chip, every, shape, memories, tiles, kept, objective, halves=stay)
     if not stay:
         return made
-    # bytes are spared where they count: beside time where they take the most of it
-    in_part = objective.name != "time" or any(each and _waits_for_memory(each[0]) for each in made)
+    first = min((each[0] for each in made if each), key=objective.of_tiling, default=None)
+    in_part = objective.name != "time" or (first is not None and _rereads(tile, shape, first))
     more = _that_stay(chip, every, shape, memories, tiles, kept, objective, in_part=in_part)
     alike: dict[tuple[int, ...], list[GemmTiling]] = {}
     found = []
@@ -97,8 +100,13 @@ def choose_tilings(
     return found
 
 
-def _waits_for_memory(tiling: GemmTiling) -> bool:
-    return tiling.memory_cycles > max(tiling.array_cycles, tiling.vector_cycles)
+def _rereads(tile: NpuTile, shape: GemmShape, tiling: GemmTiling) -> bool:
+    """Whether memory sets the pace of a product, and a good part of that is what was read before."""
+    layout = gemm_layout_of(tile, shape)
+    rows = shape.m * layout.size(shape.k + (1 + shape.residual) * shape.stored_n)
+    once = shape.batch * (rows + layout.b_size(shape.k * shape.n))
+    waits = tiling.memory_cycles > max(tiling.array_cycles, tiling.vector_cycles)
+    return waits and tiling.read_bytes + tiling.write_bytes > AGAIN * int(once)
 
 
 def _that_stay(
