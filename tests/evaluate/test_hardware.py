@@ -102,6 +102,16 @@ def test_attention_by_itself_is_not_called_a_latent_cache(tmp_path):
     assert found["why"] == {"no layout for attention whose operands come from outside": 1}
 
 
+def test_a_result_that_is_both_operands_is_not_called_windows_of_an_image(tmp_path):
+    file = tmp_path / "list.yaml"
+    file.write_text(
+        "kind: operators\nname: list\nprecision: int8\noperators:\n"
+        "  - {kind: gemm, name: a, m: 8, n: 8, k: 8}\n  - {kind: add, name: b, rows: 8, cols: 8, reads: [a, a]}\n"
+    )
+    found = simulate("npu-edge-int8", str(file)).result()["hardware"]
+    assert found["why"] == {"no layout for a result that is several operands": 1}
+
+
 @pytest.mark.parametrize(
     ("model", "sets", "operator", "why"),
     [
