@@ -263,7 +263,9 @@ def operands(graph: Graph, operator: Operator) -> tuple[Found, ...]:
         return (NO_BIAS,) * count
     if operator.role is Role.NONE and count > 1 and len(makers) == 1:
         same = rows(flow[makers[0]]) == operator.rows and columns(flow[makers[0]]) == operator.cols
-        return ("no layout for a result that is several operands" if same else "no layout for windows of an image",) * count
+        return (
+            "no layout for a result that is several operands" if same else "no layout for windows of an image",
+        ) * count
     if operator.function is VectorFunction.COMBINE and makers:
         return _of_experts(graph, operator)
     if len(makers) == count:
