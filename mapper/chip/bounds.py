@@ -127,7 +127,8 @@ def graph_bound(chip: Chip, graph: Graph, placement: Placement | None = None) ->
     elif listed:
         data = _near(chip, sum(least_traffic(chip, o, ()) * o.repeat for o in operators))
     else:
-        data = _near(chip, sum((used_weight_bytes(o) + _cache_bytes(o)) * o.repeat for o in operators))
+        own = sum((used_weight_bytes(o) + _cache_bytes(o) + read_again(chip, o)) * o.repeat for o in operators)
+        data = _near(chip, own)
     compute = vector = made = 0
     for operator in operators:
         cycles, passes = _unit_cycles(chip, operator, ())
@@ -152,12 +153,19 @@ def data_bytes(operator: Operator, fused: Sequence[Vector]) -> int:
 
 def least_traffic(chip: Chip, operator: Operator, fused: Sequence[Vector]) -> int:
     """Bytes that one execution moves at least with everything in one memory, through buffers of the tiles' size."""
-    used = used_weight_bytes(operator) + data_bytes(operator, fused)
+    return used_weight_bytes(operator) + data_bytes(operator, fused) + read_again(chip, operator)
+
+
+def read_again(chip: Chip, operator: Operator) -> int:
+    """Bytes of a product's operands that one execution reads more than once, as buffers hold no more at a time.
+
+    Whether the first operand comes from main memory or is made on the chip: what of it the scratchpad does not keep
+    while all columns pass comes again from there, or the columns do.
+    """
     if not (isinstance(operator, Gemm) and isinstance(chip.tile, NpuTile)):
-        return used
-    size = operator.precision.size
-    once = operator.batch * (size(operator.m * operator.k) + operator.matrix_bytes)
-    return used + max(read_floor(chip.tile, operator) - once, 0)
+        return 0
+    once = operator.batch * (operator.precision.size(operator.m * operator.k) + operator.matrix_bytes)
+    return max(read_floor(chip.tile, operator) - once, 0)
 
 
 def _unit_cycles(chip: Chip, operator: Operator, fused: Sequence[Vector]) -> tuple[int, int]:

@@ -1,20 +1,24 @@
 """Bounds against mappings that no mapper would choose: random tiles, orders and shares, lowered and simulated."""
 
+import json
 import random
+import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from siliconloom.arch import load_chip
+from siliconloom.arch import LoomError, load_chip
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.evaluate.chip import simulate
 from siliconloom.mapper.chip.attention_cost import AttentionTiling
-from siliconloom.mapper.chip.bounds import operator_bound
+from siliconloom.mapper.chip.bounds import graph_bound, least_bytes, operator_bound, read_again
 from siliconloom.mapper.chip.chosen import Chosen, Part
 from siliconloom.mapper.chip.gemm_layout import GemmLayout
 from siliconloom.mapper.chip.layout import Layout
+from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.mapper.chip.memory import MemoryMap
 from siliconloom.mapper.chip.program import lower_tasks
 from siliconloom.mapper.chip.sharing import shares
@@ -52,6 +56,30 @@ def check(chip, operator, slots, tiling, share):
     assert outcome.own[0] >= outcome.exclusive[0]
     moved = int(outcome.traffic[0, 0, :2].sum())
     assert moved * chip.clock >= (bound.memory_cycles - 1) * chip.path_bandwidth(chip.nearest)
+
+
+@settings(max_examples=15, deadline=None)
+@given(seeds)
+def test_no_model_takes_less_than_its_bound_where_memory_is_slow(seed):
+    """Its products read operands again, as small buffers make them; what is computed between them does not."""
+    r = random.Random(seed)
+    chip = made_chip(random_chip(r) | {"memory.dram.bandwidth": 10**9, "tile_count": r.choice([1, 2, 4])})
+    width, heads = r.choice([(64, 2), (96, 3), (128, 4)])
+    model = {"model_type": "llama", "hidden_size": width, "num_attention_heads": heads, "num_hidden_layers": 1}
+    model |= {"intermediate_size": r.randint(40, 400), "vocab_size": 64, "num_key_value_heads": 1}
+    sets = [("workload.sequence", str(r.randint(2, 300))), ("workload.batch", str(r.choice([1, 2])))]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "config.json"
+        file.write_text(json.dumps(model))
+        graph = load_workload(str(file), [(path.removeprefix("workload."), value) for path, value in sets])
+    try:
+        made = map_workload(chip, graph)
+    except LoomError:  # buffers may be too small for its heads
+        return
+    again = sum(read_again(chip, each) * each.repeat for each in graph.operators())
+    least = graph_bound(chip, graph)
+    assert least_bytes(chip, least) >= again
+    assert run(made.program, chip).cycles >= least.lower_bound_cycles
 
 
 def any_share(chip, operator, r):
