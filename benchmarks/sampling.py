@@ -113,7 +113,8 @@ class Space:
     def document(self, sample: Sample) -> dict[str, Any]:
         """A sample as the description of a mapping."""
         cut = {n: p for n, p in zip(CUT_DIMENSIONS[self.kind], sample.share.cut, strict=True) if n and p > 1}
-        task = {"operator": self.task.operator.name, self.kind: dict(sample.sizes)} | ({"cut": cut} if cut else {})
+        sizes = {key: size for key, size in sample.sizes.items() if size or key != "held"}
+        task = {"operator": self.task.operator.name, self.kind: sizes} | ({"cut": cut} if cut else {})
         layout = {ring: f"{size} B" for ring, size in self.slots(sample).items() if size}
         others = []
         for each in self.before:

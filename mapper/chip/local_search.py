@@ -488,7 +488,8 @@ class _LocalSearch:
             if shape.packed and GemmLayout(self.tile, shape).needs_in(sizes["order"], *mnk)["weights"] > LONGEST_ROW:
                 return None
             a, b, c = (chip.memory[name] for name in levels) if len(chip.memory) > 1 else (chip.nearest,) * 3
-            return gemm_tiling(chip, shape, GemmMemories(a, b, c), mnk, sizes["order"], sizes["resident"], values)
+            memories, loops = GemmMemories(a, b, c), (sizes["order"], sizes["resident"])
+            return gemm_tiling(chip, shape, memories, mnk, *loops, values, sizes["held"])
         assert isinstance(part, Attention)
         tokens = (sizes[key] for key in (*SIZES["attention"], *LOOPS["attention"]))
         return attention_tiling(chip, part, task.held_by(part), *tokens, apart=values > 0)

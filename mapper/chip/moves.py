@@ -34,7 +34,7 @@ SHRUNK = 60
 """How often a tile that has no room is made smaller before it is given up."""
 SIZES = {"gemm": ("m", "n", "k"), "attention": ("queries", "keys", "heads")}
 """Of a tile, by the kind of its operator."""
-LOOPS = {"gemm": ("order", "resident"), "attention": ("whole", "resident")}
+LOOPS = {"gemm": ("order", "resident", "held"), "attention": ("whole", "resident")}
 """What else is decided about it."""
 
 Sizes = dict[str, Any]
@@ -112,6 +112,8 @@ class Moves:
             elif way == "loops" and self.kind == "gemm":
                 if r.random() < 0.5:
                     sizes["order"] = r.choice(self.orders)
+                elif sizes["order"] == "m_kept" and r.random() < 0.5:
+                    sizes["held"] = r.randrange(self.limits(share)["k"][0])
                 else:
                     sizes["resident"] = r.random() < 0.5
             elif way == "loops" and rings and r.random() < 0.7:
@@ -134,7 +136,7 @@ class Moves:
         """Bytes of a slot of every ring that a sample's tile takes."""
         part, sizes = sample.share.operator, sample.sizes
         if isinstance(part, Gemm):
-            return self.layout(sample.share).needs_in(sizes["order"], sizes["m"], sizes["n"], sizes["k"])
+            return self.layout(sample.share).needs_in(*(sizes[key] for key in ("order", "m", "n", "k", "held")))
         assert isinstance(part, Attention)
         queries, keys, heads, whole = (sizes[key] for key in (*SIZES["attention"], "whole"))
         most = self.limits(sample.share)["keys"][0]
@@ -169,7 +171,7 @@ class Moves:
         share, sizes, r = sample.share, dict(sample.sizes), self.random
         sizes |= {key: self._rounded(share, key, sizes[key]) for key in SIZES[self.kind]}
         if not kept and self.kind == "gemm":
-            sizes |= {"order": r.choice(["n_outer", "m_outer"]), "resident": r.random() < 0.7}
+            sizes |= {"order": r.choice(["n_outer", "m_outer"]), "resident": r.random() < 0.7, "held": 0}
         elif not kept:
             sizes |= {"whole": r.random() < 0.3, "resident": r.random() < 0.7}
         for _ in range(SHRUNK):
@@ -240,6 +242,8 @@ class Moves:
             if sizes["order"] == "m_kept" and not layout.may_stay(sizes["k"]):
                 sizes["order"] = "m_outer"
             sizes["resident"] |= sizes["order"] == "m_kept" and sizes["k"] == shape.k
+            some = sizes["held"] // sizes["k"] * sizes["k"]  # whole tiles of the depth, and not all of it
+            sizes["held"] = some if sizes["order"] == "m_kept" and some < shape.k else 0
             return Sample(sample.share, sizes)
         assert isinstance(part, Attention)
         most = limits["keys"][0]

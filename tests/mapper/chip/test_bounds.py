@@ -58,6 +58,7 @@ def check(chip, operator, slots, tiling, share):
     assert moved * chip.clock >= (bound.memory_cycles - 1) * chip.path_bandwidth(chip.nearest)
 
 
+@pytest.mark.slow(seconds=11)
 @settings(max_examples=15, deadline=None)
 @given(seeds)
 def test_no_model_takes_less_than_its_bound_where_memory_is_slow(seed):
