@@ -22,6 +22,17 @@ MOVING = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Expand", "
 CHANNELS_KEPT = ("Slice", "Split", "Concat", "Pad")
 LAYOUT = frozenset((*MOVING, *CHANNELS_KEPT, "Identity", "Dropout", "Cast"))
 """Nodes that only move values, or change their format: free here, and looked through."""
+COMPARING = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Where", "And", "Or", "Xor", "Not", "Sign")
+COUNTING = ("Abs", "Mod", "Max", "Min", "CumSum", "CumProd", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum")
+BITS = ("BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "BitCast")
+PLACES = ("Range", "ConstantOfShape", "EyeLike", "OneHot", "TopK", "Trilu", "ReverseSequence", "CastLike")
+TAKEN = ("GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND", "TensorScatter")
+TEXT = ("StringConcat", "StringNormalizer", "RegexFullMatch")
+INDICES = frozenset((*COMPARING, *COUNTING, *BITS, *PLACES, *TAKEN, *TEXT))
+"""Nodes that take no time where all of their numbers are whole: they find places, lengths and masks.
+
+Anything else that works on whole numbers is work, such as a product of quantised values, and is refused.
+"""
 FORMATS = {each.value: each for each in (DataType.FP32, DataType.FP16, DataType.BF16)}
 FORMATS |= {each.value: each for each in (DataType.FP8_E4M3, DataType.FP8_E5M2)}
 LONGEST_NAME = 80
@@ -66,10 +77,10 @@ class OnnxOperators:
                 OPERATORS[node.kind](self, node)
             elif node.kind in LAYOUT:
                 self._pass(node)
-            elif all(not self.net.tensor(name).format for name in (*node.inputs, *node.outputs) if name):
-                continue  # arithmetic of indices
-            else:
+            elif any(self.net.tensor(name).format for name in (*node.inputs, *node.outputs) if name):
                 raise self.net.model.unsupported(node, f"the ONNX operator {node.kind}")
+            else:
+                self._whole(node)
         self._tie()
         return self.dataflow
 
@@ -79,6 +90,18 @@ class OnnxOperators:
             operator, stored = self.dataflow[name], self._stored.setdefault(root, name)
             if stored != name and isinstance(operator, Vector):
                 self.dataflow.add(replace(operator, tied=stored))
+
+    def _whole(self, node: OnnxNode) -> None:
+        """Pass by a node all of whose numbers are whole, and refuse it where it is no arithmetic of indices."""
+        if node.kind not in INDICES and node.kind not in OPERATORS:
+            raise self.net.model.unsupported(node, f"the ONNX operator {node.kind} of whole numbers")
+        table = node.kind in ("Gather", *TAKEN)
+        if node.kind in COMPARING or (table and not self.net.constant(node.input(0))):
+            return
+        for name in node.inputs[:1] if table else node.inputs:
+            narrow = self.net.tensor(name).narrow if name else ""
+            if narrow:  # quantised values, or a quantised table
+                raise self.net.model.unsupported(node, f"the ONNX operator {node.kind} of numbers in {narrow}")
 
     # what operators have in common
 
@@ -313,6 +336,7 @@ class OnnxOperators:
         """Sums and products of tensors, or of one and a constant."""
         results, constants = self.net.others(node)
         if not any(self.net.tensor(name).format for name in (*results, node.output)):
+            self._whole(node)
             return
         if node.kind == "Div" and (not constants or node.input(0) == constants[0]):
             raise self.net.model.unsupported(node, "the ONNX operator Div by a result")
@@ -367,6 +391,7 @@ class OnnxOperators:
         """Rows of a table; or, by constant indices, a part of a result."""
         data, indices = node.input(0), node.input(1)
         if not self.net.tensor(node.output).format:
+            self._whole(node)
             return
         if not self.net.constant(data):
             if not self.net.constant(indices):

@@ -41,6 +41,8 @@ TYPES = {
     "DOUBLE": "fp64",
 }
 """Formats of numbers that are no whole ones, by the names that ONNX has for them."""
+NARROW = ("INT8", "UINT8", "INT4", "UINT4", "INT2", "UINT2")
+"""Formats of whole numbers that stand for weights and values rather than for places."""
 DOMAINS = ("", "ai.onnx")
 
 Values = NDArray[Any]
@@ -49,13 +51,14 @@ Values = NDArray[Any]
 class OnnxTensor(Struct, frozen=True):
     """A tensor: its shape, and its format, which is empty for whole numbers, truth values and text.
 
-    ``constant`` says that no input has to do with it.
+    ``constant`` says that no input has to do with it; ``narrow`` is the format of whole numbers of 8 bits and fewer.
     """
 
     name: str
     shape: tuple[int, ...]
     format: str
     constant: bool = False
+    narrow: str = ""
 
     @property
     def elements(self) -> int:
@@ -243,7 +246,8 @@ class OnnxModel:
         if big is not None:
             raise LoomError(f"{self.path}: the tensor {name} has a dimension of {big:,}; at most {MOST_SIZE:,} is read")
         self._types[name] = typed
-        self.tensors[name] = OnnxTensor(name, shape, TYPES.get(label, ""), constant)
+        narrow = label.lower() if label in NARROW else ""
+        self.tensors[name] = OnnxTensor(name, shape, TYPES.get(label, ""), constant, narrow)
 
     def _node(self, number: int, proto: Any) -> None:
         """Shapes of what a node makes."""
