@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -66,6 +67,9 @@ def _fuse(net: OnnxNet, softmax: OnnxNode) -> None:
     last = _behind(net, softmax, group)
     if found is None or last is None or net.others(maker)[1]:
         return
+    sharing = _sharing(net, maker, softmax, last)
+    if sharing is None:
+        return
     operands = []
     for operand in maker.inputs:
         scaling = net.makers.get(operand)
@@ -77,13 +81,12 @@ def _fuse(net: OnnxNet, softmax: OnnxNode) -> None:
     if not net.closed(group, last.output):
         return
     scores, values = net.shape(maker.output), net.shape(last.input(1))
-    outer = (1, 1, *scores[:-2])
+    batch, heads, shared = sharing
     repeats = min(_repeats(net, operands[1]), _repeats(net, last.input(1)))
-    heads = outer[-1]
     attributes = {
-        "batch": int(np.prod(outer[:-1])),
+        "batch": batch,
         "heads": heads,
-        "kv_heads": heads // repeats if heads % repeats == 0 else heads,
+        "kv_heads": shared // repeats if shared % repeats == 0 else shared,
         "q_len": scores[-2],
         "kv_len": scores[-1],
         "head_dim": net.shape(maker.input(0))[-1],
@@ -110,6 +113,29 @@ def _behind(net: OnnxNet, softmax: OnnxNode, group: list[OnnxNode]) -> OnnxNode 
         return None
     group.append(user)
     return user
+
+
+def _sharing(net: OnnxNet, scores: OnnxNode, softmax: OnnxNode, last: OnnxNode) -> tuple[int, int, int] | None:
+    """Sequences, heads, and heads of keys and values, of products that broadcast these as NumPy does.
+
+    Heads of several sequences that share keys and values are heads of one sequence. There are none where the mask or
+    the values have more sequences, heads or queries than the scores, or where keys are shared otherwise than values.
+    """
+    keys, values = net.shape(scores.input(1)), net.shape(last.input(1))
+    if min(len(net.shape(scores.input(0))), len(keys), len(values)) < 2:
+        return None
+    rank = max(4, len(net.shape(last.output)))
+    outer, found, *own = (
+        ((1,) * (rank - len(shape)) + shape)[:-2]
+        for shape in (net.shape(scores.output), net.shape(last.output), keys, values)
+    )
+    if outer != found or net.tensor(scores.output).elements != net.tensor(softmax.input(0)).elements:
+        return None
+    broad, others = ([size == 1 < whole for size, whole in zip(shape, outer, strict=True)] for shape in own)
+    if broad != others:
+        return None
+    batch = math.prod(size for size, shared in zip(outer[:-1], broad[:-1], strict=True) if not shared)
+    return batch, math.prod(outer) // max(batch, 1), 1 if broad[-1] else outer[-1]
 
 
 def _repeats(net: OnnxNet, name: str) -> int:
