@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from siliconloom.models.onnx import OnnxNode
+from siliconloom.models.onnx import MOST_ELEMENTS, OnnxNode
 from siliconloom.workloads.onnx.net import OnnxNet
 
 HIDDEN = -1e4
@@ -20,12 +20,14 @@ PLAIN = ("Reshape", "Transpose", "Unsqueeze", "Squeeze")
 class Mask(NamedTuple):
     """Which pairs of queries and keys count: all, those of earlier positions, or some of these.
 
-    ``known`` is whether that is all that the file's mask says.
+    ``known`` is whether that is all that the file's mask says; ``keys`` how many of them, from the first one on, some
+    query sees, where not all are seen. Causal queries are the last ones of these.
     """
 
     causal: bool = False
     window: int | None = None
     known: bool = True
+    keys: int | None = None
 
 
 def fuse_attention(net: OnnxNet) -> None:
@@ -161,6 +163,8 @@ def added_mask(net: OnnxNet, name: str) -> Kept | None:
     value = net.model.value(name)
     if value is None:
         return UNKNOWN
+    if value.dtype == np.bool_:
+        return value
     kept = value > HIDDEN
     return None if np.any(value[kept] != 0) else np.asarray(kept)
 
@@ -195,15 +199,21 @@ def mask_of(kept: Kept, shape: tuple[int, ...]) -> Mask:
         return Mask()
     queries, keys = shape[-2:]
     kept = kept.reshape((-1, *(1, 1, *kept.shape)[-2:]))
-    if queries > keys or np.any(kept != kept[:1]):
+    if np.any(kept != kept[:1]):
         return Mask(known=False)
-    own = np.broadcast_to(kept[0], (queries, keys))
-    distance = np.arange(queries)[:, None] + keys - queries - np.arange(keys)[None]
+    own = kept[0]
+    seen = int(np.flatnonzero(own.any(0)).max(initial=-1)) + 1 if own.shape[1] > 1 else keys
+    if seen and own[:, :seen].all():
+        return Mask(keys=seen)
+    if not queries <= seen or queries * seen > MOST_ELEMENTS:
+        return Mask(known=False)
+    own = np.broadcast_to(own[:, :seen], (queries, seen))
+    distance = np.arange(queries)[:, None] + seen - queries - np.arange(seen)[None]
     if np.array_equal(own, distance >= 0):
-        return Mask(causal=True)
+        return Mask(causal=True, keys=seen)
     window = int(own[-1].sum())
     if np.array_equal(own, (distance >= 0) & (distance < window)):
-        return Mask(causal=True, window=window)
+        return Mask(causal=True, window=window, keys=seen)
     return Mask(known=False)
 
 
@@ -240,4 +250,4 @@ def _turned(net: OnnxNet, plain: OnnxNode, crossed: OnnxNode) -> list[OnnxNode] 
     return list({id(each): each for each in (plain, crossed, joined, negated, half, other)}.values())
 
 
-__all__ = ["Mask", "added_mask", "fuse_attention", "fuse_rotary", "last_axis", "mask_of"]
+__all__ = ["Kept", "Mask", "added_mask", "fuse_attention", "fuse_rotary", "last_axis", "mask_of"]

@@ -12,7 +12,8 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.models.onnx import MOST_SIZE, OnnxNode
 from siliconloom.workloads.dataflow import Dataflow
-from siliconloom.workloads.onnx.attention import Mask, added_mask, last_axis, mask_of
+from siliconloom.workloads.onnx.attention import Mask, last_axis
+from siliconloom.workloads.onnx.attention_node import heads_of, pairs_of
 from siliconloom.workloads.onnx.net import OnnxNet
 from siliconloom.workloads.onnx.products import convolution_shape, product_shape
 from siliconloom.workloads.operators import Attention, Gemm, Operator, Vector
@@ -267,24 +268,13 @@ class OnnxOperators:
 
     def attention_node(self, node: OnnxNode) -> None:
         """ONNX's own operator of attention."""
-        query, key, value, mask = (node.input(number) for number in range(4))
         if any(node.inputs[4:]) or any(node.outputs[1:]) or node.attributes.get("softcap", 0.0):
             raise self.net.model.unsupported(node, "an Attention node with a cache, further results or softcap")
-        shapes = [self.net.shape(name) for name in (query, key, value)]
-        if len(shapes[0]) == 3:
-            counts = [node.attributes.get(key, 0) for key in ("q_num_heads", "kv_num_heads", "kv_num_heads")]
-            if not all(count and not shape[2] % count for shape, count in zip(shapes, counts, strict=True)):
-                raise self.net.model.error(node, "its heads do not divide its columns")
-            shapes = [
-                (b, count, length, width // count) for (b, length, width), count in zip(shapes, counts, strict=True)
-            ]
-        (batch, heads, queries, width), (_, shared, keys, _), (_, _, _, wide) = shapes
-        found = Mask(causal=bool(node.attributes.get("is_causal", 0)))
-        if mask:
-            kept = added_mask(self.net, mask) if self.net.constant(mask) else None
-            if kept is None or found.causal:
-                raise self.net.model.unsupported(node, "an Attention node whose mask is no constant, or one of two")
-            found = mask_of(kept, (queries, keys)) if kept.size else Mask(known=False)
+        first, second, third = heads_of(self.net, node)
+        (batch, heads, queries, width), (_, shared, keys, _), (_, _, _, wide) = first, second, third
+        if second != (batch, shared, keys, width) or third != (batch, shared, keys, wide):
+            raise self.net.model.error(node, "its keys and values do not fit its queries")
+        found = pairs_of(self.net, node, (batch, heads, queries, keys))
         sizes = {"batch": batch, "heads": heads, "kv_heads": shared, "q_len": queries, "kv_len": keys}
         self._attend(node, found, {**sizes, "head_dim": width, "v_head_dim": wide})
 
@@ -293,9 +283,11 @@ class OnnxOperators:
             self.notes["attention under a mask of another form computes all pairs"] = None
         if shape["heads"] % max(shape["kv_heads"], 1):
             raise self.net.model.error(node, "its key-value heads do not divide its heads")
-        causal = mask.causal and shape["q_len"] <= shape["kv_len"]
+        if not all(shape.values()):
+            raise self.net.model.error(node, "its result has no elements, or no keys")
+        shape = {**shape, "kv_len": mask.keys or shape["kv_len"]}
         common = self._common(node, Role.ATTENTION)
-        self._add(node, Attention(**shape, causal=causal, window=mask.window, **common), node.inputs[:3])
+        self._add(node, Attention(**shape, causal=mask.causal, window=mask.window, **common), node.inputs[:3])
 
     def softmax(self, node: OnnxNode) -> None:
         """A softmax of rows of whatever axis."""

@@ -443,4 +443,4 @@ def _reason(error: Exception) -> str:
     return next((line for line in lines if line), type(error).__name__)
 
 
-__all__ = ["OnnxModel", "OnnxNode", "OnnxTensor", "Values", "dimensions", "load_onnx"]
+__all__ = ["MOST_ELEMENTS", "MOST_SIZE", "OnnxModel", "OnnxNode", "OnnxTensor", "Values", "dimensions", "load_onnx"]
