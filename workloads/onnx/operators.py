@@ -152,8 +152,8 @@ class OnnxOperators:
         sizes = [size for size in operator.shape.values() if isinstance(size, int)]
         if any(not isinstance(size, bool) and size > MOST_SIZE**2 for size in sizes):
             raise self.net.model.error(node, "it is too large")
-        if operator.output_elements < 1 or operator.input_elements < 0:
-            raise self.net.model.error(node, "its result has no elements")
+        if operator.output_elements < 1 or operator.input_elements < 1:
+            raise self.net.model.error(node, "its result, or an operand, has no elements")
 
     def _pass(self, node: OnnxNode) -> None:
         """Look through a node that moves values: its results are made by whoever makes its operands."""
@@ -284,7 +284,7 @@ class OnnxOperators:
         if shape["heads"] % max(shape["kv_heads"], 1):
             raise self.net.model.error(node, "its key-value heads do not divide its heads")
         if not all(shape.values()):
-            raise self.net.model.error(node, "its result has no elements, or no keys")
+            raise self.net.model.error(node, "its result, or an operand, has no elements")
         shape = {**shape, "kv_len": mask.keys or shape["kv_len"]}
         common = self._common(node, Role.ATTENTION)
         self._add(node, Attention(**shape, causal=mask.causal, window=mask.window, **common), node.inputs[:3])
@@ -396,7 +396,7 @@ class OnnxOperators:
         self._gather(node, data)
 
     def _gather(self, node: OnnxNode, data: str) -> None:
-        cols = self.net.tensor(data).elements // self.net.shape(data)[0]
+        cols = self.net.tensor(data).elements // max(self.net.shape(data)[0], 1)
         rows = self.net.tensor(node.output).elements // max(cols, 1)
         roots = self.net.roots(data)
         common, weights = self._common(node), self.net.tensor(data).elements

@@ -28,6 +28,8 @@ SHAPING = 4096
 """Elements of a tensor whose values the shapes of others may depend on."""
 OLDEST = 9
 CONTROL = ("If", "Loop", "Scan")
+SIZED = ("Range", "Resize", "Upsample")
+"""Nodes whose shapes depend on numbers that need not be whole."""
 SHAPES = ("Shape", "Size")
 """Nodes whose result is known although their operand is not."""
 ONES, COUNTED = "attention_mask", "position_ids"
@@ -294,7 +296,7 @@ class OnnxModel:
         for name in types:
             tensor = self.tensors[name]
             whole = not tensor.format and tensor.elements <= SHAPING
-            if tensor.constant and (whole or (node.kind == "Range" and not tensor.shape)):
+            if tensor.constant and (whole or (node.kind in SIZED and len(tensor.shape) < 2)):
                 data[name] = self._needed(node, name)
         opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in self.opsets.items()]
         found: dict[str, Any] = onnx.shape_inference.infer_node_outputs(
@@ -321,10 +323,13 @@ class OnnxModel:
         """The type of a result, all of whose dimensions must have sizes."""
         if typed is not None and not typed.HasField("tensor_type"):
             raise self.unsupported(node, f"ONNX operators that make {typed.WhichOneof('value')}, {node.kind}")
-        whole = typed is not None and typed.tensor_type.HasField("shape")
-        if not whole or not all(each.HasField("dim_value") for each in typed.tensor_type.shape.dim):
-            raise self.unsupported(node, f"results whose shape depends on values, {name}")
-        return typed
+        ranked = typed is not None and typed.tensor_type.HasField("shape")
+        if ranked and all(each.HasField("dim_value") for each in typed.tensor_type.shape.dim):
+            return typed
+        operands = [self.tensors[each] for each in node.inputs if each]
+        if not ranked and all(each.constant or each.format for each in operands):
+            raise self.unsupported(node, f"the ONNX operator {node.kind}, whose shape ONNX does not infer, {name}")
+        raise self.unsupported(node, f"results whose shape depends on values, {name}")
 
     def _initial(self, name: str) -> Values | None:
         import onnx
@@ -367,7 +372,7 @@ class OnnxModel:
 
 def dimension_name(tensor: str, axis: int, dimension: Any) -> str | None:
     """Name of a dimension without a size: its own, or that of its tensor and its number; none of one with a size."""
-    if dimension.HasField("dim_value") and dimension.dim_value > 0:
+    if dimension.HasField("dim_value") and dimension.dim_value >= 0:
         return None
     return str(dimension.dim_param) if dimension.dim_param else f"{tensor}_{axis}"
 
