@@ -15,6 +15,7 @@ from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.onnx.attention import Mask, last_axis
 from siliconloom.workloads.onnx.attention_node import heads_of, pairs_of
 from siliconloom.workloads.onnx.net import OnnxNet
+from siliconloom.workloads.onnx.pieces import Piece, apart, piece_of
 from siliconloom.workloads.onnx.products import convolution_shape, product_shape
 from siliconloom.workloads.operators import Attention, Gemm, Operator, Vector
 from siliconloom.workloads.roles import Place, Role
@@ -64,6 +65,8 @@ class OnnxOperators:
         """Operators that read rows of weights of the file, and those weights."""
         self._stored: dict[str, str] = {}
         """Weights of the file, and the operators that store them."""
+        self._readers: dict[str, list[tuple[str, Piece]]] = {}
+        """Weights of the file, and the products that read them, or pieces of them."""
 
     def build(self) -> Dataflow:
         """All of them.
@@ -229,11 +232,13 @@ class OnnxOperators:
         )
         if self.net.constant(first) and not self.net.constant(second):
             sizes, moving, stored = product_shape(right[::-1], left[::-1], weight=True), [second], first
+            columns = (sizes["n"], 1)
         else:
             sizes = product_shape(left, right, self.net.constant(second))
             moving, stored = [first, second], second
-        whole = bias and not (self.net.constant(bias) and self.net.tensor(bias).elements in (1, sizes["n"]))
-        if whole:
+            columns = (1, sizes["n"])
+        shape = (1, 1, *self.net.shape(bias))[-2:] if bias else (1, 1)
+        if shape not in ((1, 1), columns) or (bias and not self.net.constant(bias)):
             raise self.net.model.unsupported(node, "a Gemm whose third operand is no bias of its columns")
         self._gemm(node, sizes, moving, stored, bias)
 
@@ -252,14 +257,23 @@ class OnnxOperators:
         self, node: OnnxNode, sizes: dict[str, Any], moving: list[str], stored: str, bias: str, **elements: int
     ) -> None:
         common = self._common(node)
-        made = Gemm(**sizes, bias=bool(bias) and bool(self.net.roots(bias)), **common)
+        kept = bool(bias) and bool(self.net.roots(bias))
+        unbiased = sizes["n"] - 1 if kept and self.net.tensor(bias).elements == 1 else 0  # one number for all columns
+        made = Gemm(**sizes, bias=kept, unbiased=unbiased, **common)
         if sizes["weight"]:
             for root in self.net.roots(stored):
-                if root in self._stored:
-                    shared = "weights that several products share count once for each of them"
-                    self.notes[f"{shared}, as those of {self._stored[root]} and {made.name} do"] = None
-                self._stored.setdefault(root, made.name)
+                self._share(root, made.name, piece_of(self.net, stored, root))
         self._add(node, made, [name for name in moving if not self.net.constant(name)], **elements)
+
+    def _share(self, root: str, name: str, piece: Piece) -> None:
+        """Note who stores a weight, or a piece of it, and whether another product stores some of that, too."""
+        self._stored.setdefault(root, name)
+        readers = self._readers.setdefault(root, [])
+        other = next((each for each, own in readers if not apart(own, piece)), None)
+        if other is not None:
+            shared = "weights that several products share count once for each of them"
+            self.notes[f"{shared}, as those of {other} and {name} do"] = None
+        readers.append((name, piece))
 
     def attention(self, node: OnnxNode) -> None:
         """Attention that was found in parts."""
