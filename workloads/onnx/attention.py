@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from siliconloom.models.onnx import OnnxNode
+from siliconloom.models.onnx import MOST_ELEMENTS, OnnxNode
 from siliconloom.workloads.onnx.net import OnnxNet
 
 HIDDEN = -1e4
@@ -19,12 +20,14 @@ PLAIN = ("Reshape", "Transpose", "Unsqueeze", "Squeeze")
 class Mask(NamedTuple):
     """Which pairs of queries and keys count: all, those of earlier positions, or some of these.
 
-    ``known`` is whether that is all that the file's mask says.
+    ``known`` is whether that is all that the file's mask says; ``keys`` how many of them, from the first one on, some
+    query sees, where not all are seen. Causal queries are the last ones of these.
     """
 
     causal: bool = False
     window: int | None = None
     known: bool = True
+    keys: int | None = None
 
 
 def fuse_attention(net: OnnxNet) -> None:
@@ -66,6 +69,9 @@ def _fuse(net: OnnxNet, softmax: OnnxNode) -> None:
     last = _behind(net, softmax, group)
     if found is None or last is None or net.others(maker)[1]:
         return
+    sharing = _sharing(net, maker, softmax, last)
+    if sharing is None:
+        return
     operands = []
     for operand in maker.inputs:
         scaling = net.makers.get(operand)
@@ -77,13 +83,12 @@ def _fuse(net: OnnxNet, softmax: OnnxNode) -> None:
     if not net.closed(group, last.output):
         return
     scores, values = net.shape(maker.output), net.shape(last.input(1))
-    outer = (1, 1, *scores[:-2])
+    batch, heads, shared = sharing
     repeats = min(_repeats(net, operands[1]), _repeats(net, last.input(1)))
-    heads = outer[-1]
     attributes = {
-        "batch": int(np.prod(outer[:-1])),
+        "batch": batch,
         "heads": heads,
-        "kv_heads": heads // repeats if heads % repeats == 0 else heads,
+        "kv_heads": shared // repeats if shared % repeats == 0 else shared,
         "q_len": scores[-2],
         "kv_len": scores[-1],
         "head_dim": net.shape(maker.input(0))[-1],
@@ -112,6 +117,29 @@ def _behind(net: OnnxNet, softmax: OnnxNode, group: list[OnnxNode]) -> OnnxNode 
     return user
 
 
+def _sharing(net: OnnxNet, scores: OnnxNode, softmax: OnnxNode, last: OnnxNode) -> tuple[int, int, int] | None:
+    """Sequences, heads, and heads of keys and values, of products that broadcast these as NumPy does.
+
+    Heads of several sequences that share keys and values are heads of one sequence. There are none where the mask or
+    the values have more sequences, heads or queries than the scores, or where keys are shared otherwise than values.
+    """
+    keys, values = net.shape(scores.input(1)), net.shape(last.input(1))
+    if min(len(net.shape(scores.input(0))), len(keys), len(values)) < 2:
+        return None
+    rank = max(4, len(net.shape(last.output)))
+    outer, found, *own = (
+        ((1,) * (rank - len(shape)) + shape)[:-2]
+        for shape in (net.shape(scores.output), net.shape(last.output), keys, values)
+    )
+    if outer != found or net.tensor(scores.output).elements != net.tensor(softmax.input(0)).elements:
+        return None
+    broad, others = ([size == 1 < whole for size, whole in zip(shape, outer, strict=True)] for shape in own)
+    if broad != others:
+        return None
+    batch = math.prod(size for size, shared in zip(outer[:-1], broad[:-1], strict=True) if not shared)
+    return batch, math.prod(outer) // max(batch, 1), 1 if broad[-1] else outer[-1]
+
+
 def _repeats(net: OnnxNet, name: str) -> int:
     """How often each head of keys or values stands in what attention takes."""
     repeats = 1
@@ -135,6 +163,8 @@ def added_mask(net: OnnxNet, name: str) -> Kept | None:
     value = net.model.value(name)
     if value is None:
         return UNKNOWN
+    if value.dtype == np.bool_:
+        return value
     kept = value > HIDDEN
     return None if np.any(value[kept] != 0) else np.asarray(kept)
 
@@ -169,15 +199,21 @@ def mask_of(kept: Kept, shape: tuple[int, ...]) -> Mask:
         return Mask()
     queries, keys = shape[-2:]
     kept = kept.reshape((-1, *(1, 1, *kept.shape)[-2:]))
-    if queries > keys or np.any(kept != kept[:1]):
+    if np.any(kept != kept[:1]):
         return Mask(known=False)
-    own = np.broadcast_to(kept[0], (queries, keys))
-    distance = np.arange(queries)[:, None] + keys - queries - np.arange(keys)[None]
+    own = kept[0]
+    seen = int(np.flatnonzero(own.any(0)).max(initial=-1)) + 1 if own.shape[1] > 1 else keys
+    if seen and own[:, :seen].all():
+        return Mask(keys=seen)
+    if not queries <= seen or queries * seen > MOST_ELEMENTS:
+        return Mask(known=False)
+    own = np.broadcast_to(own[:, :seen], (queries, seen))
+    distance = np.arange(queries)[:, None] + seen - queries - np.arange(seen)[None]
     if np.array_equal(own, distance >= 0):
-        return Mask(causal=True)
+        return Mask(causal=True, keys=seen)
     window = int(own[-1].sum())
     if np.array_equal(own, (distance >= 0) & (distance < window)):
-        return Mask(causal=True, window=window)
+        return Mask(causal=True, window=window, keys=seen)
     return Mask(known=False)
 
 
@@ -214,4 +250,4 @@ def _turned(net: OnnxNet, plain: OnnxNode, crossed: OnnxNode) -> list[OnnxNode] 
     return list({id(each): each for each in (plain, crossed, joined, negated, half, other)}.values())
 
 
-__all__ = ["Mask", "added_mask", "fuse_attention", "fuse_rotary", "last_axis", "mask_of"]
+__all__ = ["Kept", "Mask", "added_mask", "fuse_attention", "fuse_rotary", "last_axis", "mask_of"]

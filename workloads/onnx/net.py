@@ -24,6 +24,8 @@ class OnnxNet:
         """Makers of what depends on no input."""
         for node in model.nodes:
             inputs = tuple(self.known_as.get(name, name) for name in node.inputs)
+            if node.kind == "Gemm" and node.attributes.get("beta", 1.0) == 0:
+                inputs = inputs[:2]  # times zero, its third operand is none
             if model.tensors[next(name for name in node.outputs if name)].constant:
                 self.constants.update(dict.fromkeys(node.outputs, node))
             elif node.kind in PASSED and not (node.kind == "Cast" and self._counts(inputs[0])):

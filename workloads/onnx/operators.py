@@ -12,8 +12,10 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.models.onnx import MOST_SIZE, OnnxNode
 from siliconloom.workloads.dataflow import Dataflow
-from siliconloom.workloads.onnx.attention import Mask, added_mask, last_axis, mask_of
+from siliconloom.workloads.onnx.attention import Mask, last_axis
+from siliconloom.workloads.onnx.attention_node import heads_of, pairs_of
 from siliconloom.workloads.onnx.net import OnnxNet
+from siliconloom.workloads.onnx.pieces import Piece, apart, piece_of
 from siliconloom.workloads.onnx.products import convolution_shape, product_shape
 from siliconloom.workloads.operators import Attention, Gemm, Operator, Vector
 from siliconloom.workloads.roles import Place, Role
@@ -22,6 +24,17 @@ MOVING = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Expand", "
 CHANNELS_KEPT = ("Slice", "Split", "Concat", "Pad")
 LAYOUT = frozenset((*MOVING, *CHANNELS_KEPT, "Identity", "Dropout", "Cast"))
 """Nodes that only move values, or change their format: free here, and looked through."""
+COMPARING = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Where", "And", "Or", "Xor", "Not", "Sign")
+COUNTING = ("Abs", "Mod", "Max", "Min", "CumSum", "CumProd", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum")
+BITS = ("BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "BitCast")
+PLACES = ("Range", "ConstantOfShape", "EyeLike", "OneHot", "TopK", "Trilu", "ReverseSequence", "CastLike")
+TAKEN = ("GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND", "TensorScatter")
+TEXT = ("StringConcat", "StringNormalizer", "RegexFullMatch")
+INDICES = frozenset((*COMPARING, *COUNTING, *BITS, *PLACES, *TAKEN, *TEXT))
+"""Nodes that take no time where all of their numbers are whole: they find places, lengths and masks.
+
+Anything else that works on whole numbers is work, such as a product of quantised values, and is refused.
+"""
 FORMATS = {each.value: each for each in (DataType.FP32, DataType.FP16, DataType.BF16)}
 FORMATS |= {each.value: each for each in (DataType.FP8_E4M3, DataType.FP8_E5M2)}
 LONGEST_NAME = 80
@@ -52,6 +65,8 @@ class OnnxOperators:
         """Operators that read rows of weights of the file, and those weights."""
         self._stored: dict[str, str] = {}
         """Weights of the file, and the operators that store them."""
+        self._readers: dict[str, list[tuple[str, Piece]]] = {}
+        """Weights of the file, and the products that read them, or pieces of them."""
 
     def build(self) -> Dataflow:
         """All of them.
@@ -66,10 +81,10 @@ class OnnxOperators:
                 OPERATORS[node.kind](self, node)
             elif node.kind in LAYOUT:
                 self._pass(node)
-            elif all(not self.net.tensor(name).format for name in (*node.inputs, *node.outputs) if name):
-                continue  # arithmetic of indices
-            else:
+            elif any(self.net.tensor(name).format for name in (*node.inputs, *node.outputs) if name):
                 raise self.net.model.unsupported(node, f"the ONNX operator {node.kind}")
+            else:
+                self._whole(node)
         self._tie()
         return self.dataflow
 
@@ -79,6 +94,18 @@ class OnnxOperators:
             operator, stored = self.dataflow[name], self._stored.setdefault(root, name)
             if stored != name and isinstance(operator, Vector):
                 self.dataflow.add(replace(operator, tied=stored))
+
+    def _whole(self, node: OnnxNode) -> None:
+        """Pass by a node all of whose numbers are whole, and refuse it where it is no arithmetic of indices."""
+        if node.kind not in INDICES and node.kind not in OPERATORS:
+            raise self.net.model.unsupported(node, f"the ONNX operator {node.kind} of whole numbers")
+        table = node.kind in ("Gather", *TAKEN)
+        if node.kind in COMPARING or (table and not self.net.constant(node.input(0))):
+            return
+        for name in node.inputs[:1] if table else node.inputs:
+            narrow = self.net.tensor(name).narrow if name else ""
+            if narrow:  # quantised values, or a quantised table
+                raise self.net.model.unsupported(node, f"the ONNX operator {node.kind} of numbers in {narrow}")
 
     # what operators have in common
 
@@ -128,8 +155,8 @@ class OnnxOperators:
         sizes = [size for size in operator.shape.values() if isinstance(size, int)]
         if any(not isinstance(size, bool) and size > MOST_SIZE**2 for size in sizes):
             raise self.net.model.error(node, "it is too large")
-        if operator.output_elements < 1 or operator.input_elements < 0:
-            raise self.net.model.error(node, "its result has no elements")
+        if operator.output_elements < 1 or operator.input_elements < 1:
+            raise self.net.model.error(node, "its result, or an operand, has no elements")
 
     def _pass(self, node: OnnxNode) -> None:
         """Look through a node that moves values: its results are made by whoever makes its operands."""
@@ -205,11 +232,13 @@ class OnnxOperators:
         )
         if self.net.constant(first) and not self.net.constant(second):
             sizes, moving, stored = product_shape(right[::-1], left[::-1], weight=True), [second], first
+            columns = (sizes["n"], 1)
         else:
             sizes = product_shape(left, right, self.net.constant(second))
             moving, stored = [first, second], second
-        whole = bias and not (self.net.constant(bias) and self.net.tensor(bias).elements in (1, sizes["n"]))
-        if whole:
+            columns = (1, sizes["n"])
+        shape = (1, 1, *self.net.shape(bias))[-2:] if bias else (1, 1)
+        if shape not in ((1, 1), columns) or (bias and not self.net.constant(bias)):
             raise self.net.model.unsupported(node, "a Gemm whose third operand is no bias of its columns")
         self._gemm(node, sizes, moving, stored, bias)
 
@@ -228,14 +257,23 @@ class OnnxOperators:
         self, node: OnnxNode, sizes: dict[str, Any], moving: list[str], stored: str, bias: str, **elements: int
     ) -> None:
         common = self._common(node)
-        made = Gemm(**sizes, bias=bool(bias) and bool(self.net.roots(bias)), **common)
+        kept = bool(bias) and bool(self.net.roots(bias))
+        unbiased = sizes["n"] - 1 if kept and self.net.tensor(bias).elements == 1 else 0  # one number for all columns
+        made = Gemm(**sizes, bias=kept, unbiased=unbiased, **common)
         if sizes["weight"]:
             for root in self.net.roots(stored):
-                if root in self._stored:
-                    shared = "weights that several products share count once for each of them"
-                    self.notes[f"{shared}, as those of {self._stored[root]} and {made.name} do"] = None
-                self._stored.setdefault(root, made.name)
+                self._share(root, made.name, piece_of(self.net, stored, root))
         self._add(node, made, [name for name in moving if not self.net.constant(name)], **elements)
+
+    def _share(self, root: str, name: str, piece: Piece) -> None:
+        """Note who stores a weight, or a piece of it, and whether another product stores some of that, too."""
+        self._stored.setdefault(root, name)
+        readers = self._readers.setdefault(root, [])
+        other = next((each for each, own in readers if not apart(own, piece)), None)
+        if other is not None:
+            shared = "weights that several products share count once for each of them"
+            self.notes[f"{shared}, as those of {other} and {name} do"] = None
+        readers.append((name, piece))
 
     def attention(self, node: OnnxNode) -> None:
         """Attention that was found in parts."""
@@ -244,24 +282,13 @@ class OnnxOperators:
 
     def attention_node(self, node: OnnxNode) -> None:
         """ONNX's own operator of attention."""
-        query, key, value, mask = (node.input(number) for number in range(4))
         if any(node.inputs[4:]) or any(node.outputs[1:]) or node.attributes.get("softcap", 0.0):
             raise self.net.model.unsupported(node, "an Attention node with a cache, further results or softcap")
-        shapes = [self.net.shape(name) for name in (query, key, value)]
-        if len(shapes[0]) == 3:
-            counts = [node.attributes.get(key, 0) for key in ("q_num_heads", "kv_num_heads", "kv_num_heads")]
-            if not all(count and not shape[2] % count for shape, count in zip(shapes, counts, strict=True)):
-                raise self.net.model.error(node, "its heads do not divide its columns")
-            shapes = [
-                (b, count, length, width // count) for (b, length, width), count in zip(shapes, counts, strict=True)
-            ]
-        (batch, heads, queries, width), (_, shared, keys, _), (_, _, _, wide) = shapes
-        found = Mask(causal=bool(node.attributes.get("is_causal", 0)))
-        if mask:
-            kept = added_mask(self.net, mask) if self.net.constant(mask) else None
-            if kept is None or found.causal:
-                raise self.net.model.unsupported(node, "an Attention node whose mask is no constant, or one of two")
-            found = mask_of(kept, (queries, keys)) if kept.size else Mask(known=False)
+        first, second, third = heads_of(self.net, node)
+        (batch, heads, queries, width), (_, shared, keys, _), (_, _, _, wide) = first, second, third
+        if second != (batch, shared, keys, width) or third != (batch, shared, keys, wide):
+            raise self.net.model.error(node, "its keys and values do not fit its queries")
+        found = pairs_of(self.net, node, (batch, heads, queries, keys))
         sizes = {"batch": batch, "heads": heads, "kv_heads": shared, "q_len": queries, "kv_len": keys}
         self._attend(node, found, {**sizes, "head_dim": width, "v_head_dim": wide})
 
@@ -270,9 +297,11 @@ class OnnxOperators:
             self.notes["attention under a mask of another form computes all pairs"] = None
         if shape["heads"] % max(shape["kv_heads"], 1):
             raise self.net.model.error(node, "its key-value heads do not divide its heads")
-        causal = mask.causal and shape["q_len"] <= shape["kv_len"]
+        if not all(shape.values()):
+            raise self.net.model.error(node, "its result, or an operand, has no elements")
+        shape = {**shape, "kv_len": mask.keys or shape["kv_len"]}
         common = self._common(node, Role.ATTENTION)
-        self._add(node, Attention(**shape, causal=causal, window=mask.window, **common), node.inputs[:3])
+        self._add(node, Attention(**shape, causal=mask.causal, window=mask.window, **common), node.inputs[:3])
 
     def softmax(self, node: OnnxNode) -> None:
         """A softmax of rows of whatever axis."""
@@ -313,6 +342,7 @@ class OnnxOperators:
         """Sums and products of tensors, or of one and a constant."""
         results, constants = self.net.others(node)
         if not any(self.net.tensor(name).format for name in (*results, node.output)):
+            self._whole(node)
             return
         if node.kind == "Div" and (not constants or node.input(0) == constants[0]):
             raise self.net.model.unsupported(node, "the ONNX operator Div by a result")
@@ -367,6 +397,7 @@ class OnnxOperators:
         """Rows of a table; or, by constant indices, a part of a result."""
         data, indices = node.input(0), node.input(1)
         if not self.net.tensor(node.output).format:
+            self._whole(node)
             return
         if not self.net.constant(data):
             if not self.net.constant(indices):
@@ -379,7 +410,7 @@ class OnnxOperators:
         self._gather(node, data)
 
     def _gather(self, node: OnnxNode, data: str) -> None:
-        cols = self.net.tensor(data).elements // self.net.shape(data)[0]
+        cols = self.net.tensor(data).elements // max(self.net.shape(data)[0], 1)
         rows = self.net.tensor(node.output).elements // max(cols, 1)
         roots = self.net.roots(data)
         common, weights = self._common(node), self.net.tensor(data).elements

@@ -28,6 +28,8 @@ SHAPING = 4096
 """Elements of a tensor whose values the shapes of others may depend on."""
 OLDEST = 9
 CONTROL = ("If", "Loop", "Scan")
+SIZED = ("Range", "Resize", "Upsample")
+"""Nodes whose shapes depend on numbers that need not be whole."""
 SHAPES = ("Shape", "Size")
 """Nodes whose result is known although their operand is not."""
 ONES, COUNTED = "attention_mask", "position_ids"
@@ -41,6 +43,8 @@ TYPES = {
     "DOUBLE": "fp64",
 }
 """Formats of numbers that are no whole ones, by the names that ONNX has for them."""
+NARROW = ("INT8", "UINT8", "INT4", "UINT4", "INT2", "UINT2")
+"""Formats of whole numbers that stand for weights and values rather than for places."""
 DOMAINS = ("", "ai.onnx")
 
 Values = NDArray[Any]
@@ -49,13 +53,14 @@ Values = NDArray[Any]
 class OnnxTensor(Struct, frozen=True):
     """A tensor: its shape, and its format, which is empty for whole numbers, truth values and text.
 
-    ``constant`` says that no input has to do with it.
+    ``constant`` says that no input has to do with it; ``narrow`` is the format of whole numbers of 8 bits and fewer.
     """
 
     name: str
     shape: tuple[int, ...]
     format: str
     constant: bool = False
+    narrow: str = ""
 
     @property
     def elements(self) -> int:
@@ -243,7 +248,8 @@ class OnnxModel:
         if big is not None:
             raise LoomError(f"{self.path}: the tensor {name} has a dimension of {big:,}; at most {MOST_SIZE:,} is read")
         self._types[name] = typed
-        self.tensors[name] = OnnxTensor(name, shape, TYPES.get(label, ""), constant)
+        narrow = label.lower() if label in NARROW else ""
+        self.tensors[name] = OnnxTensor(name, shape, TYPES.get(label, ""), constant, narrow)
 
     def _node(self, number: int, proto: Any) -> None:
         """Shapes of what a node makes."""
@@ -290,7 +296,7 @@ class OnnxModel:
         for name in types:
             tensor = self.tensors[name]
             whole = not tensor.format and tensor.elements <= SHAPING
-            if tensor.constant and (whole or (node.kind == "Range" and not tensor.shape)):
+            if tensor.constant and (whole or (node.kind in SIZED and len(tensor.shape) < 2)):
                 data[name] = self._needed(node, name)
         opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in self.opsets.items()]
         found: dict[str, Any] = onnx.shape_inference.infer_node_outputs(
@@ -317,10 +323,13 @@ class OnnxModel:
         """The type of a result, all of whose dimensions must have sizes."""
         if typed is not None and not typed.HasField("tensor_type"):
             raise self.unsupported(node, f"ONNX operators that make {typed.WhichOneof('value')}, {node.kind}")
-        whole = typed is not None and typed.tensor_type.HasField("shape")
-        if not whole or not all(each.HasField("dim_value") for each in typed.tensor_type.shape.dim):
-            raise self.unsupported(node, f"results whose shape depends on values, {name}")
-        return typed
+        ranked = typed is not None and typed.tensor_type.HasField("shape")
+        if ranked and all(each.HasField("dim_value") for each in typed.tensor_type.shape.dim):
+            return typed
+        operands = [self.tensors[each] for each in node.inputs if each]
+        if not ranked and all(each.constant or each.format for each in operands):
+            raise self.unsupported(node, f"the ONNX operator {node.kind}, whose shape ONNX does not infer, {name}")
+        raise self.unsupported(node, f"results whose shape depends on values, {name}")
 
     def _initial(self, name: str) -> Values | None:
         import onnx
@@ -363,7 +372,7 @@ class OnnxModel:
 
 def dimension_name(tensor: str, axis: int, dimension: Any) -> str | None:
     """Name of a dimension without a size: its own, or that of its tensor and its number; none of one with a size."""
-    if dimension.HasField("dim_value") and dimension.dim_value > 0:
+    if dimension.HasField("dim_value") and dimension.dim_value >= 0:
         return None
     return str(dimension.dim_param) if dimension.dim_param else f"{tensor}_{axis}"
 
@@ -439,4 +448,4 @@ def _reason(error: Exception) -> str:
     return next((line for line in lines if line), type(error).__name__)
 
 
-__all__ = ["OnnxModel", "OnnxNode", "OnnxTensor", "Values", "dimensions", "load_onnx"]
+__all__ = ["MOST_ELEMENTS", "MOST_SIZE", "OnnxModel", "OnnxNode", "OnnxTensor", "Values", "dimensions", "load_onnx"]
