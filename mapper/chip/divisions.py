@@ -46,6 +46,11 @@ PACED = 0.1
 Neither half of two rings is then waited for while the memory's latency passes. Arrays that keep their sums have none,
 as their transposed operands have the semaphores.
 """
+TOKENS = 16
+"""What has so few rows, or queries, nearly waits where memory takes half as long; of work that does a little less than
+`PACED` is enough: with a memory or a DMA of half the width there would be a ring.
+"""
+NEARLY_PACED = 0.08
 ATTENDED, ALONE = 0.12, 0.5
 """Other divisions of the accumulator are tried where attention is this part of the work; where it is the second, there
 is a ring of values, too."""
@@ -73,8 +78,8 @@ def divisions_of(
     a ring of their own only where candidates are ``simulated``: what it saves hangs on when loads meet. What is
     ``known`` is of the same tasks, on chips that a lowering reads the same of (`drafts.lowering_key`).
     """
-    paced, attended = _shares_of_work(chip, tasks, bounds)
-    has_ring = simulated and (paced >= PACED or attended >= ALONE)
+    paced, nearly, attended = _shares_of_work(chip, tasks, bounds)
+    has_ring = simulated and (paced >= PACED or nearly >= NEARLY_PACED or attended >= ALONE)
     has_ring = has_ring and not any(channel_tiling(chip, task) for task in tasks)
     has_ring = has_ring and oriented(tile).array.dataflow != "output_stationary"
     contexts = CONTEXT_SHARES if attended >= ATTENDED else CONTEXT_SHARES[:1]
@@ -138,21 +143,25 @@ def _staying(tasks: Sequence[Task], tile: NpuTile, chip: Chip, least: Mapping[st
     return sorted(work, key=lambda size: (-work[size], size))[:MOST_STAYING]
 
 
-def _shares_of_work(chip: Chip, tasks: Sequence[Task], bounds: Sequence[Bound]) -> tuple[float, float]:
-    """What part of all work waits for the memory in products and attention; and attention's part.
+def _shares_of_work(chip: Chip, tasks: Sequence[Task], bounds: Sequence[Bound]) -> tuple[float, float, float]:
+    """What part of all work waits for the memory in products and attention, or nearly (`TOKENS`); and attention's part.
 
     Work is what bounds say, and the memory's latency once for the cache of every sequence and head.
     """
-    paced = attended = total = 0
+    paced = nearly = attended = total = 0
     latency = chip.cycles(chip.nearest.latency)
     for task, bound in zip(tasks, bounds, strict=True):
         operator, cycles = task.operator, task.operator.repeat * bound.lower_bound_cycles
         total += cycles
-        paced += cycles if bound.name == "memory" and isinstance(operator, Gemm | Attention) else 0
+        if isinstance(operator, Gemm | Attention):
+            rows = operator.m if isinstance(operator, Gemm) else operator.q_len
+            slack = 2 if rows <= TOKENS else 1
+            paced += cycles if bound.memory_cycles >= bound.lower_bound_cycles else 0
+            nearly += cycles if slack * bound.memory_cycles >= bound.lower_bound_cycles else 0
         if isinstance(operator, Attention):
             waits = operator.repeat * operator.batch * operator.kv_heads * latency
-            attended, paced, total = attended + cycles, paced + waits, total + waits
-    return paced / max(total, 1), attended / max(total, 1)
+            attended, paced, nearly, total = attended + cycles, paced + waits, nearly + waits, total + waits
+    return paced / max(total, 1), nearly / max(total, 1), attended / max(total, 1)
 
 
 def _constant_bytes(tile: NpuTile, tasks: Sequence[Task], least: int) -> set[int]:
