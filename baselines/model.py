@@ -22,6 +22,7 @@ from siliconloom.arch.gpu import Gpu
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.baselines.attention_backward import MOST_HEAD, PRODUCTS, has_backward
 from siliconloom.baselines.efficiency import load_efficiency
+from siliconloom.baselines.held import library_gpu
 from siliconloom.baselines.operation_rows import make_operations, one_of
 from siliconloom.baselines.operations import PACKED_BESIDE, Dealt, Op, Operations, WeightFormat
 from siliconloom.baselines.predict import is_changed, predict, predict_times
@@ -293,7 +294,10 @@ def measured_note(gpu: Gpu, share: float, unmeasured: Sequence[str], software: s
     """Which part of a time rests on measured rows near by, and which kernels on the mechanism alone."""
     alone = ", ".join(unmeasured)
     if is_changed(gpu):
-        return f"outside of what was measured: this is not the {gpu.name} whose kernels were timed"
+        theirs = library_gpu(gpu.name)
+        kept = theirs is not None and theirs.architecture == gpu.architecture
+        what = "; it keeps the residuals of that one" if kept else ""
+        return f"outside of what was measured: this is not the {gpu.name} whose kernels were timed{what}"
     if share == 0.0 and load_efficiency(gpu.architecture).measured:
         return f"by the mechanism alone, no measured row of {gpu.name} near by: {alone}"
     if share == 0.0:

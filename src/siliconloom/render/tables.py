@@ -250,9 +250,7 @@ def excluded_rows(names: Sequence[str], out: Console, label: int) -> list[tuple[
 
 def predicted_text(result: dict[str, Any]) -> str:
     """Bars of a predicted step, and whether it lies outside of what was measured: `` ±6% (90 % within ±24%), ...``."""
-    where = (
-        "predicted" if result["measured_share"] else "predicted by the mechanism alone, outside of what was measured"
-    )
+    where = "predicted" if result["measured_share"] else "predicted outside of what was measured"
     return f" {bar_text(result['error'])} (90 % within {bar_text(result['error_90'])}), {where}"
 
 
