@@ -163,8 +163,17 @@ class Gemm(Operator, frozen=True, kw_only=True):
     _dimensions: ClassVar[tuple[str, ...]] = ("m", "n", "k", "batch", "weight", "bias", "stored")
 
     @property
+    def rows(self) -> int:
+        """Rows of all products together."""
+        return self.batch * self.m - self.short
+
+    @property
+    def shape(self) -> dict[str, Any]:
+        return super().shape | ({"short": self.short} if self.short else {})
+
+    @property
     def macs(self) -> int:
-        return (self.batch * self.m - self.short) * self.n * self.kept_rows
+        return self.rows * self.n * self.kept_rows
 
     @property
     def kept_rows(self) -> int:
@@ -214,11 +223,11 @@ class Gemm(Operator, frozen=True, kw_only=True):
 
     @property
     def input_elements(self) -> int:
-        return self.batch * (self.m * self.k + (0 if self.weight else self.k * self.n))
+        return self.rows * self.k + (0 if self.weight else self.batch * self.k * self.n)
 
     @property
     def output_elements(self) -> int:
-        return self.batch * self.m * self.n
+        return self.rows * self.n
 
     def _matrix_elements(self, matrices: int) -> int:
         return matrices * (self.k * self.n * self.weight + (self.n - self.unbiased) * self.bias)

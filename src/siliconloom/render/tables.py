@@ -339,7 +339,8 @@ def shape_text(operator: dict[str, Any]) -> str:
     """One line for the dimensions of an operator."""
     s = operator["shape"]
     if operator["kind"] == "gemm":
-        return (f"{s['batch']} x " if s["batch"] > 1 else "") + f"{s['m']} x {s['n']} x {s['k']}"
+        fewer = f" ({s['batch'] * s['m'] - s['short']} rows)" if s.get("short") else ""
+        return (f"{s['batch']} x " if s["batch"] > 1 else "") + f"{s['m']} x {s['n']} x {s['k']}{fewer}"
     if operator["kind"] == "attention":
         heads = str(s["heads"]) + (f"/{s['kv_heads']}" if s["kv_heads"] != s["heads"] else "")
         return f"{s['batch']} x {heads} heads, {s['q_len']} x {s['kv_len']} x {s['head_dim']}"
