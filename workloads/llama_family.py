@@ -153,7 +153,7 @@ def gemma3_text(config: Configuration) -> Architecture:
     bias = config.flag("attention_bias", False)
     heads = config.integer("num_attention_heads", default=8)
     model = _decoder(config, "gemma3_text", defaults, attention_bias=bias, qk_norm=RMS_NORM, heads=heads)
-    pattern = config.integer(*PATTERNS, default=6, high=MAX_LAYERS)
+    pattern = _pattern(config)
     softcap = config.has("final_logit_softcapping")
     model = replace(model, layers=_local_global(config, model, pattern), embedding_scale=True, softcap=softcap)
     return _to_both_sides(model) if config.flag("use_bidirectional_attention", False) else model
@@ -166,6 +166,15 @@ def gemma3(config: Configuration) -> Architecture:
     text.refuse_misspelt()
     model = replace(model, tied=config.flag("tie_word_embeddings", model.tied))
     return model if model.dtype is not None else replace(model, dtype=config.dtype())
+
+
+def _pattern(config: Configuration) -> int:
+    """Of how many layers one sees all; two keys say so, which are alike where ``layer_types`` is not there."""
+    said = {name: config.optional(name, high=MAX_LAYERS) for name in PATTERNS}
+    first, second = (said[name] for name in PATTERNS)
+    if None not in (first, second) and first != second and not config.has("layer_types"):
+        raise config.error(f"must be {first}, as {PATTERNS[0]} is", PATTERNS[1], value=second)
+    return next((pattern for pattern in (first, second) if pattern is not None), 6)
 
 
 def _to_both_sides(model: Architecture) -> Architecture:

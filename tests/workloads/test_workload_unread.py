@@ -359,6 +359,16 @@ def test_tokens_see_later_ones_where_a_file_says_so(name: str, keys: dict[str, A
     assert (kind, "is an encoder" in text) == ("refused", True)
 
 
+@pytest.mark.parametrize("pattern", [2, 3])
+def test_two_keys_that_say_one_pattern_are_alike(pattern: int) -> None:
+    config = {**SMALL["gemma3_text"], "num_hidden_layers": 6, "sliding_window_pattern": 3}
+    config["_sliding_window_pattern"] = pattern
+    kind, text = outcome(config)
+    assert kind == ("loaded" if pattern == 3 else "refused")
+    assert kind == "loaded" or "_sliding_window_pattern: must be 3, as sliding_window_pattern is (got 2)" in text
+    assert outcome(config | {"layer_types": ["full_attention"] * 6})[0] == "loaded"
+
+
 def test_windows_are_to_both_sides_of_a_token() -> None:
     """Half of EmbeddingGemma's 512 on either side: up to 257 tokens see one another, and longer ones are refused."""
     config = {**SMALL["gemma3_text"], "use_bidirectional_attention": True, "sliding_window": 512}
