@@ -248,8 +248,8 @@ def predict_model(
     kernels = kernels_of(graph, groups)
     wider = {} if unfused else _value_widths(graph)
     if unfused:
-        values = {o.name: o.v_head_dim for o in graph.operators() if isinstance(o, Attention)}
-        of = [(kernel, values.get(kernel.operator, 0)) for kernel in kernels]
+        widths = {o.name: o.v_head_dim for o in graph.operators() if isinstance(o, Attention)}
+        of = [(kernel, widths.get(kernel.operator, 0)) for kernel in kernels]
         kernels = [replace(kernel, row=row) for kernel, width in of for row in _scores(kernel.row, width)]
     shares: dict[str, float] = {}
     if training:

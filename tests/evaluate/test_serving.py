@@ -317,7 +317,6 @@ def test_machines_and_models_that_do_not_serve_are_told_in_a_line(machine, model
     assert len(error.strip().splitlines()) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "trace", "told"),
     [
@@ -367,6 +366,7 @@ def test_what_is_known_of_a_cost_is_printed(capsys):
     assert f"chip hours; {result['cost']['electricity_usd']:,.4g} $ of electricity, no price of chips" in out
 
 
+@pytest.mark.slow
 def test_the_highest_rate_is_one_above_which_limits_are_broken():
     sets = [("serve.requests", "60"), ("serve.arrivals", "poisson"), ("serve.rate", "2")]
     served = prepare_named("h100", "llama3-8b", "512x64", sets)
