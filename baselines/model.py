@@ -246,10 +246,12 @@ def predict_model(
         raise NotSupported(f"kernels for compressed weights in the GPU model ({gpu.name}, weight_compression)")
     training = graph.phase is Phase.TRAINING
     kernels = kernels_of(graph, groups)
-    wider = {} if unfused else _value_widths(graph)
-    if unfused:
-        widths = {o.name: o.v_head_dim for o in graph.operators() if isinstance(o, Attention)}
-        of = [(kernel, widths.get(kernel.operator, 0)) for kernel in kernels]
+    wider = _value_widths(graph)
+    if unfused:  # forward, products of their own widths; backward one and a half times as many passes as forward
+        forward = [o for o in graph.operators() if isinstance(o, Attention) and not o.place.backward]
+        widths = {o.name: o.v_head_dim for o in forward}
+        wider = {name: width for name, width in wider.items() if name not in widths}
+        of = [(kernel, widths.get(kernel.operator, kernel.row.get("head_dim", 0))) for kernel in kernels]
         kernels = [replace(kernel, row=row) for kernel, width in of for row in _scores(kernel.row, width)]
     shares: dict[str, float] = {}
     if training:
