@@ -8,15 +8,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from siliconloom.arch.datatype import CacheFormat, DataType
-from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.workloads.architecture import RMS_NORM, GroupedAttention, LatentAttention, Layer
 from siliconloom.workloads.builder import Builder, Value
 from siliconloom.workloads.graph import Phase, RequestGroup
 from siliconloom.workloads.roles import Role
-
-BOTH_SIDES = "use_bidirectional_attention, is_causal"
-"""Keys that let a token see later ones."""
 
 
 class TokenStep(Struct, frozen=True, kw_only=True):
@@ -262,13 +258,6 @@ def _attend(builder: Builder, spec: GroupedAttention, whole: TokenStep, piece: _
     def share(values: list[Value]) -> list[Value]:
         return [value.part(value.elements * tokens // all_tokens) for value in values]
 
-    window = spec.window
-    if window is not None and not spec.causal:
-        if run.kv_len > window:
-            kept = f"windows to both sides of a token ({BOTH_SIDES}), where they leave out some tokens"
-            raise NotSupported(f"{kept}; sequences of up to {window} tokens are whole")
-        window = None  # all tokens are nearer than it
-
     operands = share(made.news)
     if run.cached and spec.causal and piece.kept:  # an encoder makes no further tokens that would read a cache
         append, width = VectorFunction.KV_APPEND, 2 * spec.kv_heads * spec.head_dim
@@ -288,7 +277,7 @@ def _attend(builder: Builder, spec: GroupedAttention, whole: TokenStep, piece: _
         head_dim=spec.head_dim,
         v_head_dim=spec.head_dim,
         causal=spec.causal,
-        window=window,
+        window=spec.window,
         room=run.room,
         sinks=spec.sinks,
         # a prompt's keys and values are there as they were made, those before a chunk of it as they are kept

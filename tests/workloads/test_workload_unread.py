@@ -369,14 +369,17 @@ def test_two_keys_that_say_one_pattern_are_alike(pattern: int) -> None:
     assert outcome(config | {"layer_types": ["full_attention"] * 6})[0] == "loaded"
 
 
-def test_windows_are_to_both_sides_of_a_token() -> None:
-    """Half of EmbeddingGemma's 512 on either side: up to 257 tokens see one another, and longer ones are refused."""
+@pytest.mark.parametrize("length", [16, 257, 258, 300, 2048])
+def test_windows_are_to_both_sides_of_a_token(length: int) -> None:
+    """Half of EmbeddingGemma's 512 on either side, counted key by key."""
     config = {**SMALL["gemma3_text"], "use_bidirectional_attention": True, "sliding_window": 512}
-    for length, kind in ((257, "loaded"), (258, "refused")):
-        found, text = outcome(config, ("sequence", str(length)))
-        assert found == kind, text
-    assert "use_bidirectional_attention" in text
-    assert outcome(config | {"layer_types": ["full_attention"] * 2}, ("sequence", "2048"))[0] == "loaded"
+    config["layer_types"] = ["sliding_attention", "full_attention"]
+    kind, found = outcome(config, ("sequence", str(length)))
+    assert kind == "loaded", found
+    shapes = [(o["macs"], o["shape"]) for o in found["operators"] if o["kind"] == "attention"]
+    pairs = [sum(min(at + 256, length - 1) - max(at - 256, 0) + 1 for at in range(length)), length**2]
+    counted = {macs // (shape["heads"] * 2 * shape["head_dim"]) for macs, shape in shapes}
+    assert counted == set(pairs)
 
 
 @pytest.mark.parametrize("name", sorted(DOWNLOADED))
