@@ -255,8 +255,6 @@ class Document:
             rule = "must be " + rule.removeprefix("Input should be ").replace("a valid tuple", "a list")
         if isinstance(value, dict | list):
             value = context.get("actual_length") if kind == "too_long" else None
-        elif isinstance(value, bool):
-            value = str(value).lower()
         return DescriptionError(rule, position=self.position(path), path=_dotted(path), value=value, nearest=nearest)
 
     def _words_beside(self, errors: Sequence[Any], first: Any, path: tuple[Key, ...]) -> tuple[str, str | None] | None:

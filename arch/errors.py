@@ -94,6 +94,8 @@ class DescriptionError(LoomError):
         text = rule
         if value is not None:
             shown = repr(value) if isinstance(value, str) else str(value)
+            if isinstance(value, bool):
+                shown = shown.lower()  # as YAML and JSON have it
             text += f" (got {shown if len(shown) <= 60 else shown[:57] + '...'})"
         if nearest:
             text += f"; did you mean '{nearest}'?"

@@ -38,6 +38,21 @@ def read_input(path: str | Path, most: int, what: str = "file") -> str:
     return decoded(path, read_bytes(path, most, what))
 
 
+def cell_column(line: str, cell: int) -> int:
+    """Character, from one on, at which a cell of a line of CSV text begins, by its place from zero on."""
+    start, quoted = 0, False
+    for index, character in enumerate(line):
+        if cell == 0:
+            break
+        if character == '"':
+            quoted = not quoted
+        elif character == "," and not quoted:
+            cell, start = cell - 1, index + 1
+    while line[start : start + 1] == " ":
+        start += 1
+    return start + 1
+
+
 def read_bytes(path: str | Path, most: int, what: str = "file") -> bytes:
     """Bytes of a file, read as `read_input` does; raises `LoomError` when it cannot be read or is too long."""
     name = source_name(path)

@@ -77,7 +77,7 @@ def blocks_seen(shortest: Float, longest: Float, most: Float) -> tuple[Float, Fl
 
 def window_blocks(o: Operations, own: Float, block: Float) -> Float:
     """Blocks of ``block`` positions that ``own`` neighbouring ones see of a window; no limit without one."""
-    return np.where(o.window > 0, np.ceil((o.window + own - 1.0) / block), np.inf)
+    return np.asarray(np.ceil((o.reach() + own - 1.0) / block), np.float64)
 
 
 @kernel(error_model="numpy")

@@ -13,7 +13,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import DescriptionError, Position, nearest_name
-from siliconloom.arch.inputs import read_table, source_name
+from siliconloom.arch.inputs import cell_column, read_table, source_name
 
 Value = TypeVar("Value", int, float)
 MAX_HEADER = 4096
@@ -49,19 +49,8 @@ class Cells(Struct, frozen=True):
     def position(self, row: int, column: str) -> Position:
         """Line and character at which a cell begins; the beginning of the row when the file lacks the column."""
         line = self.lines[row]
-        start = 0
-        if column in self.order:
-            text, quoted, left = self.text[line - 1], False, self.order.index(column)
-            for index, character in enumerate(text):
-                if left == 0:
-                    break
-                if character == '"':
-                    quoted = not quoted
-                elif character == "," and not quoted:
-                    left, start = left - 1, index + 1
-            while text[start : start + 1] == " ":
-                start += 1
-        return Position(self.source, line, start + 1)
+        begins = cell_column(self.text[line - 1], self.order.index(column)) if column in self.order else 1
+        return Position(self.source, line, begins)
 
     def error(
         self, rule: str, row: int, column: str, *, value: object = None, nearest: str | None = None

@@ -279,7 +279,7 @@ def _prefill(gpu: Gpu, efficiency: Efficiency, o: Operations, cache_write: bool)
         parts = _prompt_splits(gpu, o)
         cut = parts > 1
         rows = np.where(cut, attention.SPLIT_ROWS, rows)
-        most = np.where(o.window > 0, o.window + rows - 1.0, np.inf)
+        most = o.reach() + rows - 1.0
         (known,) = _columns(o, "kv_len")
         seen = attention.blocks_seen(known - np.where(o.causal, queries, 0.0), known, most)[1]  # of each query
         batch, keys = batch * parts, np.where(cut, np.maximum(seen / parts, 1.0), keys)

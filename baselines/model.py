@@ -22,6 +22,7 @@ from siliconloom.arch.gpu import Gpu
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.baselines.attention_backward import MOST_HEAD, PRODUCTS, has_backward
 from siliconloom.baselines.efficiency import load_efficiency
+from siliconloom.baselines.held import library_gpu
 from siliconloom.baselines.operation_rows import make_operations, one_of
 from siliconloom.baselines.operations import PACKED_BESIDE, Dealt, Op, Operations, WeightFormat
 from siliconloom.baselines.predict import is_changed, predict, predict_times
@@ -85,7 +86,8 @@ class GpuKernel(Struct, frozen=True):
 class ModelPrediction(Struct, frozen=True):
     """Kernels in program order with the seconds, joules and floor of one execution of each.
 
-    ``share`` is the part of each kernel's work that is its operator's: two kernels stand for attention's backward pass.
+    ``share`` is the part of each kernel's work that is its operator's: two kernels stand for attention's backward pass,
+    and a kernel of attention has values as wide as its keys where the operator's may be narrower.
     """
 
     kernels: tuple[GpuKernel, ...]
@@ -244,14 +246,20 @@ def predict_model(
         raise NotSupported(f"kernels for compressed weights in the GPU model ({gpu.name}, weight_compression)")
     training = graph.phase is Phase.TRAINING
     kernels = kernels_of(graph, groups)
-    if unfused:
-        kernels = [replace(kernel, row=row) for kernel in kernels for row in _scores(kernel.row)]
+    wider = _value_widths(graph)
+    if unfused:  # forward, products of their own widths; backward one and a half times as many passes as forward
+        forward = [o for o in graph.operators() if isinstance(o, Attention) and not o.place.backward]
+        widths = {o.name: o.v_head_dim for o in forward}
+        wider = {name: width for name, width in wider.items() if name not in widths}
+        of = [(kernel, widths.get(kernel.operator, kernel.row.get("head_dim", 0))) for kernel in kernels]
+        kernels = [replace(kernel, row=row) for kernel, width in of for row in _scores(kernel.row, width)]
     shares: dict[str, float] = {}
     if training:
         kernels = [replace(kernel, fused=False) for kernel in kernels]
         if not unfused:
             kernels, shares = _with_backward(gpu, graph, kernels)
     part = np.array([shares.get(kernel.operator, 1.0) for kernel in kernels])
+    values = np.array([1.0 if k.operator in shares else wider.get(k.operator, 1.0) for k in kernels])
     operations = make_operations([k.row for k in kernels])
     found = predict(gpu, operations, sustained=training or sustained, cache_write=not training, quantized=not training)
     fused = np.array([k.fused for k in kernels], bool)
@@ -263,7 +271,8 @@ def predict_model(
     saved = np.where(experts, (efficiency.grouped or efficiency.gemm).launch, launch)
     seconds = np.where(fused, np.maximum(found.seconds - saved, once), found.seconds) * part
     joules = np.where(fused, np.maximum(found.joules - saved * gpu.idle_power, 0.0), found.joules) * part
-    floor = _floor(gpu, operations) * part
+    joules = joules - (found.joules - gpu.idle_power * found.seconds) * part * (1.0 - values)
+    floor = _floor(gpu, operations) * part * values
     for at, kernel in enumerate(kernels):
         if (
             kernel.fused and kernel.row["op"] in ATTENTION_KERNELS
@@ -272,12 +281,14 @@ def predict_model(
             seconds[at] = max(seconds[at] - least.seconds[0] + launch, 0.0)
     seconds = np.maximum(seconds, floor)
     if training:
-        wider = _value_widths(graph)
-        seconds = seconds * np.array([1.0 if k.operator in shares else wider.get(k.operator, 1.0) for k in kernels])
+        joules = joules - gpu.idle_power * seconds * (1.0 - values)
+        seconds = seconds * values
     chunks = {o.name for o in graph.operators() if isinstance(o, Attention) and o.follows}
     times = np.where([k.operator in chunks for k in kernels], UNCALIBRATED, 1.0)
     bound, bars = tuple(found.bound), (times * found.error, times * found.error_90)
-    return ModelPrediction(tuple(kernels), operations, seconds, joules, floor, bound, *bars, found.nearby, part)
+    return ModelPrediction(
+        tuple(kernels), operations, seconds, joules, floor, bound, *bars, found.nearby, part * values
+    )
 
 
 def predict_rows(
@@ -293,7 +304,10 @@ def measured_note(gpu: Gpu, share: float, unmeasured: Sequence[str], software: s
     """Which part of a time rests on measured rows near by, and which kernels on the mechanism alone."""
     alone = ", ".join(unmeasured)
     if is_changed(gpu):
-        return f"outside of what was measured: this is not the {gpu.name} whose kernels were timed"
+        theirs = library_gpu(gpu.name)
+        kept = theirs is not None and theirs.architecture == gpu.architecture
+        what = "; it keeps the residuals of that one" if kept else ""
+        return f"outside of what was measured: this is not the {gpu.name} whose kernels were timed{what}"
     if share == 0.0 and load_efficiency(gpu.architecture).measured:
         return f"by the mechanism alone, no measured row of {gpu.name} near by: {alone}"
     if share == 0.0:
@@ -350,8 +364,9 @@ def _with_backward(gpu: Gpu, graph: Graph, kernels: Sequence[GpuKernel]) -> tupl
 
 
 def _value_widths(graph: Graph) -> dict[str, float]:
-    """Arithmetic of attention relative to one whose values are as wide as its keys, which the kernels' rows have.
+    """Work of attention relative to one whose values are as wide as its keys, which the kernels' rows have.
 
+    It is that of the products as of the bytes: keys and queries are as wide as each other, and values and results.
     Where the backward pass is not a kernel of its own, two of its five products are one of that kind, and three are the
     wider other.
     """
@@ -359,8 +374,8 @@ def _value_widths(graph: Graph) -> dict[str, float]:
     return {o.name: (o.head_dim + o.v_head_dim) / (2 * o.head_dim) for o in attentions}
 
 
-def _scores(row: dict[str, Any]) -> list[dict[str, Any]]:
-    """Attention as products with its scores in memory, their softmax and dropout between."""
+def _scores(row: dict[str, Any], values: int) -> list[dict[str, Any]]:
+    """Attention as products with its scores in memory, their softmax and dropout between; values of such a width."""
     if row["op"] != "attention_prefill":
         return [row]
     many, q, k, d = row["batch"] * row["heads"], row["q_len"], row["kv_len"], row["head_dim"]
@@ -369,7 +384,7 @@ def _scores(row: dict[str, Any]) -> list[dict[str, Any]]:
         {"op": "gemm", "m": q, "n": k, "k": d, "batch": many, **common},
         {"op": "softmax", "m": many * q, "n": k, **common},
         {"op": "gelu", "m": many * q, "n": k, **common},  # dropout: one read, one write
-        {"op": "gemm", "m": q, "n": d, "k": k, "batch": many, **common},
+        {"op": "gemm", "m": q, "n": values, "k": k, "batch": many, **common},
     ]
 
 
@@ -445,7 +460,7 @@ def _of_all_experts(operators: Sequence[Operator], operator: Operator) -> dict[s
     if not drawn:
         return {"m": sum(o.rows for o in found if isinstance(o, Vector))}
     products = [o for o in found if isinstance(o, Gemm)]
-    columns = {"m": sum(o.m * o.batch for o in products), "batch": sum(o.stored or o.batch for o in products)}
+    columns = {"m": sum(o.rows for o in products), "batch": sum(o.stored or o.batch for o in products)}
     return {**columns, "dealt": Dealt.CHANCE.value, "top_k": max(o.chosen or 1 for o in products)}
 
 
@@ -463,7 +478,7 @@ def _row(graph: Graph, operator: Operator) -> dict[str, Any] | None:
         sizes = {"m": operator.m, "n": operator.n, "k": operator.k, "batch": operator.batch}
         grouped = operator.role in EXPERT_PRODUCTS and operator.place.step is not Pass.WEIGHT_GRADIENT
         if grouped:  # the experts of a layer in one kernel, their rows one after the other
-            sizes["m"] *= operator.batch
+            sizes["m"] = operator.rows
         return {"op": "grouped_gemm" if grouped else "gemm", **sizes, "dtype": dtype, **_stored(operator)}
     if isinstance(operator, Attention):
         decode = graph.phase is Phase.DECODE or (operator.q_len == 1 and operator.past > 0)

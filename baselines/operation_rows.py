@@ -220,10 +220,11 @@ def _check_draws(columns: dict[str, Any], cells: Cells) -> None:
 
 def _check_windows(columns: dict[str, Any], cells: Cells) -> None:
     """A window goes back from a query's own key, and one that has all keys is none."""
-    wrong = (columns["window"] > 0) & ~columns["causal"]
+    wrong = (columns["window"] > 0) & ~columns["causal"] & (columns["q_len"] != columns["kv_len"])
     if wrong.any():
         row = int(np.argmax(wrong))
-        raise cells.error("must be of causal attention (causal)", row, "window", value=int(columns["window"][row]))
+        rule = "must be of causal attention (causal), or of as many queries as keys (q_len)"
+        raise cells.error(rule, row, "window", value=int(columns["window"][row]))
     columns["window"] = np.where(columns["window"] >= columns["kv_len"], 0, columns["window"])
 
 

@@ -11,7 +11,8 @@ top_k          of rows dealt by chance: experts of a token, all different, so th
 q_len, kv_len  query tokens, and keys that they look at (those before them included), per sequence
 heads          query heads; kv_heads key and value heads; head_dim elements of a head
 causal         whether a query looks only at keys up to its own
-window         of causal attention: keys that a query looks at, the last ones up to its own; 0 where it looks at all
+window         keys that a query looks at, the last ones up to its own, or where it is not causal those that are nearer
+               than that on either side, of as many queries; 0 where it looks at all
 dtype          number format of the operands, a `Precision`
 weights        format in which B is stored where that is another one, a `WeightFormat`; the product is in ``dtype``
 group          rows of B that share a scale in each column, of 16 bits (8 in MX blocks); 0 where a column has one scale
@@ -299,11 +300,17 @@ class Operations(Struct, frozen=True, eq=False):
     def pairs(self) -> Float:
         """(query, key) pairs that causality and the window leave of every row's attention, per head and sequence."""
         queries, keys = self.q_len.astype(np.float64), self.kv_len.astype(np.float64)
-        known = keys - np.where(self.causal, queries, keys)  # keys before the first query's own
-        most = np.where(self.causal & (self.window > 0), self.window, keys)
+        known = keys - queries  # keys before the first query's own
+        most = np.where(self.window > 0, self.window, keys)
         growing = np.clip(most - known, 0.0, queries)  # queries that see all keys up to their own
         found: Float = growing * known + growing * (growing + 1) / 2 + (queries - growing) * most
-        return np.where(self.causal, found, queries * keys)
+        either = np.where(self.window > 0, 2 * found - queries, queries * keys)
+        return np.where(self.causal, found, either)
+
+    def reach(self) -> Float:
+        """Keys of every row that a query far from both ends looks at; no limit without a window."""
+        both = np.where(self.causal, self.window, 2.0 * self.window - 1.0)
+        return np.where(self.window > 0, both, np.inf)
 
     def seen_keys(self) -> Float:
         """Keys of every row's sequences that some query sees: fewer than ``kv_len`` only with a window."""

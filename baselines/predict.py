@@ -142,8 +142,12 @@ def predict_times(
 def _corrected(
     fields: Fields, gpu: Gpu, operations: Operations, found: Mechanism, software: str = ""
 ) -> tuple[Correction, Float]:
-    """What measured rows near by are off the mechanism, and seconds with that."""
-    known = corrections(fields, gpu.name if _comparable(gpu) else "", operations, software)
+    """What measured rows near by are off the mechanism, and seconds with that.
+
+    A changed description keeps them, however far it is changed: two of one name differ by the mechanism alone, and more
+    bandwidth is never slower.
+    """
+    known = corrections(fields, gpu.name if _same_kernels(gpu) else "", operations, software)
     return known, np.maximum(found.seconds * np.exp(known.log * found.share), found.roofline)
 
 
@@ -218,12 +222,18 @@ ALIKE = 2.0
 """Times a rate of the library's GPU up to which a changed description is like another GPU of that architecture."""
 
 
+def _same_kernels(gpu: Gpu) -> bool:
+    """Whether the library's GPU of that name, if there is one, has the kernels of this description."""
+    theirs = library_gpu(gpu.name)
+    return theirs is None or theirs.architecture == gpu.architecture
+
+
 def _comparable(gpu: Gpu) -> bool:
-    """Whether rows of the library's GPU of that name say anything of this description, which may have been changed."""
+    """Whether bars of changed descriptions hold for this one: its rates are like those of the GPU of its name."""
     theirs = library_gpu(gpu.name)
     if theirs is None:
         return True  # there are no rows under that name
-    if theirs.architecture != gpu.architecture:
+    if not _same_kernels(gpu):
         return False
     pairs = [
         (theirs.multiprocessors, gpu.multiprocessors),

@@ -43,7 +43,8 @@ class GroupedAttention(Struct, frozen=True, kw_only=True):
     key_bias
         Where there are biases of queries and values, keys have one, too.
     window
-        Keys a query sees, its own included; ``None`` for all.
+        Keys a query sees, its own included; ``None`` for all. Without a causal mask those that are nearer than it on
+        either side.
     position_buckets
         Rows of a table of relative positions, with a column for each head, from which a bias is added to every score;
         0 for none. All layers of a stack use the same table (T5, Raffel et al., arXiv:1910.10683, section 2.1).
@@ -402,6 +403,8 @@ class Architecture(Struct, frozen=True, kw_only=True):
     classes
         Columns of the classifier of the first position that the model ends in, in place of a language-model head (0:
         none).
+    headless
+        The model ends in its final norm: what comes out is a row for each position (T5's encoder by itself).
     head_bias
         The head has a bias.
     softcap
@@ -432,6 +435,7 @@ class Architecture(Struct, frozen=True, kw_only=True):
     head_scale: bool = False
     pooler: bool = False
     classes: int = 0
+    headless: bool = False
     head_bias: bool = False
     softcap: bool = False
     epsilon: float = EPSILON

@@ -55,7 +55,7 @@ def _flush(dataflow: Dataflow, waiting: list[Operator]) -> None:
 
 
 def _rows(product: Gemm) -> int:
-    return product.batch * product.m - product.short
+    return product.rows
 
 
 def _fewer_rows(product: Gemm) -> int:

@@ -29,14 +29,19 @@ PERCEPTRONS = {
 }
 """Activation and whether there is a gate, by the value of ``feed_forward_proj``."""
 
+ENDS = {"T5ForConditionalGeneration": "both", "T5WithLMHeadModel": "both", "T5EncoderModel": "encoder"}
+"""What of T5 there is, by the name under ``architectures``."""
+
 
 def t5(config: Configuration) -> Architecture:
     """T5, T5 v1.1 and Flan-T5 (Raffel et al., arXiv:1910.10683).
 
     RMS norms before each part of a layer, no biases of products, and a bias of every score by distance, from one table
     for all layers of the encoder and one for the decoder's own attention. Heads may be together wider or narrower than
-    the model (``d_kv``). Where the head is the table of tokens, what it takes is scaled.
+    the model (``d_kv``). Where the head is the table of tokens, what it takes is scaled. As ``T5EncoderModel``, or
+    where ``is_encoder_decoder`` is false, it is the encoder by itself (of text, in models that make images).
     """
+    alone = _encoder_alone(config)
     hidden = config.required("d_model", "hidden_size")
     layers = config.required("num_layers", "num_hidden_layers", high=MAX_LAYERS)
     heads = config.required("num_heads", "num_attention_heads")
@@ -65,20 +70,37 @@ def t5(config: Configuration) -> Architecture:
         norm=RMS_NORM,
     )
     tied = config.flag("tie_word_embeddings", True)
+    decoders = config.integer("num_decoder_layers", default=layers, low=0 if alone else 1, high=MAX_LAYERS)
+    if alone:
+        config.idle |= dict.fromkeys(("num_decoder_layers", "tie_word_embeddings"), "there is an encoder alone")
     return Architecture(
         model_type="t5",
         vocabulary=config.integer("vocab_size", default=32128),
         hidden=hidden,
         embedding_width=hidden,
-        layers=(layer,) * config.integer("num_decoder_layers", default=layers, high=MAX_LAYERS),
-        encoder=Encoder(layers=(encoding,) * layers, norm=RMS_NORM),
+        layers=(encoding,) * layers if alone else (layer,) * decoders,
+        encoder=None if alone else Encoder(layers=(encoding,) * layers, norm=RMS_NORM),
         final_norm=RMS_NORM,
         tied=tied,
         head_scale=tied,
+        headless=alone,
         dtype=config.dtype(),
         epsilon=1e-6,
         trained_length=config.integer("n_positions", default=512, high=MAX_POSITIONS),
     )
+
+
+def _encoder_alone(config: Configuration) -> bool:
+    """Whether only T5's encoder is there; what else a name under ``architectures`` may ask for is refused."""
+    names, key = config.names("architectures"), "is_encoder_decoder"
+    unknown = next((name for name in names if name not in ENDS), None)
+    if unknown is not None or len(names) > 1:
+        raise config.error(f"not supported: must be one of {', '.join(ENDS)}", "architectures", value=unknown)
+    alone = [ENDS[name] for name in names] == ["encoder"]
+    both = config.flag(key, not alone)
+    if names and not alone and not both:
+        raise config.error(f"{names[0]} has a decoder", key, value=False)
+    return alone or not both
 
 
 def _perceptron(config: Configuration) -> tuple[VectorFunction, bool]:
@@ -96,6 +118,8 @@ def whisper(config: Configuration) -> Architecture:
     Norms before each part of a layer; biases of all products but those that make keys. The encoder's positions are as
     many as the convolutions leave of 30 seconds of sound, ``max_source_positions``, whatever is said in them.
     """
+    if not config.flag("is_encoder_decoder", True):
+        raise config.error("not supported: whisper's encoder by itself", "is_encoder_decoder", value=False)
     hidden = config.required("d_model", "hidden_size")
     layers = config.required("encoder_layers", high=MAX_LAYERS), config.required("decoder_layers", high=MAX_LAYERS)
     frames = Frames(

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from siliconloom.arch.document import Document, Key
 from siliconloom.arch.errors import nearest_name
-from siliconloom.workloads.architecture import Architecture
+from siliconloom.workloads.architecture import Architecture, GroupedAttention
 from siliconloom.workloads.configuration import Configuration
 from siliconloom.workloads.quantization import KEY
 from siliconloom.workloads.unread import refuse_unread
@@ -77,7 +77,23 @@ def read_architecture(document: Document, path: tuple[Key, ...] = ()) -> Archite
     family = import_module(f"siliconloom.workloads.{MODELS[model_type]}_family")
     architecture: Architecture = getattr(family, model_type)(config)
     architecture = replace(architecture, epsilon=config.small(*EPSILONS, default=architecture.epsilon))
+    architecture = _masked(config, architecture)
     config.refuse_misspelt()
     for section in config.sections:
         refuse_unread(section, architecture)
     return architecture
+
+
+def _masked(config: Configuration, model: Architecture) -> Architecture:
+    """The model as ``is_causal`` says: of a decoder that has it false (gte-Qwen2) tokens see later ones, too."""
+    key = "is_causal"
+    if not config.has(key) or config.flag(key, True) == model.causal:
+        return model
+    kind = f"model type {model.model_type}"
+    if not model.causal:
+        raise config.error(f"{kind}: its tokens see later ones, too", key, value=True)
+    plain = [isinstance(layer.attention, GroupedAttention) and layer.attention.chunk is None for layer in model.layers]
+    if model.encoder is not None or not all(plain):
+        raise config.error(f"not supported: {kind} without a causal mask", key, value=False)
+    layers = (replace(layer, attention=replace(layer.attention, causal=False)) for layer in model.layers)
+    return replace(model, layers=tuple(layers))

@@ -142,16 +142,21 @@ def gemma2(config: Configuration) -> Architecture:
 
 
 def gemma3_text(config: Configuration) -> Architecture:
-    """Gemma 3: five windowed layers to one that sees all, norms on queries and keys."""
+    """Gemma 3: five windowed layers to one that sees all, norms on queries and keys.
+
+    With ``use_bidirectional_attention`` (EmbeddingGemma) a token sees later ones, too, and half of a window's keys lie
+    on either side of it.
+    """
     defaults = _Defaults(
         vocabulary=262208, intermediate=9216, kv_heads=4, head_dim=256, tied=True, activation="gelu_pytorch_tanh"
     )
     bias = config.flag("attention_bias", False)
     heads = config.integer("num_attention_heads", default=8)
     model = _decoder(config, "gemma3_text", defaults, attention_bias=bias, qk_norm=RMS_NORM, heads=heads)
-    pattern = config.integer(*PATTERNS, default=6, high=MAX_LAYERS)
+    pattern = _pattern(config)
     softcap = config.has("final_logit_softcapping")
-    return replace(model, layers=_local_global(config, model, pattern), embedding_scale=True, softcap=softcap)
+    model = replace(model, layers=_local_global(config, model, pattern), embedding_scale=True, softcap=softcap)
+    return _to_both_sides(model) if config.flag("use_bidirectional_attention", False) else model
 
 
 def gemma3(config: Configuration) -> Architecture:
@@ -161,6 +166,26 @@ def gemma3(config: Configuration) -> Architecture:
     text.refuse_misspelt()
     model = replace(model, tied=config.flag("tie_word_embeddings", model.tied))
     return model if model.dtype is not None else replace(model, dtype=config.dtype())
+
+
+def _pattern(config: Configuration) -> int:
+    """Of how many layers one sees all; two keys say so, which are alike where ``layer_types`` is not there."""
+    said = {name: config.optional(name, high=MAX_LAYERS) for name in PATTERNS}
+    first, second = (said[name] for name in PATTERNS)
+    if None not in (first, second) and first != second and not config.has("layer_types"):
+        raise config.error(f"must be {first}, as {PATTERNS[0]} is", PATTERNS[1], value=second)
+    return next((pattern for pattern in (first, second) if pattern is not None), 6)
+
+
+def _to_both_sides(model: Architecture) -> Architecture:
+    """The same without a causal mask, windows in halves: keys that are nearer than half of one, and one more."""
+    layers = []
+    for layer in model.layers:
+        assert isinstance(layer.attention, GroupedAttention)
+        window = layer.attention.window
+        half = None if window is None else window // 2 + 1
+        layers.append(replace(layer, attention=replace(layer.attention, causal=False, window=half)))
+    return replace(model, layers=tuple(layers))
 
 
 def top_k(config: Configuration, experts: int, default: int | None) -> int:

@@ -204,8 +204,8 @@ def _transformer(document: Document, title: str, described: set[Any], changed: s
     alone = _experts_alone(document, model) if packed is not None and packed.experts_alone else None
     unpacked = Unpacked(entry.weight_compression, sparsity_of(document, entry, entry.phase), alone)
     sample = entry.sample is not None and entry.phase is not Phase.TRAINING
-    if sample and (model.pooler or model.classes):
-        end = "pooler" if model.pooler else "classifier"
+    if sample and (model.pooler or model.classes or model.headless):
+        end = "pooler" if model.pooler else "classifier" if model.classes else "norm at its end"
         raise document.error(f"{model.model_type} has a {end} and no head to sample from", ("sample",))
     made = partial(forward_graph, model, sample=sample, packing=packing, unpacked=unpacked)
     dataflow, rest = made(run, precision, patterns), tuple[Operator, ...]()

@@ -163,8 +163,17 @@ class Gemm(Operator, frozen=True, kw_only=True):
     _dimensions: ClassVar[tuple[str, ...]] = ("m", "n", "k", "batch", "weight", "bias", "stored")
 
     @property
+    def rows(self) -> int:
+        """Rows of all products together."""
+        return self.batch * self.m - self.short
+
+    @property
+    def shape(self) -> dict[str, Any]:
+        return super().shape | ({"short": self.short} if self.short else {})
+
+    @property
     def macs(self) -> int:
-        return (self.batch * self.m - self.short) * self.n * self.kept_rows
+        return self.rows * self.n * self.kept_rows
 
     @property
     def kept_rows(self) -> int:
@@ -214,11 +223,11 @@ class Gemm(Operator, frozen=True, kw_only=True):
 
     @property
     def input_elements(self) -> int:
-        return self.batch * (self.m * self.k + (0 if self.weight else self.k * self.n))
+        return self.rows * self.k + (0 if self.weight else self.batch * self.k * self.n)
 
     @property
     def output_elements(self) -> int:
-        return self.batch * self.m * self.n
+        return self.rows * self.n
 
     def _matrix_elements(self, matrices: int) -> int:
         return matrices * (self.k * self.n * self.weight + (self.n - self.unbiased) * self.bias)
@@ -240,7 +249,8 @@ class Attention(Operator, frozen=True, kw_only=True):
     causal
         A query sees the keys up to its own position.
     window
-        With ``causal``: a query sees the last ``window`` keys up to its own position.
+        A query sees the last ``window`` keys up to its own position. Without ``causal``, of as many queries as keys, it
+        sees those that are nearer than that on either side.
     values_in_keys
         The values are the first ``v_head_dim`` columns of the keys (the latent of absorbed MLA), read once.
     room
@@ -290,8 +300,8 @@ class Attention(Operator, frozen=True, kw_only=True):
             raise ValueError(f"{self.name}: {self.heads} heads cannot share {self.kv_heads} key-value heads evenly")
         if self.causal and self.q_len > self.kv_len:
             raise ValueError(f"{self.name}: causal attention of {self.q_len} queries needs as many keys")
-        if self.window is not None and not self.causal:
-            raise ValueError(f"{self.name}: a window needs causal attention")
+        if self.window is not None and not self.causal and self.q_len != self.kv_len:
+            raise ValueError(f"{self.name}: a window to both sides needs as many queries as keys")
         if self.room is not None and self.room < self.kv_len:
             raise ValueError(f"{self.name}: a cache of {self.room} positions has no room for {self.kv_len} keys")
 
@@ -317,12 +327,13 @@ class Attention(Operator, frozen=True, kw_only=True):
     @property
     def pairs(self) -> int:
         """(query, key) pairs that the mask admits, per head and sequence: exact."""
-        if not self.causal:
+        if not self.causal and self.window is None:
             return self.q_len * self.kv_len
         first = self.kv_len - self.q_len + 1  # keys that the first query sees before the window is applied
         limit = self.kv_len if self.window is None else min(self.window, self.kv_len)
         growing = max(0, min(self.kv_len, limit) - first + 1)  # queries that see fewer than or just `limit` keys
-        return growing * (2 * first + growing - 1) // 2 + (self.q_len - growing) * limit
+        found = growing * (2 * first + growing - 1) // 2 + (self.q_len - growing) * limit
+        return found if self.causal else 2 * found - self.q_len  # as many behind as before, and each itself
 
     @property
     def macs(self) -> int:

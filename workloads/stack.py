@@ -111,7 +111,7 @@ def add_embedding(builder: Builder, model: Architecture, run: TokenStep) -> Valu
     tokens, width, gather = run.tokens, model.embedding_width, VectorFunction.GATHER
     if model.patches is not None:
         return _image(builder, model, model.patches, run)
-    x = add_tokens(builder, model, run, "head" if model.tied and not model.pooler else None)
+    x = add_tokens(builder, model, run, "head" if model.tied and not (model.pooler or model.headless) else None)
     if model.embedding_scale:
         x = builder.vector("scale", Role.EMBEDDING, VectorFunction.MULTIPLY, x, rows=tokens, cols=width)
     if width != model.hidden:

@@ -46,6 +46,8 @@ def token_step(
             raise document.error(
                 f"the model has learned positions for {model.max_length} tokens only", (key,), value=length
             )
+    if model.headless and entry.phase is Phase.TRAINING:
+        raise NotSupported(f"training of {model.model_type}'s encoder by itself: no loss is known of it")
     if model.recurrent and entry.phase is Phase.TRAINING:
         raise NotSupported(f"training of {model.model_type}: no gradients of a scan")
     if not caches:

@@ -189,7 +189,7 @@ class _Step:
         if len(parts) < 2 or total <= operator.output_elements:
             return
         if isinstance(operator, Gemm):
-            rows, cols = operator.batch * operator.m, operator.n
+            rows, cols = operator.rows, operator.n
         else:
             assert isinstance(operator, Vector)
             rows, cols = operator.rows, operator.cols

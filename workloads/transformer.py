@@ -57,6 +57,8 @@ def _head(builder: Builder, model: Architecture, run: TokenStep, x: Value) -> Va
     builder.block("head", Section.HEAD)
     if model.final_norm is not None:
         x = add_norm(builder, "norm", Role.FINAL_NORM, model.final_norm, x, run.tokens, hidden)
+    if model.headless:
+        return x
     rows = run.headed
     if model.head_scale:
         scale, x = VectorFunction.MULTIPLY, x.part(rows * hidden)

@@ -71,6 +71,9 @@ FEATURES: dict[str, str] = {
     ),
     "residual stream of this kind": "apply_residual_connection_post_layernorm",
     "images": "image_size patch_size num_channels",
+    "attention to later tokens": (
+        "is_causal use_bidirectional_attention bidirectional_attention bidirectional use_prefix_lm prefix_lm"
+    ),
 }
 """What a model may have, and the keys that say so in some family or other."""
 
@@ -107,7 +110,7 @@ CONSTANTS = {key: what for what, keys in INERT.items() for key in keys.split()}
 OFF: tuple[Any, ...] = (None, False, 0, "", [], {})
 BESIDE = {NormPlacement.PARALLEL: 1, NormPlacement.PARALLEL_PAIR: 2}
 """Norms before halves of a layer that run side by side."""
-ON_BY_DEFAULT = ("bias", "do_layer_norm_before", "enable_bias", "layer_norm_elementwise_affine")
+ON_BY_DEFAULT = ("bias", "do_layer_norm_before", "enable_bias", "layer_norm_elementwise_affine", "is_causal")
 """Flags whose false is a statement, and not the absence of one."""
 ABSENT = (
     "num_attention_heads n_head n_heads num_key_value_heads num_kv_heads n_head_kv rotary_dim v_head_dim qk_head_dim "
@@ -226,6 +229,8 @@ def stated(model: Architecture) -> dict[str, tuple[Any, ...]]:
         "pooler_act": ("tanh",),
         "type_vocab_size": (model.token_types,),
         "is_decoder": (model.causal,),
+        "is_causal": (model.causal,),
+        **dict.fromkeys(("use_bidirectional_attention", "bidirectional_attention"), (not model.causal,)),
         "do_layer_norm_before": (layer.placement is not NormPlacement.POST,),
         "layer_norm_elementwise_affine": (layer.norm.affine,),
         "tie_word_embeddings": (True, False) if model.pooler or model.classes else (model.tied,),
@@ -305,7 +310,7 @@ def _stated_recurrent(model: Architecture) -> dict[str, tuple[Any, ...]]:
         **dict.fromkeys(
             ("hidden_act", "hidden_activation", "activation_function", "activation"), (VectorFunction.SILU,)
         ),
-        **dict.fromkeys(("do_layer_norm_before", "layer_norm_elementwise_affine", "is_decoder"), (True,)),
+        **dict.fromkeys(("do_layer_norm_before", "layer_norm_elementwise_affine", "is_decoder", "is_causal"), (True,)),
         **dict.fromkeys(("_remove_final_layer_norm", "qk_layernorm", "use_qk_norm"), (False,)),
         "d_state": (mixer.state,),
         "d_conv": (mixer.taps,),
@@ -342,6 +347,4 @@ def _same_rotation(model: Architecture, value: Any) -> bool:
 
 def _shown(value: Any) -> object:
     """A value as an error shows it: not the content of lists and mappings."""
-    if isinstance(value, list | dict):
-        return None
-    return str(value).lower() if isinstance(value, bool) else value
+    return None if isinstance(value, list | dict) else value

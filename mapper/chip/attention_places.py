@@ -25,7 +25,7 @@ class AttentionPart(Struct, frozen=True):
 
 
 def query_parts(shape: Attention) -> list[AttentionPart]:
-    """Cut the queries so that each part reads only the keys that its mask admits.
+    """Cut the queries so that each part reads only the keys that its mask, or a window to both sides, admits.
 
     A few queries behind many keys are not cut: their mask hides next to nothing, and each part reads all the keys.
     """
@@ -38,6 +38,8 @@ def query_parts(shape: Attention) -> list[AttentionPart]:
         for index in range(segment.count):
             start = segment.start + index * segment.size
             end = past + start + segment.size if shape.causal else shape.kv_len
+            if shape.window is not None and not shape.causal:
+                end = min(end, start + segment.size - 1 + shape.window)
             begin = 0 if shape.window is None else max(0, past + start + 1 - shape.window)
             parts.append(AttentionPart(start, segment.size, begin, end - begin))
     return parts
@@ -100,8 +102,8 @@ def pipelines_from(shape: Attention, parts: Sequence[AttentionPart], sizes: Sequ
 
 
 def is_masked(shape: Attention) -> bool:
-    """Whether a query sees other keys than its neighbours do."""
-    return (shape.causal and shape.q_len > 1) or shape.window is not None
+    """Whether the program counts which keys each query sees: of a window to both sides a part computes all it reads."""
+    return shape.causal and (shape.q_len > 1 or shape.window is not None)
 
 
 def most_heads(shape: Attention) -> int:

@@ -554,7 +554,9 @@ class _Reader(Struct):
     def _check_sizes(self, name: str, at: tuple[str | int, ...], sizes: Iterable[tuple[str, int, int]]) -> None:
         for key, size, most in sizes:
             if size > most:
-                raise self.document.error(f"a tile's part of {name} has {most}", (*at, key), value=size)
+                raise self.document.error(
+                    f"must be at most {most}, which a tile's part of {name} has", (*at, key), value=size
+                )
 
     def _check_room(self, name: str, at: tuple[str | int, ...], needs: Mapping[str, int]) -> None:
         for ring, need in needs.items():

@@ -20,6 +20,7 @@ from siliconloom.baselines.bars import (
 )
 from siliconloom.baselines.operation_rows import make_operations
 from siliconloom.baselines.predict import predict
+from siliconloom.cli import main
 from siliconloom.evaluate.runs import predict_step
 
 ROWS = (
@@ -118,6 +119,36 @@ def test_a_description_that_is_no_longer_the_measured_gpu_has_the_bars_of_one_th
     assert changed.error[0] >= named.error[0]
     assert changed.error[0] > 4 * kept.error[0]
     assert changed.error_90[0] > 4 * kept.error_90[0]
+
+
+@given(
+    st.sampled_from(["h100", "h200", "a100", "v100"]),
+    st.sampled_from(["gemm", "attention_decode", "rmsnorm"]),
+    st.integers(1, 4096),
+    st.tuples(st.floats(0.3, 6.0), st.floats(0.3, 6.0)),
+)
+def test_more_bandwidth_is_never_slower_however_far_a_description_is_changed(name, op, many, factors):
+    """Residuals of a name are those of any description under it: beyond twice its bandwidth they were forgotten."""
+    heads = {"batch": many, "q_len": 1, "kv_len": 512, "heads": 8, "kv_heads": 8, "head_dim": 64}
+    sizes = heads if op == "attention_decode" else {"m": many, "n": 2048, "k": 2048}
+    described = load_gpu(name)
+
+    def seconds(factor):
+        bandwidth = round(described.memory.bandwidth * factor)
+        changed = described.model_copy(update={"memory": described.memory.model_copy(update={"bandwidth": bandwidth})})
+        return predict(changed, make_operations([sizes | {"op": op, "dtype": "fp16"}])).seconds[0]
+
+    slow, fast = map(seconds, sorted(factors))
+    assert fast <= slow * (1 + 1e-9)
+
+
+def test_what_a_changed_description_rests_on_is_said(capsys):
+    sets = ["workload.layers=1", "workload.phase=decode", "memory.bandwidth=3TB/s"]
+    assert main(["sim", "a100", "smollm2-135m", *(option for each in sets for option in ("--set", each))]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "predicted outside of what was measured" in told
+    assert "mechanism alone" not in told
+    assert "not the a100 whose kernels were timed; it keeps the residuals of that one" in told
 
 
 @pytest.mark.parametrize("gpu", ["h100", "h200", "a100"])

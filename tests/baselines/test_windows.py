@@ -9,6 +9,7 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.gpu import load_gpu
 from siliconloom.arch.names import gpu_names
+from siliconloom.baselines.mechanism import mechanism
 from siliconloom.baselines.model import kernels_of, predict_model
 from siliconloom.baselines.operation_rows import make_operations
 from siliconloom.baselines.predict import predict
@@ -22,7 +23,8 @@ sizes = st.integers(1, 5000) | st.integers(1, 200_000)
 
 @given(st.sampled_from(["attention_prefill", "attention_decode"]), sizes, sizes, st.none() | sizes, st.booleans())
 def test_work_is_that_of_the_operator_graph(op, queries, known, window, causal):
-    shape = HEADS | {"q_len": queries, "kv_len": queries + known, "causal": causal or window is not None}
+    known = known if causal or window is None else 0  # to both sides: of as many queries as keys
+    shape = HEADS | {"q_len": queries, "kv_len": queries + known, "causal": causal}
     named = {"name": "attention", "block": "layer", "precision": DataType.BF16}
     operator = Attention(**named, v_head_dim=64, window=window, **shape)
     row = shape | {"op": op, "dtype": "bf16", "window": window, "causal": str(shape["causal"]).lower()}
@@ -91,8 +93,23 @@ def test_a_long_prompt_takes_its_windows_time():
     assert next(k.row for k in kernels_of(graph) if k.operator == "layer.attention")["window"] == 128
 
 
-def test_a_window_is_of_causal_attention():
-    row = HEADS | {"op": "attention_prefill", "q_len": 64, "window": 8, "causal": "false"}
+@given(st.sampled_from(sorted(GPUS)), st.integers(1, 8), sizes, sizes)
+def test_a_window_to_both_sides_takes_no_less_than_to_one_and_no_longer_than_none(name, batch, queries, window):
+    shape = HEADS | {"op": "attention_prefill", "batch": batch, "q_len": queries, "kv_len": queries}
+    rows = [
+        shape | {"window": window, "causal": "true"},
+        shape | {"window": window, "causal": "false"},
+        shape | {"causal": "false"},
+    ]
+    made = make_operations([row | {"dtype": "fp16"} for row in rows])
+    found = mechanism(GPUS[name], made).seconds
+    assert found[1] <= found[2] * (1 + 1e-9)
+    assert flops(made)[0] <= flops(made)[1] <= flops(made)[2]
+    assert found[0] <= found[1] * (1 + 1e-9)
+
+
+def test_a_window_is_of_causal_attention_or_to_both_sides_of_as_many_queries_as_keys():
+    row = HEADS | {"op": "attention_prefill", "q_len": 64, "kv_len": 80, "window": 8, "causal": "false"}
     with pytest.raises(LoomError, match="window: must be of causal attention"):
         make_operations([row])
     with pytest.raises(LoomError, match="keys that a query of attention looks at, not of gemm"):

@@ -279,6 +279,46 @@ def test_the_operators_of_a_step_without_stages_are_all_of_its_time(capsys, keys
     assert sum(o["seconds"] for o in found["operators"]) == pytest.approx(found["seconds"], rel=1e-6, abs=left_out)
 
 
+EXPERTS = {"phase": "decode", "batch": "5", "layers": "2"}
+
+
+@pytest.mark.parametrize(
+    ("model", "keys"),
+    [
+        ("mixtral-8x7b", EXPERTS),
+        ("mixtral-8x7b", EXPERTS | {"expert_popularity": "chance"}),
+        ("mixtral-8x7b", EXPERTS | {"expert_popularity": "1.0"}),
+        ("deepseek-v3", {"layers": "4", "sequence": "300"}),
+        ("deepseek-v3", {"layers": "4", "sequence": "256", "phase": "training"}),
+    ],
+)
+@pytest.mark.parametrize("gpu", ["h200", "a100"])
+def test_operators_add_up_to_the_work_of_a_step(capsys, gpu, model, keys):
+    """Experts' rows where they do not divide, and values that are narrower than keys, are counted as they are."""
+    sets = [f"workload.{key}={value}" for key, value in keys.items()] + ["memory.capacity=1TiB"]
+    found = loom_json(capsys, "sim", gpu, model, *(option for each in sets for option in ("--set", each)))
+    assert sum(o.get("macs", 0) for o in found["operators"]) == found["macs"]
+    peak = 989.4e12 if gpu == "h200" else 312e12
+    for each in found["operators"]:
+        if "attention" in each["kind"]:  # arithmetic alone binds it, of the pairs that the mask leaves
+            assert each["roofline_s"] == pytest.approx(2 * each["macs"] / peak, rel=1e-3) or keys.get("phase")
+
+
+def test_values_narrower_than_keys_take_less_energy_and_unfused_products_of_their_own_width(capsys):
+    sets = ["workload.layers=1", "workload.sequence=512", "memory.capacity=1TiB"]
+    options = [option for each in sets for option in ("--set", each)]
+    narrow = loom_json(capsys, "sim", "h200", "deepseek-v3", *options)
+    wide = loom_json(capsys, "sim", "h200", "deepseek-v3", *options, "--set", "workload.model.v_head_dim=192")
+    rows = [next(o for o in each["operators"] if "attention" in o["kind"]) for each in (narrow, wide)]
+    assert [row["seconds"] for row in rows] == [rows[0]["seconds"]] * 2  # the kernel's, which is as wide as its keys
+    assert rows[0]["roofline_s"] == pytest.approx(rows[1]["roofline_s"] * 320 / 384)
+    assert rows[0]["energy_j"] < rows[1]["energy_j"]
+    training = [*options, "--set", "workload.phase=training", "--set", "plan.attention=unfused"]
+    unfused = loom_json(capsys, "sim", "h200", "deepseek-v3", *training)["operators"]
+    products = [o["shape"] for o in unfused if o["name"].endswith(".attention") and o["kind"] == "gemm"]
+    assert [(shape["k"], shape["n"]) for shape in products] == [(192, 512), (512, 128)]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

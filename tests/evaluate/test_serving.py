@@ -29,6 +29,7 @@ from siliconloom.workloads import load_workload
 from tests.in_turn import in_turn
 
 SMALL = [("workload.layers", "2")]
+SET_LAYERS = ["--set", "workload.layers=2"]
 CHIP = "npu-edge"
 
 
@@ -314,6 +315,55 @@ def test_machines_and_models_that_do_not_serve_are_told_in_a_line(machine, model
     error = capsys.readouterr().err
     assert told in error
     assert len(error.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "trace", "told"),
+    [
+        (
+            "resnet50",
+            "5x5",
+            "loom: serving resnet50: requests are answered by language models (kind: transformer), not",
+        ),
+        (
+            "gpt2",
+            "1020x10",
+            "loom: 1020x10: request 1 has 1,030 tokens: the model has learned positions for 1024 tokens",
+        ),
+    ],
+)
+def test_refusals_are_in_terms_of_what_was_given(model, trace, told, capsys):
+    assert main(["serve", "h100", model, trace, "--set", "serve.requests=2"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(told)
+    assert "--set" not in error
+
+
+def test_requests_beyond_the_positions_of_a_model_are_noted():
+    """As a step of them is, and of a model that guesses, too."""
+    guess = [("serve.speculate", "2"), ("serve.acceptance", "0.7"), ("serve.draft", "smollm2-135m")]
+    for sets, prompt, told in (
+        ([], 20000, "20,010 tokens are more than the 8,192 positions that the model was made for"),
+        (guess, 9000, "serve.draft smollm2-135m: 9,010 tokens are more than the "),
+    ):
+        result = serve(prepare_named("h100", "llama3-8b", f"{prompt}x10", [("serve.requests", "2"), *sets]))
+        assert any(note.startswith(told) for note in result["notes"])
+    result = serve(prepare_named("h100", "llama3-8b", "100x10", [("serve.requests", "2"), *guess]))
+    assert not any("positions" in note for note in result["notes"])
+    assert any("smollm2-135m tells 49,152 tokens apart and llama3-8b 128,256" in note for note in result["notes"])
+    guess[-1] = ("serve.draft", "llama3-8b")
+    result = serve(prepare_named("h100", "llama3-8b", "100x10", [("serve.requests", "2"), *guess]))
+    assert not any("tells" in note for note in result["notes"])
+
+
+def test_what_is_known_of_a_cost_is_printed(capsys):
+    """Without a price of chips the electricity alone, in the table as in the note and in JSON."""
+    assert main(["serve", "h100", "llama3-8b", "64x8", "--set", "serve.requests=2", *SET_LAYERS]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "note: of the cost electricity alone is known: chips have no price (serve.price" in out
+    result = serve(prepare_named("h100", "llama3-8b", "64x8", [("serve.requests", "2"), *SMALL]))
+    assert result["cost"]["usd"] is None
+    assert f"chip hours; {result['cost']['electricity_usd']:,.4g} $ of electricity, no price of chips" in out
 
 
 @pytest.mark.slow

@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from siliconloom.cli import main
 from siliconloom.evaluate.chip import simulate
+from siliconloom.render.tables import shape_text
 from siliconloom.workloads import Gemm, load_workload
 from siliconloom.workloads.dealt import dealt
 from siliconloom.workloads.roles import EXPERTS, Role
@@ -26,20 +28,28 @@ def test_every_token_uses_as_many_experts_as_it_chooses(batch, model):
     product = next(o for o in graph.operators() if o.role is Role.EXPERT_ROW)
     layers = sum(o.repeat for o in graph.operators() if o.role is Role.EXPERT_ROW)
     for each in (graph, apart):
-        rows = sum(
-            o.repeat * (o.batch * o.m - o.short)
-            for o in each.operators()
-            if isinstance(o, Gemm) and o.role is Role.EXPERT_ROW
-        )
+        rows = sum(o.repeat * o.rows for o in each.operators() if isinstance(o, Gemm) and o.role is Role.EXPERT_ROW)
         assert rows == layers * batch * product.chosen
     assert all(not o.short for o in apart.operators() if isinstance(o, Gemm))
     for key in ("macs", "parameters", "active_parameters"):
         assert getattr(graph, key) == getattr(apart, key)
     for role in EXPERTS:
-        elements = [sum(o.repeat * o.output_elements for o in g.operators() if o.role is role) for g in (graph, apart)]
-        assert elements[0] - elements[1] == sum(
-            o.repeat * o.short * o.n for o in graph.operators() if isinstance(o, Gemm) and o.role is role
-        )
+        for key in ("input_elements", "output_elements"):
+            one, two = ([o.repeat * getattr(o, key) for o in g.operators() if o.role is role] for g in (graph, apart))
+            assert sum(one) == sum(two)
+    assert sum(each[2] for each in graph.dataflow.edges()) == sum(each[2] for each in apart.dataflow.edges())
+
+
+def test_a_row_says_how_many_rows_there_are(capsys):
+    """Ten rows of eight experts: their products' data beside the work of as many, and a shape that says so."""
+    assert main(["workload", "mixtral-8x7b", "--set", "workload.phase=decode", "--set", "workload.batch=5"]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if "expert_gate_up" in line)
+    assert "8 x 2 x 28672 x 4096" in line
+    assert line.split()[-2:] == ["640", "KiB"]  # ten rows of 4,096 and of 28,672 elements
+    product = next(o for o in mixture(5).operators() if o.role is Role.EXPERT_COLUMN)
+    assert product.shape["batch"] * product.shape["m"] - product.shape["short"] == product.rows == 10
+    assert shape_text({"kind": "gemm", "shape": product.shape}).endswith("x 4096 (10 rows)")
+    assert "short" not in next(o for o in mixture(8).operators() if o.role is Role.EXPERT_COLUMN).shape
 
 
 @pytest.mark.parametrize("batch", [5, 21])

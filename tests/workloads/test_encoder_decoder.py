@@ -316,3 +316,44 @@ def test_files_state_the_lengths_of_both_phases() -> None:
 
     assert [(o.q_len, o.kv_len) for o in made()] == [(33, 33), (3, 3), (3, 33)]
     assert [(o.q_len, o.kv_len) for o in made(("phase", "decode"))] == [(1, 5), (1, 33)]
+
+
+@given(config=t5_configs(), source=st.integers(1, 60), batch=st.integers(1, 3), named=st.booleans())
+def test_an_encoder_by_itself(config: Config, source: int, batch: int, named: bool) -> None:
+    """Text encoders of models that make images: no decoder, no head, one table of distances."""
+    paper, own = (
+        T5(config),
+        config["num_layers"] * (T5(config).attention + T5(config).perceptron + 2 * config["d_model"]),
+    )
+    said = {"architectures": ["T5EncoderModel"], "num_decoder_layers": 0} if named else {"is_encoder_decoder": False}
+    prompt = load(config | said, sequence=source, batch=batch)
+    table = config["relative_attention_num_buckets"] * config["num_heads"]
+    assert prompt.parameters == own + config["d_model"] + table + config["vocab_size"] * config["d_model"]
+    assert prompt.macs == batch * paper.encoder_macs(source)
+    assert (prompt.kv_bytes, prompt.tokens) == (0, batch * source)
+    assert not any("decoder" in o.name or "cross" in o.name for o in prompt.operators())
+
+
+@pytest.mark.parametrize(
+    ("said", "more", "rule"),
+    [
+        ({"architectures": ["T5ForSequenceClassification"]}, {}, "architectures: not supported: must be one of T5For"),
+        ({"architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": False}, {}, "has a decoder"),
+        ({"architectures": ["T5EncoderModel"]}, {"phase": "decode"}, "t5 is an encoder and does not decode"),
+        ({"architectures": ["T5EncoderModel"]}, {"phase": "training"}, "training of t5's encoder by itself"),
+        ({"architectures": ["T5EncoderModel"]}, {"sample": "greedy"}, "no head to sample from"),
+        ({"num_decoder_layers": 0}, {}, "num_decoder_layers: must be from 1"),
+        ({"is_causal": False}, {}, "is_causal: not supported: model type t5 without a causal mask"),
+    ],
+)
+def test_what_is_neither_is_refused(said: Config, more: Config, rule: str) -> None:
+    with pytest.raises(LoomError, match=rule):
+        load({"model_type": "t5", "d_model": 8, "num_layers": 2, "num_heads": 2} | said, **more)
+
+
+def test_whispers_encoder_by_itself_is_refused() -> None:
+    sizes = ("encoder_layers", "decoder_layers", "encoder_attention_heads", "decoder_attention_heads")
+    config = {"model_type": "whisper", "d_model": 8, **dict.fromkeys(sizes, 2)}
+    assert load(config, sequence=1500).parameters
+    with pytest.raises(LoomError, match="is_encoder_decoder: not supported: whisper's encoder"):
+        load(config | {"is_encoder_decoder": False}, sequence=1500)

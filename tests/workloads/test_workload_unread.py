@@ -110,6 +110,9 @@ TRIED: dict[str, Any] = {
     "use_sliding_window": True,
     "qk_layernorm": True,
     "is_decoder": False,
+    "is_causal": False,
+    "use_bidirectional_attention": True,
+    "is_encoder_decoder": False,
     "add_cross_attention": True,
     "_remove_final_layer_norm": True,
     "mlp_only_layers": [0],
@@ -153,6 +156,7 @@ TRIED: dict[str, Any] = {
 MEANS_NOTHING = {
     ("*", "max_window_layers"): "says where windows begin, of models that have none",
     ("*", "is_decoder"): "false is what every file says that was written before it was left out",
+    ("*", "is_encoder_decoder"): "false is what every file says that was written before it was left out",
     ("*", "rope_scaling"): "raises the limit of positions of a rotary model, which is noted beyond it",
     ("*", "max_position_embeddings"): "the limit of a rotary model, which is noted beyond it",
     ("bert", "tie_word_embeddings"): "no head",
@@ -317,6 +321,65 @@ def test_a_key_of_another_family_is_shown_where_it_stands() -> None:
     )
     kind, text = outcome({**SMALL["gpt2"], "num_key_value_heads": 2})
     assert text.endswith("model.num_key_value_heads: model type gpt2 does not read this key, and has 4 (got 2)")
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "refused"),
+    [
+        ("qwen2", {"is_causal": False}, None),
+        ("llama", {"is_causal": False}, None),
+        ("bloom", {"is_causal": False}, None),
+        ("gemma3_text", {"use_bidirectional_attention": True}, None),
+        ("bert", {"is_causal": False}, None),
+        ("bert", {"is_causal": True}, "is_causal: model type bert: its tokens see later ones, too (got true)"),
+        (
+            "deepseek_v3",
+            {"is_causal": False},
+            "not supported: model type deepseek_v3 without a causal mask (got false)",
+        ),
+        ("qwen3_next", {"is_causal": False}, "not supported: model type qwen3_next without a causal mask (got false)"),
+        ("mamba", {"is_causal": False}, "not supported: model type mamba without a causal mask (got false)"),
+        ("llama", {"use_bidirectional_attention": True}, "model type llama does not read this key, and has false"),
+        ("qwen2", {"bidirectional": True}, "model type qwen2 has no attention to later tokens (got true)"),
+    ],
+)
+def test_tokens_see_later_ones_where_a_file_says_so(name: str, keys: dict[str, Any], refused: str | None) -> None:
+    """Each of 16 queries has 16 keys in place of 8.5 in the mean, and nothing is kept for tokens to come."""
+    kind, found = outcome({**SMALL[name], **keys})
+    if refused is not None:
+        assert kind == "refused"
+        assert refused in found
+        return
+    assert kind == "loaded", found
+    shapes = [(o["macs"], o["shape"]) for o in found["operators"] if o["kind"] == "attention"]
+    assert shapes
+    assert all(macs == shape["heads"] * 16 * 16 * 2 * shape["head_dim"] for macs, shape in shapes)
+    assert (found["kv_bytes"], found["kv_bytes_per_token"]) == (0, 0)
+    kind, text = outcome({**SMALL[name], **keys}, ("phase", "decode"))
+    assert (kind, "is an encoder" in text) == ("refused", True)
+
+
+@pytest.mark.parametrize("pattern", [2, 3])
+def test_two_keys_that_say_one_pattern_are_alike(pattern: int) -> None:
+    config = {**SMALL["gemma3_text"], "num_hidden_layers": 6, "sliding_window_pattern": 3}
+    config["_sliding_window_pattern"] = pattern
+    kind, text = outcome(config)
+    assert kind == ("loaded" if pattern == 3 else "refused")
+    assert kind == "loaded" or "_sliding_window_pattern: must be 3, as sliding_window_pattern is (got 2)" in text
+    assert outcome(config | {"layer_types": ["full_attention"] * 6})[0] == "loaded"
+
+
+@pytest.mark.parametrize("length", [16, 257, 258, 300, 2048])
+def test_windows_are_to_both_sides_of_a_token(length: int) -> None:
+    """Half of EmbeddingGemma's 512 on either side, counted key by key."""
+    config = {**SMALL["gemma3_text"], "use_bidirectional_attention": True, "sliding_window": 512}
+    config["layer_types"] = ["sliding_attention", "full_attention"]
+    kind, found = outcome(config, ("sequence", str(length)))
+    assert kind == "loaded", found
+    shapes = [(o["macs"], o["shape"]) for o in found["operators"] if o["kind"] == "attention"]
+    pairs = [sum(min(at + 256, length - 1) - max(at - 256, 0) + 1 for at in range(length)), length**2]
+    counted = {macs // (shape["heads"] * 2 * shape["head_dim"]) for macs, shape in shapes}
+    assert counted == set(pairs)
 
 
 @pytest.mark.parametrize("name", sorted(DOWNLOADED))

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError, nearest_name
-from siliconloom.arch.inputs import read_table
+from siliconloom.arch.inputs import cell_column, read_table
 from siliconloom.arch.requests import Segment, ServedRequests
 from siliconloom.workloads.serving.names import LIBRARY, SUFFIXES, trace_names
 
@@ -171,8 +171,8 @@ class _Rows(Struct):
 
 
 def _csv_rows(path: Path) -> _Rows:
-    text = read_table(path)
-    reader = csv.reader(text.splitlines())
+    text = read_table(path).splitlines()
+    reader = csv.reader(text)
     try:
         header = [cell.strip() for cell in next((row for row in reader if row), [])]
         if not header:
@@ -191,7 +191,12 @@ def _csv_rows(path: Path) -> _Rows:
     except csv.Error as error:
         raise LoomError(f"{path}:{reader.line_num}: {error}") from None
     columns = dict(zip(header, map(list, zip(*cells, strict=True)), strict=False)) if cells else {n: [] for n in header}
-    return _Rows(str(path), columns, lambda row, name: f"{path}:{lines[row]}:{header.index(name) + 1}")
+
+    def place(row: int, name: str) -> str:
+        line = lines[row]
+        return f"{path}:{line}:{cell_column(text[line - 1], header.index(name))}"
+
+    return _Rows(str(path), columns, place)
 
 
 def _jsonl_rows(path: Path) -> _Rows:
@@ -299,6 +304,7 @@ def _number(rows: _Rows, at: int, column: str) -> float:
 
 def _shown(value: object) -> str:
     text = "nothing" if value is None or value == "" else repr(value)
+    text = text.lower() if isinstance(value, bool) else text
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

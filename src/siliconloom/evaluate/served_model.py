@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from siliconloom.arch import LoomError, NotSupported
 from siliconloom.arch.document import Document
+from siliconloom.arch.errors import DescriptionError
 from siliconloom.arch.quantity import format_bytes
 from siliconloom.arch.serving import MOST_BLOCK, ServeSettings
 from siliconloom.evaluate.step_costs import Ask
@@ -16,11 +17,11 @@ from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.inference import Server
 from siliconloom.mapper.system.plan import Plan
 from siliconloom.sim.service.offload import ExpertRouting
-from siliconloom.workloads import Attention, Graph, load_workload
+from siliconloom.workloads import Attention, Gemm, Graph, load_workload
 from siliconloom.workloads.architecture import MixtureOfExperts
-from siliconloom.workloads.load import load_mixtures
+from siliconloom.workloads.load import load_mixtures, workload_document
 from siliconloom.workloads.popularity import chances_of
-from siliconloom.workloads.roles import EXPERTS
+from siliconloom.workloads.roles import EXPERTS, Role
 
 Sets = Sequence[tuple[str, str]]
 OF_STEPS = ("phase", "batch", "sequence", "context", "requests", "training_batch", "cache_length")
@@ -39,6 +40,15 @@ class ServedModel(Struct, frozen=True):
     def token(self) -> Graph:
         """One next token of one request."""
         return self.ask([("phase", "decode"), ("batch", "1"), ("context", "1")])
+
+    @property
+    def vocabulary(self) -> int | None:
+        """Tokens that its head tells apart."""
+        return next((o.n for o in self.token.operators() if isinstance(o, Gemm) and o.role is Role.HEAD), None)
+
+    def last_token(self, length: int) -> Graph:
+        """The last token of a request of so many."""
+        return self.ask([("phase", "decode"), ("batch", "1"), ("context", str(length))])
 
 
 def read_model(name: str | Document, sets: Sets) -> ServedModel:
@@ -65,13 +75,23 @@ def read_model(name: str | Document, sets: Sets) -> ServedModel:
             _, told, why = str(error).partition("not supported: ")
             if told:  # of keys that nobody gave: a step's own
                 raise NotSupported(f"serving {name}: {why}") from None
+            if isinstance(error, DescriptionError) and error.position.source.startswith(_given_by(step)):
+                raise LoomError(error.rule) from None
             raise
 
+    kind = workload_document(name)[0].data.get("kind")
+    if kind is not None and kind != "transformer":
+        raise LoomError(f"serving {name}: requests are answered by language models (kind: transformer), not by {kind}")
     model = ServedModel(str(name), ask, partial(load_mixtures, name, given))
     graph = ask([("requests", "[{new: 1, context: 1}]")])
     if not any(isinstance(o, Attention) for o in graph.operators()):
         raise NotSupported(f"serving {name}: it has no attention, and no cache")
     return model
+
+
+def _given_by(step: Sets) -> tuple[str, ...]:
+    """How errors begin that point at a step's own keys, which nobody gave."""
+    return tuple(f"--set workload.{key}=" for key, _ in step)
 
 
 def part_of(cluster: Cluster, model: ServedModel, plan: Plan, sets: Sets = ()) -> Graph:

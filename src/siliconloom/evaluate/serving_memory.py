@@ -262,10 +262,10 @@ def check_lengths(served: Served, memory: ReplicaMemory) -> None:
         )
     whose = ""
     try:
-        served.model.ask([("phase", "decode"), ("batch", "1"), ("context", str(int(lengths[at])))])
+        served.model.last_token(int(lengths[at]))
         if served.draft is not None:
             whose = f"serve.draft {served.draft.model.name}: "
-            served.draft.model.ask([("phase", "decode"), ("batch", "1"), ("context", str(int(lengths[at])))])
+            served.draft.model.last_token(int(lengths[at]))
     except LoomError as error:
         raise LoomError(f"{whose}{trace.name}: request {at + 1} has {int(lengths[at]):,} tokens: {error}") from None
     if settings.batching is Batching.CONTINUOUS and not settings.chunked:

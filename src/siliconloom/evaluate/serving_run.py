@@ -491,16 +491,34 @@ def _notes(member: FleetMember, complete: bool) -> list[str]:
     idle = served.cluster.chips - served.replicas * served.plan.chips
     if idle and member.role is ReplicaRole.WHOLE:
         notes.append(f"{idle} of {served.cluster.chips} chips do nothing")
+    notes += _model_notes(served)
     own = None if served.draft is None else served.draft.own
     if own is not None:
         notes.append(f"guesses are made on {own.name}, whose host's share of a step is left out")
         if idle := own.chips - draft_plan(served).chips:
             notes.append(f"{idle} of the {own.chips} chips of {own.name} do nothing (serve.draft_tensor)")
         if member.price is not None and served.settings.draft_price is None:
-            notes.append(f"cost is electricity alone: {own.name} has no price (serve.draft_price, dollars an hour)")
+            notes.append(f"of the cost electricity alone is known: {own.name} has no price (serve.draft_price)")
     if member.price is None and served.profile is None:
-        notes.append("cost is electricity alone: chips have no price (serve.price, dollars an hour of a chip)")
+        notes.append("of the cost electricity alone is known: chips have no price (serve.price, dollars an hour)")
     return [*notes, *machine.notes]
+
+
+def _model_notes(served: Served) -> list[str]:
+    """What is to be known of the model's longest request, and of the model that guesses."""
+    longest = int((served.trace.prompt + served.trace.output).max())
+    notes = list(served.model.last_token(longest).notes)
+    if served.draft is None:
+        return notes
+    guessing = served.draft.model
+    notes += [f"serve.draft {guessing.name}: {note}" for note in guessing.last_token(longest).notes]
+    ours, theirs = served.model.vocabulary, guessing.vocabulary
+    if ours != theirs and ours is not None and theirs is not None:
+        notes.append(
+            f"serve.draft {guessing.name} tells {theirs:,} tokens apart and {served.model.name} {ours:,}: guesses are "
+            "checked as if both had the same tokens"
+        )
+    return notes
 
 
 __all__ = ["serve"]

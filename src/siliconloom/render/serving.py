@@ -53,6 +53,8 @@ def serving_tables(result: dict[str, Any], out: Console) -> None:
     limits = limits_text(result["slo"])
     found = result.get("found")
     money = "no price of chips (serve.price)"
+    if cost["electricity_usd"] is not None:
+        money = f"{cost['electricity_usd']:,.4g} $ of electricity, {money}"
     if cost["usd"] is not None:
         money = f"{cost['usd']:,.4g} $, {cost['usd_per_million_tokens']:,.4g} $ a million output tokens"
     audit = result["costs"]["audit_max"]

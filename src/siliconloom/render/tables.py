@@ -250,9 +250,7 @@ def excluded_rows(names: Sequence[str], out: Console, label: int) -> list[tuple[
 
 def predicted_text(result: dict[str, Any]) -> str:
     """Bars of a predicted step, and whether it lies outside of what was measured: `` ±6% (90 % within ±24%), ...``."""
-    where = (
-        "predicted" if result["measured_share"] else "predicted by the mechanism alone, outside of what was measured"
-    )
+    where = "predicted" if result["measured_share"] else "predicted outside of what was measured"
     return f" {bar_text(result['error'])} (90 % within {bar_text(result['error_90'])}), {where}"
 
 
@@ -341,7 +339,8 @@ def shape_text(operator: dict[str, Any]) -> str:
     """One line for the dimensions of an operator."""
     s = operator["shape"]
     if operator["kind"] == "gemm":
-        return (f"{s['batch']} x " if s["batch"] > 1 else "") + f"{s['m']} x {s['n']} x {s['k']}"
+        fewer = f" ({s['batch'] * s['m'] - s['short']} rows)" if s.get("short") else ""
+        return (f"{s['batch']} x " if s["batch"] > 1 else "") + f"{s['m']} x {s['n']} x {s['k']}{fewer}"
     if operator["kind"] == "attention":
         heads = str(s["heads"]) + (f"/{s['kv_heads']}" if s["kv_heads"] != s["heads"] else "")
         return f"{s['batch']} x {heads} heads, {s['q_len']} x {s['kv_len']} x {s['head_dim']}"

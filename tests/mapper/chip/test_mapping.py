@@ -233,6 +233,22 @@ def test_sliding_windows_and_causal_masks_skip_work():
     assert executed <= (0.5 + 1 / 16) * full * 1.01
 
 
+@pytest.mark.parametrize("chip", ["npu-edge-int8", "npu-datacenter"])
+def test_windows_to_both_sides_skip_the_keys_beyond_them(chip):
+    """Their blocks are computed whole, which no circuit masks: times are specified."""
+    both = [("layers", "1"), ("sequence", "1024"), ("model.is_causal", "false")]
+    windowed = [*both, ("model.use_sliding_window", "true"), ("model.sliding_window", "65")]
+    windowed.append(("model.max_window_layers", "0"))
+    graphs = [load_workload("qwen2.5-72b", sets) for sets in (both, windowed)]
+    full, some = (simulate(roomy(chip), graph).result() for graph in graphs)
+    rows = [next(o for o in each["operators"] if o["kind"] == "attention") for each in (full, some)]
+    pairs = sum(min(at + 64, 1023) - max(at - 64, 0) + 1 for at in range(1024))
+    assert rows[1]["macs"] * 1024**2 == rows[0]["macs"] * pairs
+    assert rows[1]["cycles"] < rows[0]["cycles"] / 2
+    assert some["cycles"] >= some["bound"]["lower_bound_cycles"]
+    assert rows[1]["hardware"] != "proven"
+
+
 @pytest.mark.parametrize(
     ("chip", "workload", "rule"),
     [

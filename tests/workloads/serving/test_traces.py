@@ -58,10 +58,12 @@ HEAD = "arrival_s,prompt_tokens,output_tokens\n"
     ("text", "told"),
     [
         (HEAD + "0,1,1\n2,5,5\n1,5,5\n", ":4:1: arrival_s: requests must stand in the order in which they come"),
-        (HEAD + "0,0,1\n", ":2:2: prompt_tokens: must be from 1 to 16,777,216 (got 0)"),
-        (HEAD + "0,1.5,1\n", ":2:2: prompt_tokens: must be a whole number (got 1.5)"),
-        (HEAD + "0,1,many\n", ":2:3: output_tokens: must be a number (got 'many')"),
-        (HEAD + "0,1,\n", ":2:3: output_tokens: must be a number (got nothing)"),
+        (HEAD + "0,0,1\n", ":2:3: prompt_tokens: must be from 1 to 16,777,216 (got 0)"),
+        (HEAD + "0,1.5,1\n", ":2:3: prompt_tokens: must be a whole number (got 1.5)"),
+        (HEAD + "0,abc,5\n", ":2:3: prompt_tokens: must be a number (got 'abc')"),
+        (HEAD + '"0", 1, many\n', ":2:9: output_tokens: must be a number (got ' many')"),
+        (HEAD + "0,1,many\n", ":2:5: output_tokens: must be a number (got 'many')"),
+        (HEAD + "0,1,\n", ":2:5: output_tokens: must be a number (got nothing)"),
         (HEAD + "nan,1,1\n", ":2:1: arrival_s: must be a number (got 'nan')"),
         (HEAD + "0,1\n", ":2: 2 cells in a table of 3 columns"),
         (HEAD, "has no requests"),
@@ -71,10 +73,10 @@ HEAD = "arrival_s,prompt_tokens,output_tokens\n"
         ("prompt_tokens,prompt_tokens,output_tokens\n1,1,1\n", ":1: the column prompt_tokens stands twice"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-13-45 1:2,1,1\n", ":2:1: TIMESTAMP: must be a date and a time"),
         ("prompt_tokens,output_tokens,prefix\n8,1,a\n", "has prefix without prefix_tokens"),
-        ("prompt_tokens,output_tokens,prefix,prefix_tokens\n8,1,a,9\n", ":2:4: prefix_tokens: must be from 1 to the 8"),
+        ("prompt_tokens,output_tokens,prefix,prefix_tokens\n8,1,a,9\n", ":2:7: prefix_tokens: must be from 1 to the 8"),
         (
             "prompt_tokens,output_tokens,prefix,prefix_tokens\n8,1,a,4\n8,1,a,5\n",
-            ":3:4: prefix_tokens: the prefix 'a' has 4 tokens above (got 5)",
+            ":3:7: prefix_tokens: the prefix 'a' has 4 tokens above (got 5)",
         ),
         (HEAD.replace("output", "prompt"), "stands twice"),
         (HEAD + "1e308,1,1\n1.7e308,1,1\n", ":3:1: arrival_s: is 7e+307 s after the first request"),
@@ -103,7 +105,7 @@ def test_what_is_wrong_is_told_with_its_place(text, told, tmp_path):
     [
         ('{"prompt_tokens": 4, "output_tokens": 2}\n[1]\n', ":2: must be an object"),
         ('{"prompt_tokens": 4,\n', ":1: is no JSON"),
-        ('{"prompt_tokens": true, "output_tokens": 2}\n', ":1: prompt_tokens: must be a number (got True)"),
+        ('{"prompt_tokens": true, "output_tokens": 2}\n', ":1: prompt_tokens: must be a number (got true)"),
         ('{"prompt_tokens": 4, "output_tokens": 2}\n{"prompt_tokens": 4}\n', ":2: output_tokens: must be a number"),
         (
             '{"prompt_tokens": 4, "output_tokens": 2, "hash_ids": "x"}\n',
