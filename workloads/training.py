@@ -131,17 +131,26 @@ class _Step:
         return self._vector(operator, common, place)
 
     def _gemm(self, gemm: Gemm, common: dict[str, Any], place: Place) -> list[str]:
-        """Gradients of its input, where an operator makes that, and of its weights."""
-        shared = {"batch": gemm.batch, "weight": False, **common}
+        """Gradients of its input, where an operator makes that, and of its weights.
+
+        Of experts that are ``short`` of a row the sums of weights' gradients are one shorter, in an operator of theirs.
+        """
+        shared, sizes = {"weight": False, **common}, {"m": gemm.m, "n": gemm.k, "k": gemm.n, "batch": gemm.batch}
         operands = self._operands(gemm)
         at = replace(place, step=Pass.INPUT_GRADIENT)
-        of_input = Gemm(name=f"{gemm.name}.input_gradient", m=gemm.m, n=gemm.k, k=gemm.n, place=at, **shared)
-        at = replace(place, step=Pass.WEIGHT_GRADIENT)
-        of_weight = Gemm(name=f"{gemm.name}.weight_gradient", m=gemm.k, n=gemm.n, k=gemm.m, place=at, **shared)
+        of_input = Gemm(name=f"{gemm.name}.input_gradient", place=at, short=gemm.short, **sizes, **shared)
         if operands:
             self._add(of_input, gemm.name)
-        self._add(of_weight, gemm.name, stored=operands)
-        self.weight_gradients.setdefault(gemm.name, []).append(of_weight.name)
+        at, name = replace(place, step=Pass.WEIGHT_GRADIENT), f"{gemm.name}.weight_gradient"
+        parts = [(name, gemm.batch - gemm.short, gemm.m), (f"{name}_fewer", gemm.short, gemm.m - 1)]
+        for each, batch, rows in parts:
+            if batch and rows:
+                self._add(
+                    Gemm(name=each, m=gemm.k, n=gemm.n, k=rows, batch=batch, place=at, **shared),
+                    gemm.name,
+                    stored=operands,
+                )
+                self.weight_gradients.setdefault(gemm.name, []).append(each)
         return [of_input.name] if operands else []
 
     def _attention(self, attention: Attention, common: dict[str, Any], place: Place) -> list[str]:

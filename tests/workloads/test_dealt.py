@@ -19,6 +19,17 @@ def mixture(batch, *sets, model="mixtral-8x7b"):
     return load_workload(model, [("phase", "decode"), ("batch", str(batch)), *sets])
 
 
+@pytest.mark.parametrize("tokens", [1, 3, 5, 9, 64])
+def test_gradients_of_experts_take_twice_the_work_of_their_products(tokens):
+    """Each expert's weights are summed over its own rows, of which some have one less."""
+    training = load_workload("mixtral-8x7b", [("phase", "training"), ("sequence", str(tokens)), ("layers", "1")])
+    products = [o for o in training.operators() if isinstance(o, Gemm) and o.role in EXPERTS]
+    forward = sum(o.macs * o.repeat for o in products if not o.place.backward)
+    backward = sum(o.macs * o.repeat for o in products if o.place.backward)
+    assert forward == tokens * 2 * 3 * 4096 * 14336
+    assert backward == 2 * forward
+
+
 @given(batch=st.integers(1, 80), model=st.sampled_from(["mixtral-8x7b", "deepseek-v3", "qwen3-next-80b"]))
 @settings(max_examples=25, deadline=None)
 def test_every_token_uses_as_many_experts_as_it_chooses(batch, model):
