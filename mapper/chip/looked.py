@@ -30,7 +30,7 @@ PARTS, MOST_STAYING = 32, 4
 """
 PARTED, MOST_PARTED, MOST_SLOTS = 8, 4, 3
 """Where a part of the depth stays tiles have at most this part of it; so many of such sizes are tried, the smallest
-ones, and so many sizes of slots, the largest ones."""
+ones, and so many sizes of slots, the largest ones, or a single one."""
 MOST_LOOKED = 500_000
 """Tiles that are kept from one map to the next, such as those of a sweep's points, at some 100 bytes each; what was
 asked for the longest ago goes first."""
@@ -253,20 +253,26 @@ def _look_at_staying(
 
 
 def _look_at_staying_in_part(
-    chip: Chip, layouts: tuple[Room, ...], shape: GemmShape, memories: GemmMemories, tiles: tuple[int, int] | None
+    chip: Chip,
+    layouts: tuple[Room, ...],
+    shape: GemmShape,
+    memories: GemmMemories,
+    tiles: tuple[int, int] | None,
+    few: bool,
 ) -> list[Looked]:
     """Rows of which as much of the depth stays as there is room for, where all of it has none."""
     tile = chip.tile
     assert isinstance(tile, NpuTile)
-    laid, found = gemm_layout_of(tile, shape), list[Looked]()
+    laid, found, widest = gemm_layout_of(tile, shape), list[Looked](), _widest(layouts)
     rows, columns, depths = _sizes_to_try(tile, shape, tiles)
     depths = depths[(PARTED * depths <= shape.k) & laid.may_stay(depths)][:MOST_PARTED]
     slots = {layout.moving * part // 4 for layout in layouts for part in _quarters(layout)}
-    for slot in sorted(slots, reverse=True)[:MOST_SLOTS] if len(depths) else ():
+    for slot in sorted(slots, reverse=True)[: 1 if few else MOST_SLOTS] if len(depths) else ():
         m, n, k = np.ix_(rows, columns, depths)
         stays = laid.most_held(m, k, slot)
         parted = (stays > 0) & (laid.kept_slot(m, n[:, :1], k) > slot)
-        tall = rows[parted.any(axis=(1, 2))]
+        least = laid.kept_needs(m, n[:, :1], k, np.maximum(stays, k))
+        tall = rows[(parted & _fits(widest, shape, least)).any(axis=(1, 2))]
         if not len(tall):
             continue
         m, n, k = np.ix_(tall, columns, depths)
@@ -354,10 +360,17 @@ def that_stay(
 
 
 def that_stay_in_part(
-    chip: Chip, layouts: tuple[Room, ...], shape: GemmShape, memories: GemmMemories, tiles: tuple[int, int] | None
+    chip: Chip,
+    layouts: tuple[Room, ...],
+    shape: GemmShape,
+    memories: GemmMemories,
+    tiles: tuple[int, int] | None,
+    *,
+    few: bool,
 ) -> list[Looked]:
-    """Rows of which a part of the depth stays, as much as there is room for."""
-    return _recall("parts stay", _look_at_staying_in_part, chip, layouts, shape, memories, tiles)
+    """Rows of which a part of the depth stays, as much as there is room for; ``few`` are in slots of one size."""
+    look = partial(_look_at_staying_in_part, few=few)
+    return _recall(f"parts stay {few}", look, chip, layouts, shape, memories, tiles)
 
 
 def _recall(

@@ -26,8 +26,9 @@ from siliconloom.mapper.chip.objective import ESTIMATED, Objective
 READ_AGAIN = 2
 """So few rows are nothing beside the columns that they meet, and need not stay."""
 
-AGAIN = 1.15
-"""Where time counts a part of the depth of rows may stay where tiles move more than so many times what there is."""
+AGAIN, WAITS = 1.3, 1.1
+"""Where time counts a part of the depth of rows may stay where tiles move more than so many times what there is, in so
+many times what they compute in."""
 
 Int = NDArray[np.int64]
 
@@ -105,7 +106,7 @@ def _rereads(tile: NpuTile, shape: GemmShape, tiling: GemmTiling) -> bool:
     layout = gemm_layout_of(tile, shape)
     rows = shape.m * layout.size(shape.k + (1 + shape.residual) * shape.stored_n)
     once = shape.batch * (rows + layout.b_size(shape.k * shape.n))
-    waits = tiling.memory_cycles > max(tiling.array_cycles, tiling.vector_cycles)
+    waits = tiling.memory_cycles > WAITS * max(tiling.array_cycles, tiling.vector_cycles)
     return waits and tiling.read_bytes + tiling.write_bytes > AGAIN * int(once)
 
 
@@ -129,7 +130,8 @@ def _that_stay(
     made: dict[tuple[int, ...], GemmTiling] = {}
     every = that_stay(chip, layouts, shape, memories, tiles)
     if in_part:
-        every = [*every, *that_stay_in_part(chip, layouts, shape, memories, tiles)]
+        few = objective.name == "time"
+        every = [*every, *that_stay_in_part(chip, layouts, shape, memories, tiles, few=few)]
     for looked in every:
         alike: dict[tuple[int, int], list[GemmTiling]] = {}
         rings = sorted({values for _, values in looked.ways})
