@@ -135,7 +135,8 @@ class _Step:
 
         Of experts that are ``short`` of a row the sums of weights' gradients are one shorter, in an operator of theirs.
         """
-        shared, sizes = {"weight": False, **common}, {"m": gemm.m, "n": gemm.k, "k": gemm.n, "batch": gemm.batch}
+        shared = {"weight": False, **common}
+        sizes: dict[str, Any] = {"m": gemm.m, "n": gemm.k, "k": gemm.n, "batch": gemm.batch}
         operands = self._operands(gemm)
         at = replace(place, step=Pass.INPUT_GRADIENT)
         of_input = Gemm(name=f"{gemm.name}.input_gradient", place=at, short=gemm.short, **sizes, **shared)
