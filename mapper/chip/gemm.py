@@ -127,6 +127,11 @@ class GemmLowering:
                 self._leave(tiles)
             if self.scales == "batch":
                 self._close_scales()
+        if self.tiling.held:  # what has a slot next waits for one that is free, and all that stayed lies in both
+            moving = self.context.rings.moving
+            for unit, end in ((Unit.LOAD, {"wait": moving.free_bit}), (Unit.MATMUL, {"release": moving.free_bit})):
+                for _ in range(SLOTS):
+                    builder.barrier(unit, **end)
         for _ in range(sums.spare):
             builder.barrier(Unit.VECTOR, release=sums.free_bit)
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from siliconloom.arch.assembler import check_program
@@ -140,6 +140,9 @@ def test_rows_that_stay_in_both_slots_make_the_same_product(
     wide, tall, deep = min(n, columns), min(rows, m), min(depth, k)
     other = of_tiles(mapped, graph, m=min(tall, 20), n=wide, k=deep, order="m_outer")
     part = min(held, (k - 1) // deep) * deep
+    product = mapped.tasks[0].task
+    laid = GemmLayout(chip.tile, gemm_shape(product.operator, product))
+    part = part if laid.kept_needs(tall, wide, deep, part)["moving"] <= 1024 else 0
     parted = {"held": part} if part else {}
     stay = of_tiles(mapped, graph, m=tall, n=wide, k=deep, order="m_kept", resident=deep == k, **parted)
     assert stay.tasks[0].tiling.held == part
@@ -164,6 +167,36 @@ def test_rows_that_stay_are_read_once_and_columns_once_for_each_so_many_rows(dat
     assert tiling.read_bytes == m * k + rounds * (n * k + parameters)
     assert int(counters[:, Counter.READ_BYTES].sum()) == tiling.read_bytes
     assert int(counters[:, Counter.WRITE_BYTES].sum()) == tiling.write_bytes == m * n
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    rows=st.integers(1, 12),
+    parts=st.integers(2, 5),
+    held=st.integers(1, 4),
+    stays=st.booleans(),
+    sizes=st.tuples(st.integers(1, 30), st.integers(1, 20), st.integers(1, 50)),
+    memory=st.sampled_from([("100 GB/s", "1 ns"), ("5 GB/s", "100 ns")]),
+)
+@example(rows=10, parts=3, held=2, stays=True, sizes=(16, 4, 50), memory=("100 GB/s", "1 ns"))
+def test_nothing_that_comes_behind_rows_that_stay_in_part_is_loaded_over_them(rows, parts, held, stays, sizes, memory):
+    """The next product waits for one free slot, and what stayed lies in both: of lists, where nothing else is waited for."""
+    chip = small(8, **{"memory.dram.bandwidth": memory[0], "memory.dram.latency": memory[1]})
+    m, n, k = sizes
+    gemms = [{"name": "g", "m": 24, "n": 16, "k": 8 * parts - 3}, {"name": "h", "m": m, "n": n, "k": k}]
+    graph = workload(json.dumps({"kind": "gemms", "name": "list", "precision": "int8", "gemms": gemms}))
+    text = yaml.safe_load(mapping_text(map_workload(chip, graph)))
+    part = min(held, parts - 1) * 8
+    text["tasks"][0]["gemm"] = {"m": rows, "n": 8, "k": 8, "order": "m_kept", "held": part}
+    tile = {"m": min(m, 8), "n": min(n, 8), "k": k if stays else min(k, 8), "order": "m_outer", "resident": stays}
+    text["tasks"][1] |= {"gemm": tile | {"resident": tile["k"] == k}}
+    for task in text["tasks"]:
+        task.pop("layout", None)
+    text["layout"] |= dict.fromkeys(("weights", "moving", "results", "constants"), "1 KiB")
+    text["layout"].pop("values", None)
+    made = lower(chip, graph, mapping_of(Document.parse(yaml.safe_dump(text)), chip, graph))
+    assert not left(made.program)
+    assert not list(races(made.program, chip))
 
 
 @pytest.mark.parametrize("dataflow", ["weight_stationary", "input_stationary"])
