@@ -180,7 +180,7 @@ def test_rows_that_stay_are_read_once_and_columns_once_for_each_so_many_rows(dat
 )
 @example(rows=10, parts=3, held=2, stays=True, sizes=(16, 4, 50), memory=("100 GB/s", "1 ns"))
 def test_nothing_that_comes_behind_rows_that_stay_in_part_is_loaded_over_them(rows, parts, held, stays, sizes, memory):
-    """The next product waits for one free slot, and what stayed lies in both: of lists, where nothing else is waited for."""
+    """The next product waits for one free slot, and what stayed lies in both; in lists for nothing else."""
     chip = small(8, **{"memory.dram.bandwidth": memory[0], "memory.dram.latency": memory[1]})
     m, n, k = sizes
     gemms = [{"name": "g", "m": 24, "n": 16, "k": 8 * parts - 3}, {"name": "h", "m": m, "n": n, "k": k}]
