@@ -16,7 +16,7 @@ from msgspec.structs import asdict, replace
 from siliconloom.arch.description import Chip
 from siliconloom.arch.document import Document
 from siliconloom.arch.errors import LoomError, nearest_name
-from siliconloom.arch.layout import sums_room
+from siliconloom.arch.layout import bank_line, next_power, sums_room
 from siliconloom.arch.mapping import DescribedCut, DescribedLayout, DescribedMapping, DescribedProduct, DescribedTask
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import COLUMN_LIMIT, ROW_LIMIT, vector_cost
@@ -169,8 +169,11 @@ def _check_use_of_values(document: Document, tile: NpuTile, made: program.Mappin
 def _check_banks(
     document: Document, described: DescribedMapping, tile: NpuTile, name: str, layout: Layout, at: tuple[str | int, ...]
 ) -> None:
-    """A bank has rings of one kind, unless the mapping says that there are too few banks for that."""
-    taken, banks = banks_of(tile, layout), tile.scratchpad.banks
+    """A bank has rings of one kind, unless the mapping says that there are too few banks for that.
+
+    A line of a bank has one slot, as one is written while the other is read.
+    """
+    taken, banks, line = banks_of(tile, layout), tile.scratchpad.banks, next_power(bank_line(tile))
     if described.banked and taken > banks:
         rule = (
             f"a bank has rings of one kind (one filler, one port that empties them): these take {taken} banks, "
@@ -179,6 +182,10 @@ def _check_banks(
         raise document.error(rule, at)
     if not described.banked and taken <= banks and at == ("layout",):
         raise document.error(f"the rings take {taken} of the {banks} banks of {name}: each has its own", ("banked",))
+    for ring, size in asdict(layout).items():
+        if described.banked and ring not in ACCUMULATED and slots_of(tile, ring, size) > 1 and size % line:
+            rule = f"slots are whole lines of a bank, of {line} B each: of two one is written while the other is read"
+            raise document.error(rule, (*at, ring), value=f"{size} B")
 
 
 class _Reader(Struct):
