@@ -80,7 +80,7 @@ def choose_attention_tilings(
             if under not in alike:
                 inside = fit.tolist()
                 order = [number for number in cheapest if inside[number]]
-                alike[under] = [known[number] for number in _picked(order, known, cost, objective)]
+                alike[under] = [known[number] for number in _picked(order, known, cost)]
             found[place] = alike[under]
     return found
 
@@ -96,16 +96,14 @@ def _fits(
     return np.asarray((rooms[:, None] >= np.array(list(needs.values())).T).all(axis=2))
 
 
-def _picked(
-    order: Sequence[int], known: Mapping[int, AttentionTiling], cost: Mapping[int, float], objective: Objective
-) -> list[int]:
-    """Of tilings, the cheapest first: of those that cost nearly the least that which moves fewest bytes, and others.
+def _picked(order: Sequence[int], known: Mapping[int, AttentionTiling], cost: Mapping[int, float]) -> list[int]:
+    """Of tilings, the cheapest first: of those that cost the least that which moves fewest bytes, and others.
 
-    These are the `KEPT` cheapest, and the cheapest of each kind that is `NEAR`.
+    These are the `KEPT` cheapest, the cheapest of each kind that is `NEAR`, and the fastest.
     """
     if not order:
         return []
-    limit = objective.slack * cost[order[0]]
+    limit = cost[order[0]]
     fast = (number for number in order if cost[number] <= limit)
     frugal = min(fast, key=lambda n: (known[n].read_bytes + known[n].write_bytes, known[n].cycles))
     others = [number for number in order if number != frugal]
@@ -114,7 +112,9 @@ def _picked(
         for number in reversed(others)
         if cost[number] <= NEAR * limit
     }
-    return list(dict.fromkeys([frugal, *others[: KEPT - 1], *sorted(firsts.values(), key=cost.__getitem__)]))
+    fastest = min(order, key=lambda number: known[number].cycles)
+    kinds = sorted(firsts.values(), key=cost.__getitem__)
+    return list(dict.fromkeys([frugal, *others[: KEPT - 1], *kinds, fastest]))
 
 
 def attention_needs(

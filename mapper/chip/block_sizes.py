@@ -12,6 +12,7 @@ from math import inf
 from msgspec.structs import replace
 
 from siliconloom.arch.interrupts import CompilationInterrupted
+from siliconloom.mapper.chip.choice import cost_of
 from siliconloom.mapper.chip.chosen import INTERRUPTED, SearchEffort
 from siliconloom.mapper.chip.objective import Objective
 from siliconloom.mapper.chip.operands import Turned
@@ -41,7 +42,7 @@ def in_best_blocks(
         """Whether these blocks are better than all before."""
         found, cost = mapped(blocks), (True, inf)
         try:
-            cost = len(found.program.instructions) > words, by.measure(found.program)
+            cost = len(found.program.instructions) > words, cost_of(by, found)
         except CompilationInterrupted:
             raise
         except KeyboardInterrupt:

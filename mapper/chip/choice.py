@@ -7,10 +7,10 @@ not near its floor and another is not far behind, those few are lowered by thems
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import cast
+from typing import NamedTuple, cast
 
 from msgspec.structs import replace
 
@@ -25,8 +25,9 @@ from siliconloom.mapper.chip.chosen import Choice, Chosen, Measure, Part, Rivals
 from siliconloom.mapper.chip.divisions import Divisions, divisions_of
 from siliconloom.mapper.chip.gemm_moves import GemmMemories
 from siliconloom.mapper.chip.layout import Layout, Room, Undivided, banks_of
-from siliconloom.mapper.chip.objective import ESTIMATED, NEARLY, Objective
+from siliconloom.mapper.chip.objective import ESTIMATED, Objective
 from siliconloom.mapper.chip.pool import LEAST_MEASURED, Pool
+from siliconloom.mapper.chip.program import Drafted, MappedWorkload
 from siliconloom.mapper.chip.sharing import shares
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
 from siliconloom.mapper.chip.tiling import choose_tilings
@@ -60,6 +61,17 @@ def _packing(task: Task) -> Packing | None:
     return task.operator.packing if isinstance(task.operator, Gemm) else None
 
 
+class Ranked(NamedTuple):
+    """Divisions of the buffers with what is chosen under each, the best first; and what else there is for a task.
+
+    ``again`` ranks them where bytes have a part of their price alone; what else there is goes by that from then on.
+    """
+
+    choices: list[Choice]
+    rivals: Rivals
+    again: Callable[[float], list[Choice]]
+
+
 def choose_layouts(
     chip: Chip,
     tile: NpuTile,
@@ -71,10 +83,10 @@ def choose_layouts(
     searched: SearchEffort | None = None,
     stay: bool = True,
     known: Divisions | None = None,
-) -> tuple[list[Choice], Rivals]:
+) -> Ranked:
     """Every layout of the buffers in which all operators find room, with what is chosen under it; the best first.
 
-    Beside them: what else there is for a task. ``tiles`` has columns and depth of products' tiles, where these are
+    ``tiles`` has columns and depth of products' tiles, where these are
     decided already. How the search went is put down in ``searched``. With ``stay`` rows of products may stay in both
     slots of their ring; ``known`` are divisions of the buffers that were found before.
 
@@ -116,6 +128,28 @@ def choose_layouts(
     for pool in alike.values():
         pool.worth = WORTH * whole / len(alike) / pool.count
         pool.explore()
+
+    def rivals(layout: Layout, name: str, levels: tuple[str, ...]) -> list[Chosen]:
+        return pools[name, levels].rivals(divisions.index(layout))
+
+    def ranked(of_price: float) -> list[Choice]:
+        found = [
+            (divisions[number], [{name: pool.chosen(pick) for name, (pool, pick) in made.items()} for made in picks])
+            for _, number, picks in _ranked(parts, pools, fitting, of_price)
+        ]
+        for (name, _), pool in pools.items():
+            search.tasks[name] = pool.effort
+        return found
+
+    return Ranked(ranked(1.0), rivals, ranked)
+
+
+def _ranked(
+    parts: Sequence[Part], pools: Mapping[tuple[str, tuple[str, ...]], Pool], fitting: Sequence[int], of_price: float
+) -> list[tuple[float, int, list[dict[str, tuple[Pool, int]]]]]:
+    """What is picked for every task under each layout, by its number, with what all cost; the cheapest first."""
+    for pool in pools.values():
+        pool.of_price = of_price
     while True:  # what decides is simulated before it decides
         choices = []
         for number in fitting:
@@ -124,7 +158,7 @@ def choose_layouts(
                 for part in parts
             ]
             total = sum(
-                part.count * pool.value(pick)
+                part.count * pool.worth_of(pick)
                 for part, made in zip(parts, picks, strict=True)
                 for pool, pick in made.values()
             )
@@ -139,20 +173,10 @@ def choose_layouts(
             if pool.unsure(pick)
         }
         if not unsure:
-            break
+            return choices
         for pool, pick in unsure.values():
             if not pool.simulated(pick):
                 break
-    for (name, _), pool in pools.items():
-        search.tasks[name] = pool.effort
-
-    def rivals(layout: Layout, name: str, levels: tuple[str, ...]) -> list[Chosen]:
-        return pools[name, levels].rivals(divisions.index(layout))
-
-    return [
-        (divisions[number], [{name: pool.chosen(pick) for name, (pool, pick) in made.items()} for made in picks])
-        for _, number, picks in choices
-    ], rivals
 
 
 def best_in(
@@ -172,8 +196,8 @@ def finalists(parts: Sequence[Part], choices: Sequence[Choice], rivals: Rivals) 
     """The first few that are nearly as good as the best one, with what their operators take one after the other.
 
     Those that differ in the buffers' sizes only are one; among few tasks also in what else there would be room for.
-    Beyond those few one more of a way that none of them has: see `ways_of`. And one that takes hardly longer and moves
-    the fewest bytes. Returns how many there are without those that are there for their way alone, too.
+    Beyond those few one more of a way that none of them has: see `ways_of`. Returns how many there are without those
+    that are there for their way alone, too.
     """
     found: list[tuple[int, Choice]] = []
     few = executions(parts) <= FEW
@@ -206,11 +230,6 @@ def finalists(parts: Sequence[Part], choices: Sequence[Choice], rivals: Rivals) 
             if total <= close * found[0][0] and not ways_of(choice) <= met:
                 found.append((total, choice))
                 met |= ways_of(choice)
-    near = [choice for choice in choices if _total(parts, choice) <= NEARLY * found[0][0]]
-    frugal = min(near, key=lambda choice: moved_bytes(parts, choice))
-    if moved_bytes(parts, frugal) < min(moved_bytes(parts, other) for _, other in found):
-        found.append((_total(parts, frugal), frugal))
-        ordinary += 1
     return found, ordinary
 
 
@@ -223,10 +242,15 @@ def ways_of(choice: Choice) -> set[tuple[str, bool]]:
 def moved_bytes(parts: Sequence[Part], choice: Choice) -> int:
     """Bytes of main memory's traffic of all tasks."""
     return sum(
-        part.count * each.share.tiles * (each.tiling.read_bytes + each.tiling.write_bytes)
-        for part, made in zip(parts, choice[1], strict=True)
-        for each in made.values()
+        part.count * each.bytes_moved for part, made in zip(parts, choice[1], strict=True) for each in made.values()
     )
+
+
+def cost_of(objective: Objective, made: Drafted | MappedWorkload) -> int:
+    """What a whole program costs, with the price of what it moves."""
+    assert made.mapping is not None
+    moved = moved_bytes(made.mapping.parts, made.mapping.choice) if objective.per_byte else 0
+    return objective.of_program(made.program, moved)
 
 
 def _differ(parts: Sequence[Part], one: Choice, other: Choice) -> bool:
@@ -278,7 +302,8 @@ def _pool(
     Shares are tried from the one that could be the fastest on, while one could still be faster than what was found.
     """
     began = time.perf_counter()
-    floor = int(objective.of(bound.lower_bound_cycles, least_bytes(chip, bound)))
+    fewest = least_bytes(chip, bound)
+    floor = int(objective.of(bound.lower_bound_cycles, fewest))
     measured = None if measure is None else partial(measure, task, levels)
     # of other tasks than products all objects are costed in one level, wherever they are; and where few tasks are
     # compared with all their rivals, what is known of these counts
@@ -289,7 +314,7 @@ def _pool(
     for least, share in shares(chip, task.operator, task.fused, candidates):
         best = list(pool.best.values())
         if best and len(best) == len(candidates):
-            if NEAR * objective.of(least, 0) >= max(best):
+            if NEAR * objective.of(least, fewest) >= max(best):
                 break
             # the first few on all tiles, on half of them, on a quarter and so on: what a smaller chip looks at, too
             octaves = range((chip.tile_count // share.tiles).bit_length())
@@ -337,6 +362,7 @@ __all__ = [
     "FEW",
     "WORTH",
     "best_in",
+    "cost_of",
     "choose_layouts",
     "executions",
     "finalists",

@@ -25,8 +25,9 @@ Tiling = GemmTiling | AttentionTiling | VectorTiling | ChannelTiling
 class Chosen(Struct, frozen=True):
     """What was decided for a task: each tile's part of it, how that is tiled, and what it costs.
 
-    ``cost`` is in the objective's units, which are cycles where time counts; it is measured where the candidate was
-    simulated, and else estimated. Of products there is ``ahead``, how early their first weights are loaded, and
+    ``cost`` is in the objective's units, which are cycles where time counts, of which ``priced`` are the price of its
+    bytes; it is measured where the candidate was simulated, and else estimated. Of other objectives ``priced`` is none.
+    Of products there is ``ahead``, how early their first weights are loaded, and
     ``chunk``, the most bytes of weights that are one transfer, 0 where a tile is. ``divided`` is how the buffers are
     divided for this task, where it is not as for the others.
     """
@@ -34,7 +35,7 @@ class Chosen(Struct, frozen=True):
     tiling: Tiling
     share: Share
     cost: int
-    in_cycles: bool = True
+    priced: int | None = 0
     ahead: Ahead = IN_TURN
     chunk: int = 0
     divided: Layout | None = None
@@ -42,7 +43,7 @@ class Chosen(Struct, frozen=True):
     @property
     def timed(self) -> Tiling:
         """The tiling with the cycles that are known of it."""
-        return replace(self.tiling, cycles=self.cost) if self.in_cycles else self.tiling
+        return self.tiling if self.priced is None else replace(self.tiling, cycles=self.cost - self.priced)
 
     @property
     def bytes_moved(self) -> int:

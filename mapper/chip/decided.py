@@ -35,7 +35,7 @@ class DecidedTask(Struct, frozen=True, array_like=True):
     tiles: int
     cut: Cut
     cost: int
-    in_cycles: bool
+    priced: int | None
     block: int
     fused: int | None
     """Of a product: how many operators are computed with it."""
@@ -91,7 +91,7 @@ def _decided(task: Task, made: Chosen) -> DecidedTask:
         share.tiles,
         share.cut,
         made.cost,
-        made.in_cycles,
+        made.priced,
         task.block,
         fused,
         (made.ahead.weights, made.ahead.values),
@@ -136,7 +136,7 @@ def _chosen(part: Part, decided: tuple[DecidedTask, ...]) -> dict[str, Chosen]:
         tiling = msgspec.convert(dict(zip(kind.__struct_fields__, made.sizes, strict=True)), kind)
         share, ahead = Share(operator, made.tiles, made.cut), Ahead(*made.ahead)
         divided = None if made.divided is None else Layout(*made.divided)
-        found[name] = Chosen(tiling, share, made.cost, made.in_cycles, ahead, made.chunk, divided)
+        found[name] = Chosen(tiling, share, made.cost, made.priced, ahead, made.chunk, divided)
     return found
 
 

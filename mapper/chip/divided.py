@@ -19,18 +19,18 @@ from siliconloom.arch.interrupts import CompilationInterrupted
 from siliconloom.arch.tile import NpuTile
 from siliconloom.mapper.chip.ahead import IN_TURN
 from siliconloom.mapper.chip.bounds import least_traffic, operator_bound
-from siliconloom.mapper.chip.choice import best_in, choose_layouts, moved_bytes
+from siliconloom.mapper.chip.choice import best_in, choose_layouts, cost_of, moved_bytes
 from siliconloom.mapper.chip.chosen import Choice, Chosen, Part, SearchEffort
 from siliconloom.mapper.chip.divisions import least_of
 from siliconloom.mapper.chip.gemm_layout import gemm_layout_of
 from siliconloom.mapper.chip.layout import SHARES, NotDivided, Undivided, banks_of, layouts
-from siliconloom.mapper.chip.objective import NEARLY, Objective
+from siliconloom.mapper.chip.objective import Objective
 from siliconloom.mapper.chip.program import Drafted
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
 from siliconloom.mapper.chip.tiling import GemmTiling
 from siliconloom.workloads import Attention, Gemm, Graph
 
-WORTH = 0.005
+WORTH = 0.002
 """A task must be estimated to save this part of the whole time by a division of its own."""
 GAINS = 1.001
 """The whole program must take so many times as long without, or"""
@@ -44,6 +44,10 @@ FIRST, TRIED = 2, 5
 """Divisions of a task that whole programs are simulated with: the best by estimates and the frugal one; more of them
 where neither gains, or the estimate is so many times the task's bound."""
 ENOUGH = 1.03
+FENCED = 0.001
+"""What a division of a task's own is taken to cost of the whole time, where another start is looked for."""
+HOPE = 1.02
+"""Another start that costs so many times as much as the best is not gone on from."""
 
 Place = tuple[int, int]
 """A task: the number of its part, and its own in that."""
@@ -54,6 +58,7 @@ def divide_anew(
     graph: Graph,
     parts: Sequence[Part],
     made: Drafted,
+    choices: Sequence[Choice],
     lower: Callable[[Choice], Drafted],
     objective: Objective,
     searched: SearchEffort,
@@ -64,6 +69,9 @@ def divide_anew(
     ----------
     chip, graph, parts, made
         What is mapped, how it is cut, and the draft of everything that is decided.
+    choices
+        Divisions for all tasks and what is chosen under each: one that is not the best for all may be the best for
+        those that have none of their own.
     lower
         The draft of a choice.
     objective
@@ -71,27 +79,108 @@ def divide_anew(
     searched
         Whether the search was interrupted is put down there; the best draft of what was run is taken then.
     """
-    best, cost = made, objective.measure
+    best = made
     try:
-        first = least = cost(made.program)
-        for at, ways, enough in _promising(chip, graph, parts, made.mapping.choice, first, objective):
-            before = best
-            for number, chosen in enumerate(ways):
-                if number >= FIRST and best is not before and ways[0].cost <= enough:
-                    break
-                try:
-                    draft = lower(taking(parts, best.mapping.choice, at, chosen))
-                except NotDivided:
-                    continue
-                if len(draft.program.instructions) > _words(chip):
-                    continue
-                if is_better(parts, draft, best, objective, least):
-                    best, least = draft, min(least, cost(draft.program))
+        first = cost_of(objective, made)
+        alone = _Alone(chip, graph, parts, objective)
+        best = _one_by_one(chip, parts, made, alone, lower, objective, first)
+        start = _start(parts, made.mapping.choice, choices, alone, first)
+        if start is not None:
+            try:
+                draft = lower(start)
+            except NotDivided:
+                draft = best
+            hopeful = cost_of(objective, draft) < HOPE * cost_of(objective, best)
+            if hopeful and len(draft.program.instructions) <= _words(chip):
+                draft = _one_by_one(chip, parts, draft, alone, lower, objective, first)
+                if is_better(draft, best, objective):
+                    best = draft
     except CompilationInterrupted:
         raise
     except KeyboardInterrupt:
         searched.interrupted = True
     return best if best is made else lower(_folded(parts, best.mapping.choice))
+
+
+def _one_by_one(
+    chip: Chip,
+    parts: Sequence[Part],
+    made: Drafted,
+    alone: _Alone,
+    lower: Callable[[Choice], Drafted],
+    objective: Objective,
+    first: int,
+) -> Drafted:
+    """A draft in which one task after the other has a division of its own, where that costs less."""
+    best = made
+    for at, ways, enough in _promising(parts, made.mapping.choice, first, alone):
+        before = best
+        for number, chosen in enumerate(ways):
+            if number >= FIRST and best is not before and ways[0].cost <= enough:
+                break
+            try:
+                draft = lower(taking(parts, best.mapping.choice, at, chosen))
+            except NotDivided:
+                continue
+            if len(draft.program.instructions) > _words(chip):
+                continue
+            if is_better(draft, best, objective):
+                best = draft
+    return best
+
+
+class _Alone:
+    """Of each product and attention what it costs at least, and in divisions of its own, once it is asked for."""
+
+    def __init__(self, chip: Chip, graph: Graph, parts: Sequence[Part], objective: Objective) -> None:
+        self._asked, self._ways = (chip, graph, parts, objective), dict[Place, list[Chosen]]()
+        self.fewest = dict[Place, int]()
+        """Bytes that a product moves at least."""
+        self.floors = dict[Place, float]()
+        for number, part in enumerate(parts):
+            for place, task in enumerate(part.tasks):
+                if isinstance(task.operator, Gemm | Attention):
+                    at, fewest = (number, place), 0
+                    if isinstance(task.operator, Gemm):
+                        fewest = self.fewest[at] = least_traffic(chip, task.operator, task.fused)
+                    bound = operator_bound(chip, task.operator, task.fused)
+                    self.floors[at] = objective.of(bound.lower_bound_cycles, fewest)
+
+    def ways(self, at: Place) -> list[Chosen]:
+        """The best by estimates, that of these which moves the fewest bytes, others; or nothing."""
+        if at not in self._ways:
+            chip, graph, parts, objective = self._asked
+            self._ways[at] = ways_alone(chip, graph, parts[at[0]], at[1], objective)
+        return self._ways[at]
+
+
+def _start(parts: Sequence[Part], made: Choice, choices: Sequence[Choice], alone: _Alone, least: int) -> Choice | None:
+    """The choice that costs the least where tasks that gain by a division of their own have one, with these.
+
+    Nothing where that is the one that was ``made``, or costs no less by `FENCED`.
+    """
+    names = {at: parts[at[0]].tasks[at[1]].operator.name for at in alone.floors}
+    highest = {at: max(choice[1][at[0]][name].cost for choice in choices) for at, name in names.items()}
+    wanted = {at: FENCED * least / parts[at[0]].count for at in names}
+    ways = {at: alone.ways(at)[:1] for at in names if highest[at] - alone.floors[at] > wanted[at]}
+
+    def joint(choice: Choice) -> float:
+        total = 0.0
+        for part, tiled in zip(parts, choice[1], strict=True):
+            total += part.count * sum(each.cost for each in tiled.values())
+        for at, some in ways.items():
+            cost = choice[1][at[0]][names[at]].cost
+            total -= sum(parts[at[0]].count * max(cost - way.cost - wanted[at], 0) for way in some)
+        return total
+
+    best = min(choices, key=joint)
+    if best[0] == made[0] or joint(best) > (1 - FENCED) * joint(made):
+        return None
+    for at, some in ways.items():
+        for way in some:
+            if best[1][at[0]][names[at]].cost - way.cost > wanted[at]:
+                best = taking(parts, best, at, way)
+    return best
 
 
 def _folded(parts: Sequence[Part], choice: Choice) -> Choice:
@@ -103,14 +192,11 @@ def _folded(parts: Sequence[Part], choice: Choice) -> Choice:
     return chosen.divided or layout, [{name: replace(chosen, divided=None)}]
 
 
-def is_better(
-    parts: Sequence[Part], one: Drafted, other: Drafted, objective: Objective, least: int | None = None
-) -> bool:
-    """Whether a draft costs less than another, or as much as the ``least`` that any did and moves fewer bytes."""
-    cost, before = objective.measure(one.program), objective.measure(other.program)
-    moves, moved = (moved_bytes(parts, each.mapping.choice) for each in (one, other))
-    spares = moves <= SPARES * moved and cost <= objective.whole_slack * (before if least is None else least)
-    return spares or max(GAINS, NEARLY if moves > moved else 0) * cost < before
+def is_better(one: Drafted, other: Drafted, objective: Objective) -> bool:
+    """Whether a draft costs less than another, or no more and moves fewer bytes."""
+    cost, before = cost_of(objective, one), cost_of(objective, other)
+    moves, moved = (moved_bytes(each.mapping.parts, each.mapping.choice) for each in (one, other))
+    return GAINS * cost < before or (moves <= SPARES * moved and cost <= before)
 
 
 def _words(chip: Chip) -> int:
@@ -119,26 +205,24 @@ def _words(chip: Chip) -> int:
 
 
 def _promising(
-    chip: Chip, graph: Graph, parts: Sequence[Part], choice: Choice, least: int, objective: Objective
+    parts: Sequence[Part], choice: Choice, least: int, alone: _Alone
 ) -> Iterator[tuple[Place, list[Chosen], float]]:
     """Tasks, those that save the most by estimates first; divisions of each; and a cost that is near its bound."""
     found, moved = list[tuple[float, Place, list[Chosen], float]](), moved_bytes(parts, choice)
-    for number, (part, tiled) in enumerate(zip(parts, choice[1], strict=True)):
-        for place, task in enumerate(part.tasks):
-            now = tiled[task.operator.name]
-            if not isinstance(task.operator, Gemm | Attention):
-                continue
-            floor = objective.of(operator_bound(chip, task.operator, task.fused).lower_bound_cycles, 0)
-            wanted, spared = WORTH * least / part.count, (1 - SPARES) * moved / part.count
-            bytes_now = now.bytes_moved
-            fewest = least_traffic(chip, task.operator, task.fused) if isinstance(task.operator, Gemm) else bytes_now
-            if now.cost - floor <= wanted and bytes_now - fewest <= spared:
-                continue
-            ways = ways_alone(chip, graph, part, place, objective)
-            gains = now.cost - min((each.cost for each in ways), default=now.cost)
-            spares = bytes_now - min((each.bytes_moved for each in ways), default=bytes_now)
-            if gains > wanted or spares > spared:
-                found.append((-gains * part.count, (number, place), ways, ENOUGH * floor))
+    for at, floor in alone.floors.items():
+        count = parts[at[0]].count
+        now = choice[1][at[0]][parts[at[0]].tasks[at[1]].operator.name]
+        wanted, spared = WORTH * least / count, (1 - SPARES) * moved / count
+        bytes_now = now.bytes_moved
+        if now.divided is not None or (
+            now.cost - floor <= wanted and bytes_now - alone.fewest.get(at, bytes_now) <= spared
+        ):
+            continue
+        ways = alone.ways(at)
+        gains = now.cost - min((each.cost for each in ways), default=now.cost)
+        spares = bytes_now - min((each.bytes_moved for each in ways), default=bytes_now)
+        if gains > wanted or spares > spared:
+            found.append((-gains * count, at, ways, ENOUGH * floor))
     found.sort(key=lambda each: each[:2])
     for _, at, ways, enough in found:
         yield at, ways, enough
@@ -176,18 +260,17 @@ def _attentions(chip: Chip, tile: NpuTile, graph: Graph, part: Part, task: Task,
     name = task.operator.name
     alone = Part(part.first, part.count, (task,), {name: part.levels[name]})
     try:
-        choices, _ = choose_layouts(chip, tile, graph, [alone], None, objective=objective)
+        choices = choose_layouts(chip, tile, graph, [alone], None, objective=objective).choices
     except LoomError:
         return []
     return _few([replace(made[name], divided=layout) for layout, (made,) in choices])
 
 
 def _few(every: Sequence[Chosen]) -> list[Chosen]:
-    """Of candidates in order: the best, of those that cost as much the one that moves the fewest bytes, and others."""
+    """Of candidates in order: the best, of those close to it the one that moves the fewest bytes, and others."""
     if not every:
         return []
-    near = [each for each in every if each.cost <= NEARLY * every[0].cost]
-    frugal = min(near, key=lambda each: each.bytes_moved)
+    frugal = min((each for each in every if each.cost <= CLOSE * every[0].cost), key=lambda each: each.bytes_moved)
     options = dict[tuple[object, ...], Chosen]()
     for chosen in (every[0], frugal, *(each for each in every[1:] if each.cost <= CLOSE * every[0].cost)):
         options.setdefault((chosen.tiling, chosen.share), chosen)
@@ -209,7 +292,7 @@ def taking(parts: Sequence[Part], choice: Choice, at: Place, chosen: Chosen) -> 
 
 def gains_much(one: Drafted, other: Drafted, objective: Objective) -> bool:
     """Whether a draft costs so much less than another that loads ahead will not make up for it."""
-    return MUCH * objective.measure(one.program) < objective.measure(other.program)
+    return MUCH * cost_of(objective, one) < cost_of(objective, other)
 
 
 __all__ = ["divide_anew", "gains_much", "is_better", "taking", "ways_alone"]

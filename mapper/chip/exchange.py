@@ -6,16 +6,16 @@ What operators take one after the other does not say what they take together, as
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise, product, zip_longest
 
 from msgspec import Struct, field
 
 from siliconloom.arch.interrupts import CompilationInterrupted
-from siliconloom.arch.isa import Program
-from siliconloom.mapper.chip.choice import CLOSE, FEW, FINALISTS, WORTH, executions, moved_bytes, ways_of
+from siliconloom.mapper.chip.choice import CLOSE, FEW, FINALISTS, WORTH, cost_of, executions, moved_bytes, ways_of
 from siliconloom.mapper.chip.chosen import Choice, Chosen, Part, Rivals, SearchEffort
 from siliconloom.mapper.chip.layout import Layout
-from siliconloom.mapper.chip.objective import NEARLY, Objective
+from siliconloom.mapper.chip.objective import Objective
 from siliconloom.mapper.chip.pool import LONG
 from siliconloom.mapper.chip.program import Drafted
 
@@ -53,7 +53,7 @@ def best_first(
         searched.interrupted = True
     if not runs:
         return [lowered(choices[0][1])]
-    first = _spared(parts, objective, runs, words)
+    first = _cheapest(parts, runs, words)
     return [first, *(draft for _, _, draft in sorted(runs, key=lambda run: run[:2]) if draft is not first)]
 
 
@@ -70,27 +70,24 @@ def _compare(
     """Put whole programs down in ``runs``: cost, number of the choice, draft.
 
     Operators overlap with their neighbours. Beyond `FINALISTS` none is looked at that would have to gain twice as much
-    by that as the first one does, but for the first of another way (`ways_of`), and for one that spares bytes.
+    by that as the first one does, but for the first of another way (`ways_of`).
     Where the overlap is a good part of the time, rivals of single tasks are tried, too: the one that is the fastest by
     itself need not be the fastest between its neighbours. Nor is this done to any that would have to gain twice as much
     by it as the one before did, unless tasks are few, or pipelines were cut short for a program to fit its memory: a
     rival of fewer instructions gives these back.
     """
-    timed, cost = lowered, objective.measure
+    timed, cost = lowered, partial(cost_of, objective)
     first = timed(choices[0][1])
-    runs.append((cost(first.program), 0, first))
+    runs.append((cost(first), 0, first))
     overlap = abs(choices[0][0] - runs[0][0])
     few, met = executions(parts) <= FEW, ways_of(choices[0][1])
     for number, (total, choice) in enumerate(choices[1:], 1):
         unlike = not ways_of(choice) <= met
-        spares = total <= NEARLY * choices[0][0] and all(
-            moved_bytes(parts, choice) < moved_bytes(parts, run[2].mapping.choice) for run in runs
-        )
         hopeful = total - 2 * overlap < min(run[0] for run in runs) * (1 - WORTH)
-        if number < FINALISTS or unlike or spares or hopeful:
+        if number < FINALISTS or unlike or hopeful:
             met |= ways_of(choice)
             other = timed(choice)
-            runs.append((cost(other.program), number, other))
+            runs.append((cost(other), number, other))
     runs.sort(key=lambda run: run[:2])
     if few or overlap >= OVERLAP * runs[0][0]:
         budget = (FEW_TRIED if few else TRIED) // len(first.program.instructions)
@@ -105,17 +102,13 @@ def _compare(
             runs[place], gained = (best, number, changed), least - best
 
 
-def _spared(
-    parts: Sequence[Part], objective: Objective, runs: Sequence[tuple[int, int, Drafted]], words: int
-) -> Drafted:
-    """Of whole programs that cost hardly more than the cheapest one the one that moves the fewest bytes.
+def _cheapest(parts: Sequence[Part], runs: Sequence[tuple[int, int, Drafted]], words: int) -> Drafted:
+    """The whole program that costs the least, and of equals the one that moves the fewest bytes.
 
     Of those that are no longer than so many ``words``, where there are any.
     """
     runs = [run for run in runs if not _is_long(run[2], words)] or runs
-    limit = objective.whole_slack * min(run[0] for run in runs)
-    near = [run for run in runs if run[0] <= limit]
-    return min(near, key=lambda run: (moved_bytes(parts, run[2].mapping.choice), *run[:2]))[2]
+    return min(runs, key=lambda run: (run[0], moved_bytes(parts, run[2].mapping.choice), run[1]))[2]
 
 
 def _is_long(made: Drafted, words: int) -> bool:
@@ -131,12 +124,12 @@ Place = tuple[int, str]
 def _waits(chosen: Chosen) -> int:
     """Of what an execution costs, how much neighbours could hide: cycles in which its busiest unit waits.
 
-    Of costs that are no cycles that is all. Here every unit counts by its estimate, as this says where it pays to try
-    a rival; a floor that no execution goes below is `pool.busiest`.
+    Of costs that are no cycles that is all; of others the price of bytes is none of it. Here every unit counts by its
+    estimate, as this says where it pays to try a rival; a floor that no execution goes below is `pool.busiest`.
     """
     tiling = chosen.tiling
-    busy = max(tiling.memory_cycles, tiling.vector_cycles, tiling.array_cycles) if chosen.in_cycles else 0
-    return max(chosen.cost - busy, 0)
+    busy = max(tiling.memory_cycles, tiling.vector_cycles, tiling.array_cycles) if chosen.priced is not None else 0
+    return max(chosen.cost - (chosen.priced or 0) - busy, 0)
 
 
 class _Trials(Struct):
@@ -148,7 +141,7 @@ class _Trials(Struct):
     parts: Sequence[Part]
     rivals: Rivals
     lower: Callable[[Choice], Drafted]
-    cost: Callable[[Program], int]
+    cost: Callable[[Drafted], int]
     overlap: int
     words: int
     left: int = 0
@@ -188,7 +181,7 @@ class _Trials(Struct):
         layout, made = best.mapping.choice
         loses = sum(
             self.parts[p].count
-            * (new.cost - made[p][name].cost - (_waits(new) if new.in_cycles and len(changes) == 1 else 0))
+            * (new.cost - made[p][name].cost - (_waits(new) if new.priced is not None and len(changes) == 1 else 0))
             for (p, name), new in changes.items()
         )
         if loses > self.overlap or self.left <= 0:
@@ -201,23 +194,11 @@ class _Trials(Struct):
         self.left -= 1
         self.spent += 1
         other = self.lower((layout, changed))
-        taken = self.cost(other.program)
+        taken = self.cost(other)
         if _is_long(other, self.words) and not _is_long(best, self.words):
             return best, least
-        # as anywhere else, a little time is not worth bytes
-        slack = NEARLY if self._moves_more(made, changes) else 1.0
-        if _is_long(best, self.words) and not _is_long(other, self.words):
-            slack = 1 / CLOSE  # but what fits is worth some
-        return (other, taken) if slack * taken < least else (best, least)
-
-    def _moves_more(self, made: Sequence[dict[str, Chosen]], changes: dict[Place, Chosen]) -> bool:
-        """Whether changes move more bytes than what they take the place of."""
-
-        def moved(part: int, chosen: Chosen) -> int:
-            tiling = chosen.tiling
-            return self.parts[part].count * chosen.share.tiles * (tiling.read_bytes + tiling.write_bytes)
-
-        return sum(moved(part, new) - moved(part, made[part][name]) for (part, name), new in changes.items()) > 0
+        fits = _is_long(best, self.words) and not _is_long(other, self.words)  # which is worth some
+        return (other, taken) if taken < (CLOSE * least if fits else least) else (best, least)
 
     def _is_new(self, made: Sequence[dict[str, Chosen]]) -> bool:
         key = tuple(part for tiled in made for each in tiled.values() for part in (id(each.share), id(each.tiling)))

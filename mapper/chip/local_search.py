@@ -40,6 +40,7 @@ from siliconloom.mapper.chip.layout import LARGE, Layout, slots_of
 from siliconloom.mapper.chip.moves import LOOPS, SIZES, Moves, Needs, Sample, exact_fit
 from siliconloom.mapper.chip.objective import Objective
 from siliconloom.mapper.chip.orientation import oriented
+from siliconloom.mapper.chip.pool import candidate
 from siliconloom.mapper.chip.program import MappedWorkload, checked, draft
 from siliconloom.mapper.chip.program import Mapping as WholeMapping
 from siliconloom.mapper.chip.sharing import Share, shares
@@ -473,7 +474,7 @@ class _LocalSearch:
         return self.tilings[key]
 
     def _chosen(self, tiling: Tiling, share: Share) -> Chosen:
-        return Chosen(tiling, share, int(self.objective.of_tiling(tiling, share.tiles)), self.objective.name == "time")
+        return candidate(tiling, share, self.objective)
 
     def _working(self, at: Place, share: Share) -> Chip:
         chip = self.chip.model_copy(update={"tile_count": share.tiles})

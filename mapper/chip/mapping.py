@@ -17,7 +17,7 @@ from siliconloom.arch.tile import NpuTile, SystolicTile
 from siliconloom.mapper.chip.banked import array_alone, in_banks, is_banked, room_beside
 from siliconloom.mapper.chip.block_sizes import Blocks, in_best_blocks
 from siliconloom.mapper.chip.bounds import graph_bound
-from siliconloom.mapper.chip.choice import choose_layouts, executions, finalists
+from siliconloom.mapper.chip.choice import choose_layouts, cost_of, executions, finalists
 from siliconloom.mapper.chip.chosen import INTERRUPTED, Choice, Chosen, Part, SearchEffort
 from siliconloom.mapper.chip.divided import divide_anew, gains_much, is_better
 from siliconloom.mapper.chip.drafts import DraftsOf, drafts_of
@@ -28,6 +28,7 @@ from siliconloom.mapper.chip.layout import Layout
 from siliconloom.mapper.chip.memory import Kept, MemoryMap
 from siliconloom.mapper.chip.objective import ESTIMATED, Objective, in_time
 from siliconloom.mapper.chip.placement import Demand, Placement, measure, place
+from siliconloom.mapper.chip.price import fewest_bytes, price_of_byte
 from siliconloom.mapper.chip.program import (
     Drafted,
     Lowered,
@@ -50,6 +51,10 @@ from siliconloom.workloads.separated import separated
 
 IN_A_ROW = 4
 """Executions of a task that are simulated to learn what one of them takes among neighbours."""
+LIMIT = 1.005
+"""Most that the price of bytes may cost of the time."""
+PRICES = (1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125)
+"""Parts of that price that are tried; the first one that keeps to the limit is taken, or the last one."""
 SEARCHED = "searches of mappings and other objectives than time"
 """What is not built for attention in a channel."""
 
@@ -98,7 +103,6 @@ def map_workload(
         For tiles and operators that have no lowering, for training, and for other objectives than time where there are
         several memory levels.
     """
-    objective = objective or (None if cycles is None else in_time(cycles))
     timed = objective is None or objective.name == "time"
     if not timed and len(chip.memory) != 1:
         raise NotSupported(f"objectives other than time on {chip.name}, which has {len(chip.memory)} memory levels")
@@ -108,6 +112,8 @@ def map_workload(
     if not isinstance(chip.tile, NpuTile):
         raise NotSupported("mapping a workload to a pim tile")
     tile, products = chip.tile, [operator.name for operator in graph.operators() if isinstance(operator, Gemm)]
+    if objective is None and cycles is not None:
+        objective = in_time(cycles, price_of_byte(chip, graph, blocks_of(chip, graph, None), placement))
 
     def mapped(graph: Graph, notes: tuple[str, ...]) -> MappedWorkload:
         def in_blocks(blocks: Blocks) -> MappedWorkload:
@@ -192,15 +198,16 @@ def _in_blocks(
         raise NotSupported(f"programs that share several memory levels ({', '.join(chip.memory)})")
     decided = {} if kept is None else kept.tiles
     searched = SearchEffort()
-    weighed = objective or ESTIMATED
+    weighed = objective or replace(ESTIMATED, per_byte=price_of_byte(chip, graph, parts, placement))
     tile = room_beside(chip.tile, graph)
     beside = chip.model_copy(update={"tile": tile}) if tile is not chip.tile else chip
     known = None if drafts is None else drafts.known.divisions
-    choices, rivals = choose_layouts(beside, tile, graph, parts, simulated, decided, weighed, searched, stay, known)
+    ranked = choose_layouts(beside, tile, graph, parts, simulated, decided, weighed, searched, stay, known)
+    choices, rivals, again = ranked
     if objective is None:
         made = lower(chip, graph, Mapping(parts, choices[0], placement), notes, kept)
         return replace(made, searched=searched)
-    cost, words = objective.measure, chip.tile.sequencer.program_words
+    words = chip.tile.sequencer.program_words
 
     own = KnownTasks() if drafts is None or kept is not None else None
 
@@ -211,22 +218,26 @@ def _in_blocks(
             return draft(chip, graph, mapping, own, kept)
         return known_draft(drafts, graph, mapping)
 
+    if objective.name == "time" and objective.per_byte and not searched.interrupted:
+        of_price, choices = _worth_it(choices, again, drafted, objective)
+        objective = replace(objective, per_byte=of_price * objective.per_byte)
+    cost = partial(cost_of, objective)
     runs = best_first(parts, *finalists(parts, choices, rivals), rivals, drafted, objective, searched, words)
     if search:  # every choice, whatever its estimate; what is found without is one of them
         every = [(0, choice) for choice in choices]
         other = best_first(parts, every, len(every), rivals, drafted, objective, searched, words)
-        better = cost(other[0].program) < cost(runs[0].program)
+        better = cost(other[0]) < cost(runs[0])
         runs = other + runs if better else runs + other
     found = divided = runs[0]
     if kept is None and len(chip.memory) == 1 and not searched.interrupted and not is_banked(graph):
-        divided = divide_anew(beside, graph, parts, found, drafted, objective, searched)
+        divided = divide_anew(beside, graph, parts, found, choices, drafted, objective, searched)
     if objective.name != "traffic" and not searched.interrupted:
-        bound = int(objective.of(graph_bound(chip, graph, placement).lower_bound_cycles, 0))
+        bound = int(objective.of(graph_bound(chip, graph, placement).lower_bound_cycles, fewest_bytes(chip, parts)))
         if not gains_much(divided, found, objective):
             found = sooner(chip, parts, rivals, runs, drafted, cost, bound, searched)
         if divided is not runs[0] and not searched.interrupted:
             divided = sooner(chip, parts, rivals, [divided], drafted, cost, bound, searched)
-    if divided is not runs[0] and is_better(parts, divided, found, objective):
+    if divided is not runs[0] and is_better(divided, found, objective):
         found = divided
     if stay and len(found.program.instructions) > words and not searched.interrupted:
         return _in_blocks(chip, graph, objective, placement, blocks, notes, search=search, kept=kept, stay=False)
@@ -236,6 +247,33 @@ def _in_blocks(
     if layout.values and not uses_values(chip.tile, found.mapping):
         found = draft(chip, graph, replace(found.mapping, choice=(replace(layout, values=0), chosen)), kept=kept)
     return replace(checked(chip, graph, found, notes, kept), searched=searched, objective=objective.name)
+
+
+def _worth_it(
+    choices: list[Choice], again: Callable[[float], list[Choice]], lower: Callable[[Choice], Drafted], time: Objective
+) -> tuple[float, list[Choice]]:
+    """How much of the price of bytes lets the best choice take no more than `LIMIT` times as long as the fastest.
+
+    And the choices by that price. By whole programs, as neighbours hide much of what tasks take alone.
+    """
+    fastest = again(0.0)
+    if _alike(fastest[0], choices[0]):
+        return 1.0, again(1.0)
+    least = time.measure(lower(fastest[0]).program)
+    for of_price in PRICES:
+        choices = again(of_price)
+        if of_price == PRICES[-1] or time.measure(lower(choices[0]).program) <= LIMIT * least:
+            break
+    return of_price, choices
+
+
+def _alike(one: Choice, other: Choice) -> bool:
+    """Whether all tasks are computed alike in two choices, whatever they are taken to cost."""
+    return one[0] == other[0] and all(
+        (mine[name].share, mine[name].tiling) == (its[name].share, its[name].tiling)
+        for mine, its in zip(one[1], other[1], strict=True)
+        for name in mine
+    )
 
 
 def demands(chip: Chip, graph: Graph, parts: Sequence[Part], choice: Choice) -> list[Demand]:
@@ -248,8 +286,8 @@ def first_demands(chip: Chip, graph: Graph, parts: Sequence[Part] | None = None)
     """The same of the mapping that is estimated to be the fastest; ``graph`` is as `fit_precision` makes it."""
     assert isinstance(chip.tile, NpuTile)
     parts = blocks_of(chip, graph, None) if parts is None else parts
-    estimated, _ = choose_layouts(chip, chip.tile, graph, parts, None)
-    return demands(chip, graph, parts, estimated[0])
+    estimated = choose_layouts(chip, chip.tile, graph, parts, None).choices[0]
+    return demands(chip, graph, parts, estimated)
 
 
 def fit_precision(chip: Chip, graph: Graph) -> tuple[Graph, tuple[str, ...]]:
@@ -430,12 +468,12 @@ def _alone(
         key = times, drafts.form(task, chosen), drafts.rings(layout)
         find = partial(_in_a_row, chip, graph, times, task, levels, layout, chosen)
         made: Lowered = drafts.known.recall(key, find, attrgetter("program"))
-        return -(-objective.measure(made.program) // times)
+        return -(-objective.of_program(made.program, times * chosen.bytes_moved) // times)
     memory = MemoryMap(chip, levels=levels)
     program = _in_a_row(chip, graph, times, task, levels, layout, chosen, memory).program
     if len(chip.memory) > 1 and memory.used > min(chip.memory[level].total_capacity for level in levels):
         return chosen.cost  # it streams from a level that its objects fill: the estimate has to do
-    return -(-objective.measure(program) // times)
+    return -(-objective.of_program(program, times * chosen.bytes_moved) // times)
 
 
 def _in_a_row(

@@ -3,6 +3,9 @@
 Every objective is a sum: so much for a cycle, so much for a byte between the main memory and a tile, and what work
 takes wherever it is done. The product of energy and time is no such sum; near its least it is one, of energy and of
 cycles at the price that energy over time is there (its differential is zero where dE / E + dT / T is).
+
+Time, too, has a price for bytes (`mapper.chip.price`): of mappings that take nearly as long the one that moves far
+fewer bytes is wanted.
 """
 
 from __future__ import annotations
@@ -16,11 +19,6 @@ from siliconloom.arch.isa import Program
 
 OBJECTIVES = ("time", "energy", "edp", "traffic")
 """Names of objectives; ``edp`` is the product of energy and delay."""
-NEARLY = 1.0025
-"""Where time counts alone, of candidates that take so many times the least cycles the one that moves the fewest bytes
-is taken."""
-SPARED = 1.001
-"""The same of whole workloads: that of the fastest divisions of the buffers which moves the fewest bytes is taken."""
 
 
 class Costed(Protocol):
@@ -47,9 +45,10 @@ class Objective(Struct, frozen=True):
     name
         One of `OBJECTIVES`.
     measure
-        The cost of a program that is run.
+        The cost of a program that is run; of time the cycles, without the price of its bytes.
     per_cycle, per_byte
-        What a cycle of the chip and a byte of main memory's traffic add to it: for candidates that are not run.
+        What a cycle of the chip and a byte of main memory's traffic add to it: for candidates that are not run, and
+        where time counts the price of a byte of any.
     """
 
     name: str
@@ -57,30 +56,29 @@ class Objective(Struct, frozen=True):
     per_cycle: float = 1.0
     per_byte: float = 0.0
 
-    @property
-    def slack(self) -> float:
-        """How many times the least cost still counts as the least."""
-        return NEARLY if self.name == "time" else 1.0
-
-    @property
-    def whole_slack(self) -> float:
-        """The same of a whole workload."""
-        return SPARED if self.name == "time" else 1.0
-
     def of(self, cycles: Any, moved: Any) -> Any:
         """Cost of so many cycles and bytes, of numbers or of arrays of them."""
-        if self.name == "time":
+        if self.name == "time" and not self.per_byte:
             return cycles
         return (self.per_cycle * cycles + self.per_byte * moved + 0.5) // 1
+
+    def of_program(self, program: Program, moved: int) -> int:
+        """Cost of a program that is run, which moves so many bytes."""
+        measured = self.measure(program)
+        return measured + self.price_of(moved) if self.name == "time" else measured
+
+    def price_of(self, moved: int) -> int:
+        """What so many bytes add to cycles, where time counts."""
+        return int(self.per_byte * moved + 0.5)
 
     def of_tiling(self, tiling: Costed, tiles: int = 1) -> Any:
         """Cost of a task whose tiles of the chip have this tiling each."""
         return self.of(tiling.cycles, tiles * (tiling.read_bytes + tiling.write_bytes))
 
 
-def in_time(cycles: Callable[[Program], int]) -> Objective:
-    """The objective that counts cycles alone."""
-    return Objective("time", cycles)
+def in_time(cycles: Callable[[Program], int], price: float = 0.0) -> Objective:
+    """The objective that counts cycles, and a byte as so many."""
+    return Objective("time", cycles, per_byte=price)
 
 
 def _unmeasured(program: Program) -> int:
@@ -90,4 +88,4 @@ def _unmeasured(program: Program) -> int:
 ESTIMATED = in_time(_unmeasured)
 """Cycles, of candidates that are not run."""
 
-__all__ = ["ESTIMATED", "NEARLY", "OBJECTIVES", "Objective", "in_time"]
+__all__ = ["ESTIMATED", "OBJECTIVES", "Objective", "in_time"]

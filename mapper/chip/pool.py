@@ -67,6 +67,12 @@ def busiest(tiling: Tiling, share: Share) -> int:
     return max(work, tiling.memory_cycles)
 
 
+def candidate(tiling: Tiling, share: Share, objective: Objective) -> Chosen:
+    """A way to compute a task, with what it should cost."""
+    cost = int(objective.of_tiling(tiling, share.tiles))
+    return Chosen(tiling, share, cost, cost - tiling.cycles if objective.name == "time" else None)
+
+
 class Pool:
     """Candidates of a task, by number; those under each layout; and what the simulated ones take."""
 
@@ -108,6 +114,7 @@ class Pool:
         """By layout, the first one with the same candidates, once all are known."""
         self._picks: dict[int, int] = {}
         """`pick` by layout, until the next simulation."""
+        self._of_price = 1.0
 
     def add(self, share: Share, tilings: Sequence[Sequence[Tiling]]) -> None:
         """Make candidates known: those under each layout, of which many have the same ones."""
@@ -127,8 +134,7 @@ class Pool:
         key = id(share), id(tiling)
         number = self._numbers.setdefault(key, len(self.all))
         if number == len(self.all):
-            cost = int(self.objective.of_tiling(tiling, share.tiles))
-            self.all.append(Chosen(tiling, share, cost, self.objective.name == "time"))
+            self.all.append(candidate(tiling, share, self.objective))
             self.effort.candidates += 1
             self.layout.append(self.layouts[layout])
             least = busiest(tiling, share) if self.exact else 0
@@ -145,6 +151,21 @@ class Pool:
             return known
         ratio = self.ratios.get(self.kinds[number], self.least) if len(self.known) < 2 * self.most else self.worst
         return max(self.all[number].cost * ratio, self.floors[number])
+
+    @property
+    def of_price(self) -> float:
+        """What part of the price of its bytes a candidate is taken to cost (`worth_of`)."""
+        return self._of_price
+
+    @of_price.setter
+    def of_price(self, part: float) -> None:
+        if part != self._of_price:
+            self._of_price = part
+            self._picks.clear()
+
+    def worth_of(self, number: int) -> float:
+        """As `value`, with a part of the price alone; that of none is cycles."""
+        return self.value(number) - (1 - self.of_price) * (self.all[number].priced or 0)
 
     def simulated(self, number: int) -> bool:
         """Simulate a candidate, unless the search was interrupted or now is."""
@@ -217,16 +238,14 @@ class Pool:
             best = min(self.known[number], best)
 
     def pick(self, layout: int) -> int:
-        """Of those under a layout that are nearly the fastest, the one that moves the fewest bytes."""
+        """Of those under a layout the one that costs the least, and of equals that which moves the fewest bytes."""
         if len(self._same) != len(self.under):  # many layouts have room for the same candidates
             firsts: dict[tuple[int, ...], int] = {}
             self._same = [firsts.setdefault(tuple(some), number) for number, some in enumerate(self.under)]
         layout = self._same[layout]
         if layout not in self._picks:
-            values = {number: self.value(number) for number in self.under[layout]}
-            limit = self.objective.slack * min(values.values())
-            near = ((self._moved(n), value, self._waits(n), n) for n, value in values.items() if value <= limit)
-            self._picks[layout] = min(near)[3]
+            every = ((self.worth_of(n), self._moved(n), self._waits(n), n) for n in self.under[layout])
+            self._picks[layout] = min(every)[3]
         return self._picks[layout]
 
     def rivals(self, layout: int) -> list[Chosen]:
@@ -237,7 +256,7 @@ class Pool:
         under = set(self.under[layout])
         for alike in self.alike.values():
             under.difference_update(sorted(under.intersection(alike), key=self._waits)[1:])
-        order = sorted((self.value(number), number) for number in under)
+        order = sorted((self.worth_of(number), number) for number in under)
         firsts = {self.kinds[number]: number for _, number in reversed(order)}
         order.sort(key=lambda entry: entry[1] not in firsts.values())
         return [self.chosen(number) for _, number in order]
@@ -265,11 +284,12 @@ class Pool:
 
     def chosen(self, number: int) -> Chosen:
         """A candidate with what it takes."""
-        return replace(self.all[number], cost=int(self.value(number)))
+        priced = self.all[number].priced
+        left = priced if priced is None else int(self.of_price * priced)
+        return replace(self.all[number], cost=int(self.worth_of(number)), priced=left)
 
     def _moved(self, number: int) -> int:
-        chosen = self.all[number]
-        return chosen.share.tiles * (chosen.tiling.read_bytes + chosen.tiling.write_bytes)
+        return self.all[number].bytes_moved
 
 
 class Outlook:
@@ -308,4 +328,4 @@ class Outlook:
         return int(numbers[values[numbers].argmin()])
 
 
-__all__ = ["LEAST_MEASURED", "LONG", "Pool", "busiest"]
+__all__ = ["LEAST_MEASURED", "LONG", "Pool", "busiest", "candidate"]

@@ -9,13 +9,11 @@ from msgspec.structs import replace
 
 from siliconloom.arch.description import Chip
 from siliconloom.arch.interrupts import CompilationInterrupted
-from siliconloom.arch.isa import Program
 from siliconloom.arch.tile import NpuTile
 from siliconloom.mapper.chip.ahead import RINGS, NotAhead
-from siliconloom.mapper.chip.choice import moved_bytes, ways_of
+from siliconloom.mapper.chip.choice import ways_of
 from siliconloom.mapper.chip.chosen import Choice, Chosen, Part, Rivals, SearchEffort
 from siliconloom.mapper.chip.chunks import chunk_of, loaded_as
-from siliconloom.mapper.chip.objective import NEARLY
 from siliconloom.mapper.chip.program import Drafted
 from siliconloom.mapper.chip.tasks import Task
 from siliconloom.mapper.chip.tiling import GemmTiling
@@ -52,7 +50,7 @@ def sooner(
     rivals: Rivals,
     made: Sequence[Drafted],
     lower: Callable[[Choice], Drafted],
-    cost: Callable[[Program], int],
+    cost: Callable[[Drafted], int],
     bound: int,
     searched: SearchEffort,
 ) -> Drafted:
@@ -73,7 +71,7 @@ def sooner(
     searched
         Whether the search was interrupted is put down there; the best draft of what was run is taken then.
     """
-    best = _Search(parts, made[0], lower, cost, chip, cost(made[0].program))
+    best = _Search(parts, made[0], lower, cost, chip, cost(made[0]))
     before, tried = best.least, [best]
     try:
         best.run(bound)
@@ -96,13 +94,13 @@ def sooner(
 
 
 def _others(
-    made: Sequence[Drafted], cost: Callable[[Program], int], most: float, words: int
+    made: Sequence[Drafted], cost: Callable[[Drafted], int], most: float, words: int
 ) -> Sequence[tuple[int, Drafted]]:
     """A few drafts beside the first and what they cost, less than ``most``; those of other ways first.
 
     None is of more than so many ``words``.
     """
-    near = sorted(((cost(each.program), number) for number, each in enumerate(made[1:], 1)))
+    near = sorted(((cost(each), number) for number, each in enumerate(made[1:], 1)))
     met, unlike, alike = ways_of(made[0].mapping.choice), list[tuple[int, Drafted]](), list[tuple[int, Drafted]]()
     for least, number in near:
         if least < most and len(made[number].program.instructions) <= words:
@@ -126,7 +124,7 @@ class _Search(Struct):
     parts: Sequence[Part]
     found: Drafted
     lower: Callable[[Choice], Drafted]
-    cost: Callable[[Program], int]
+    cost: Callable[[Drafted], int]
     chip: Chip
     least: int
     left: int = 0
@@ -242,10 +240,8 @@ class _Search(Struct):
         if len(draft.program.instructions) > self.tile.sequencer.program_words:
             return False
         self.left -= 1
-        taken = self.cost(draft.program)
-        # as anywhere else, a little time is not worth bytes
-        more = moved_bytes(self.parts, draft.mapping.choice) > moved_bytes(self.parts, self.found.mapping.choice)
-        better = max(gains, NEARLY if more else 0) * taken < self.least
+        taken = self.cost(draft)
+        better = gains * taken < self.least
         if better:
             self.found, self.least = draft, taken
         return better

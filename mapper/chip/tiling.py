@@ -1,7 +1,6 @@
 """Choice of a GEMM's tiles: every candidate is costed, the cheapest that fits the buffers is taken.
 
-The cost is that of `mapper.chip.gemm_cost`; among candidates of nearly equal time the one that moves the fewest bytes
-wins.
+The cost is that of `mapper.chip.gemm_cost`, with the price of bytes; of equals the one that moves the fewest wins.
 """
 
 from __future__ import annotations
@@ -25,10 +24,6 @@ from siliconloom.mapper.chip.objective import ESTIMATED, Objective
 
 READ_AGAIN = 2
 """So few rows are nothing beside the columns that they meet, and need not stay."""
-
-AGAIN, WAITS = 1.3, 1.1
-"""Where time counts a part of the depth of rows may stay where tiles move more than so many times what there is, in so
-many times what they compute in."""
 
 Int = NDArray[np.int64]
 
@@ -88,9 +83,7 @@ def choose_tilings(
     made = _in_slots(chip, every, shape, memories, tiles, kept, objective, halves=stay)
     if not stay:
         return made
-    first = min((each[0] for each in made if each), key=objective.of_tiling, default=None)
-    in_part = objective.name != "time" or (first is not None and _rereads(tile, shape, first))
-    more = _that_stay(chip, every, shape, memories, tiles, kept, objective, in_part=in_part)
+    more = _that_stay(chip, every, shape, memories, tiles, kept, objective)
     alike: dict[tuple[int, ...], list[GemmTiling]] = {}
     found = []
     for some, held in zip(made, more, strict=True):
@@ -101,15 +94,6 @@ def choose_tilings(
     return found
 
 
-def _rereads(tile: NpuTile, shape: GemmShape, tiling: GemmTiling) -> bool:
-    """Whether memory sets the pace of a product, and a good part of that is what was read before."""
-    layout = gemm_layout_of(tile, shape)
-    rows = shape.m * layout.size(shape.k + (1 + shape.residual) * shape.stored_n)
-    once = shape.batch * (rows + layout.b_size(shape.k * shape.n))
-    waits = tiling.memory_cycles > WAITS * max(tiling.array_cycles, tiling.vector_cycles)
-    return waits and tiling.read_bytes + tiling.write_bytes > AGAIN * int(once)
-
-
 def _that_stay(
     chip: Chip,
     layouts: tuple[Room, ...],
@@ -118,10 +102,8 @@ def _that_stay(
     tiles: tuple[int, int] | None,
     kept: int,
     objective: Objective,
-    *,
-    in_part: bool,
 ) -> list[list[GemmTiling]]:
-    """As `choose_tilings`, of rows that stay in both slots, with ``in_part`` also a part of their depth."""
+    """As `choose_tilings`, of rows that stay in both slots, all of their depth or a part of it."""
     tile = chip.tile
     assert isinstance(tile, NpuTile)
     found = [list[GemmTiling]() for _ in layouts]
@@ -129,10 +111,8 @@ def _that_stay(
         return found
     made: dict[tuple[int, ...], GemmTiling] = {}
     every = that_stay(chip, layouts, shape, memories, tiles)
-    if in_part:
-        few = objective.name == "time"
-        every = [*every, *that_stay_in_part(chip, layouts, shape, memories, tiles, few=few)]
-    for looked in every:
+    few = objective.name == "time"
+    for looked in [*every, *that_stay_in_part(chip, layouts, shape, memories, tiles, few=few)]:
         alike: dict[tuple[int, int], list[GemmTiling]] = {}
         rings = sorted({values for _, values in looked.ways})
         costs_of = gemm_costs(chip, memories, looked.work, KEPT, rings, looked.held)
@@ -251,21 +231,28 @@ class _Table:
         self.columns = [np.broadcast_to(each, len(looked.some)) for each in astuple(costs)]
         reads, writes, *_, self.cycles = self.columns
         self.moved = reads + writes
-        taken, self.slack = objective.of(self.cycles, self.moved), objective.slack
+        taken, self.priced = objective.of(self.cycles, self.moved), objective.name == "time" and objective.per_byte > 0
         self.order = taken.argsort(kind="stable")
         self.taken = taken[self.order]
         """What candidates cost, in order."""
 
     def best(self, among: NDArray[np.bool_], kept: int) -> list[int]:
-        """The few that cost least; before them, of those that nearly do the one that moves the fewest bytes."""
+        """The few that cost least; of equals first the one that moves the fewest bytes.
+
+        Where bytes have a price the one of the fewest cycles, too.
+        """
         places = among[self.order].nonzero()[0]
         if not len(places):
             return []
-        near = places[: places.searchsorted(self.taken.searchsorted(self.slack * self.taken[places[0]], "right"))]
+        near = places[: places.searchsorted(self.taken.searchsorted(self.taken[places[0]], "right"))]
         near = self.order[near]
         moved = self.moved[near]
         least = near[moved == moved.min()]
-        return [int(least[self.cycles[least].argmin()]), *self.order[places[:kept]].tolist()]
+        found: list[int] = [int(least[self.cycles[least].argmin()]), *self.order[places[:kept]].tolist()]
+        if self.priced:
+            fitting = self.order[places]
+            found.append(int(fitting[self.cycles[fitting].argmin()]))
+        return found
 
     def costs(self, pick: int) -> list[int]:
         """Of a candidate, in the order of the fields of `GemmCosts`."""

@@ -19,7 +19,7 @@ from siliconloom.arch.isa import Opcode, Unit
 from siliconloom.arch.word import LEVELS
 from siliconloom.cli import main
 from siliconloom.evaluate.chip import simulate
-from siliconloom.mapper.chip import ahead, mapping, program, sooner
+from siliconloom.mapper.chip import ahead, mapping, price, program, sooner
 from siliconloom.mapper.chip.ahead import IN_TURN, Ahead, NotAhead, go_ahead
 from siliconloom.mapper.chip.builder import ProgramBuilder
 from siliconloom.mapper.chip.chosen import INTERRUPTED
@@ -322,7 +322,9 @@ def test_what_finds_no_free_slot_would_wait_for_ever():
 def test_an_interrupted_search_has_the_best_that_it_has_found(after, monkeypatch):
     chip = effective(load_chip("npu-balanced"))
     graph = load_workload("gpt2", TOKEN)
-    plain = as_drafted(chip, graph)
+    with monkeypatch.context() as patch:
+        patch.setattr(price, "PART", 0.0)
+        plain = as_drafted(chip, graph)
     tried, found = [], []
 
     def interrupted(self, changes, gains=sooner.GAINS, wrapped=sooner._Search._take):
@@ -334,6 +336,7 @@ def test_an_interrupted_search_has_the_best_that_it_has_found(after, monkeypatch
         return better
 
     monkeypatch.setattr(sooner._Search, "_take", interrupted)
+    monkeypatch.setattr(price, "PART", 0.0)
     made = map_workload(chip, graph, Stopwatch(chip), search=False)
     assert made.searched.interrupted
     assert INTERRUPTED in made.notes
@@ -353,6 +356,7 @@ def test_others_are_tried_where_the_first_draft_gains():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sooner._Search, "run", watched)
+        patch.setattr(price, "PART", 0.0)
         made = map_workload(chip, graph, Stopwatch(chip), search=False)
     assert len(tried) > 1
     assert Stopwatch(chip)(made.program) == min(after for _, after in tried) < tried[0][1]

@@ -41,8 +41,8 @@ def names_of(plan):
         # banks that attention alone has a use for: 6,706,747 cycles and 6.8 GiB before; 5,574,697 and 5.7 with two
         # slots of sums and results that pass as whole tiles
         ("tpu-v4", "llama3-8b", {"sequence": 2048, "layers": 1}, 4_900_000, 5.2e9),
-        # as long as before, with half of the bytes: 2.2 GB
-        ("npu-edge-int8", "gpt2", {}, 397_100_000, 1.4e9),
+        # in 0.5 % more time than before, with half of the bytes: 2.2 GB
+        ("npu-edge-int8", "gpt2", {}, 399_100_000, 1.25e9),
     ],
 )
 def test_products_with_buffers_of_their_own_take_less_time_or_bytes(chip, model, sets, cycles, moved):

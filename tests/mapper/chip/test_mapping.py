@@ -338,12 +338,12 @@ def test_a_draft_of_known_tasks_takes_as_long_as_the_program_itself(chip, worklo
     graph, _ = fit_precision(machine, load_workload(workload, sets))
     parts = blocks_of(machine, graph, None)
     if len(machine.memory) > 1:
-        estimated, _ = choose_layouts(machine, machine.tile, graph, parts, None)
+        estimated, _, _ = choose_layouts(machine, machine.tile, graph, parts, None)
         placement = place(machine, demands(machine, graph, parts, estimated[0]))
         parts = blocks_of(machine, graph, placement)
     else:
         placement = None
-    choices, rivals = choose_layouts(machine, machine.tile, graph, parts, None)
+    choices, rivals, _ = choose_layouts(machine, machine.tile, graph, parts, None)
     known, watch, r = KnownTasks(), Stopwatch(machine), Random(5)
     for layout, made in choices[:2]:
         made = [dict(tiled) for tiled in made]

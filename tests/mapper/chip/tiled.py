@@ -14,7 +14,7 @@ def in_blocks(chip, graph, blocks):
     """The workload as it is mapped by estimates, with rows of its products in blocks of so many, by their names."""
     graph, notes = fit_precision(chip, graph)
     parts = blocks_of(chip, graph, None, rows=blocks)
-    choices, _ = choose_layouts(chip, chip.tile, graph, parts, None)
+    choices, _, _ = choose_layouts(chip, chip.tile, graph, parts, None)
     return lower(chip, graph, Mapping(parts, choices[0], None), notes)
 
 
