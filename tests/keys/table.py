@@ -130,7 +130,7 @@ ROWS = (
         "DescribedProduct",
         "mapped",
         "tasks.4.gemm.",
-        "m=16 n=64 k=32 order=n_outer k=768&&tasks.4.gemm.m=16&&tasks.4.gemm.n=16&&tasks.4.gemm.resident=true "
+        "m=16 n=16 k=32 order=n_outer k=768&&tasks.4.gemm.m=16&&tasks.4.gemm.n=16&&tasks.4.gemm.resident=true "
         "resident!true sequence!9 chunk=1KiB chunk!7B chunk!1GiB held!32 "
         "held=64&&tasks.4.gemm.order=m_kept&&tasks.4.gemm.m=16&&tasks.4.gemm.n=16&&tasks.4.gemm.k=32",
     ),
