@@ -86,15 +86,14 @@ def divide_anew(
         best = _one_by_one(chip, parts, made, alone, lower, objective, first)
         start = _start(parts, made.mapping.choice, choices, alone, first)
         if start is not None:
-            try:
-                draft = lower(start)
-            except NotDivided:
-                draft = best
+            draft = lower(start)
             hopeful = cost_of(objective, draft) < HOPE * cost_of(objective, best)
             if hopeful and len(draft.program.instructions) <= _words(chip):
                 draft = _one_by_one(chip, parts, draft, alone, lower, objective, first)
                 if is_better(draft, best, objective):
                     best = draft
+    except NotDivided:  # the other start: what is found without it stays
+        pass
     except CompilationInterrupted:
         raise
     except KeyboardInterrupt:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError, NotSupported
+from siliconloom.arch.interrupts import CompilationInterrupted
 from siliconloom.arch.isa import Instruction, Opcode, Program
 from siliconloom.arch.packing import has_groups
 from siliconloom.arch.tile import NpuTile, SystolicTile
@@ -219,7 +220,7 @@ def _in_blocks(
         return known_draft(drafts, graph, mapping)
 
     if objective.name == "time" and objective.per_byte and not searched.interrupted:
-        of_price, choices = _worth_it(choices, again, drafted, objective)
+        of_price, choices = _worth_it(choices, again, drafted, objective, searched)
         objective = replace(objective, per_byte=of_price * objective.per_byte)
     cost = partial(cost_of, objective)
     runs = best_first(parts, *finalists(parts, choices, rivals), rivals, drafted, objective, searched, words)
@@ -250,21 +251,31 @@ def _in_blocks(
 
 
 def _worth_it(
-    choices: list[Choice], again: Callable[[float], list[Choice]], lower: Callable[[Choice], Drafted], time: Objective
+    choices: list[Choice],
+    again: Callable[[float], list[Choice]],
+    lower: Callable[[Choice], Drafted],
+    time: Objective,
+    searched: SearchEffort,
 ) -> tuple[float, list[Choice]]:
     """How much of the price of bytes lets the best choice take no more than `LIMIT` times as long as the fastest.
 
-    And the choices by that price. By whole programs, as neighbours hide much of what tasks take alone.
+    And the choices by that price. By whole programs, as neighbours hide much of what tasks take alone. Once the search
+    is interrupted those by all of the price, which are known.
     """
-    fastest = again(0.0)
-    if _alike(fastest[0], choices[0]):
-        return 1.0, again(1.0)
-    least = time.measure(lower(fastest[0]).program)
-    for of_price in PRICES:
-        choices = again(of_price)
-        if of_price == PRICES[-1] or time.measure(lower(choices[0]).program) <= LIMIT * least:
-            break
-    return of_price, choices
+    try:
+        fastest = again(0.0)
+        if _alike(fastest[0], choices[0]):
+            return 1.0, again(1.0)
+        least = time.measure(lower(fastest[0]).program)
+        for of_price in PRICES:
+            choices = again(of_price)
+            if of_price == PRICES[-1] or time.measure(lower(choices[0]).program) <= LIMIT * least:
+                return of_price, choices
+    except CompilationInterrupted:
+        raise
+    except KeyboardInterrupt:
+        searched.interrupted = True
+    return 1.0, again(1.0)
 
 
 def _alike(one: Choice, other: Choice) -> bool:

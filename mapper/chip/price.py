@@ -1,8 +1,9 @@
 """What a byte of main memory's traffic is worth where time counts.
 
 Mappings that take nearly as long may move bytes that differ by more than half: a tile that computes for as long as it
-loads is as fast with any. So a byte has a price in cycles. All bytes that a workload must move are worth `PART` of the
-least time that it could take: twice as many bytes as need be are saved where that takes no more than that.
+loads is as fast with any. So a byte has a price in cycles, the same in any memory level. All bytes that a workload must
+move are worth `PART` of the least time that it could take: twice as many bytes as need be are saved where that takes no
+more than that.
 """
 
 from __future__ import annotations

@@ -150,7 +150,11 @@ def _fastest(chip: Chip, graph: Graph, placement: str, *, search: bool, channel:
     if not search or was_interrupted(best) or len(chip.memory) != 1:
         return _Searched(best, weighed)
     fitted, _ = fit_precision(chip, graph)
-    every = [best]
+    # a little time is worth bytes until here; from here on it counts alone
+    quick = map_workload(chip, graph, clock, search=False, channel=channel)
+    best, every = min(best, quick, key=lambda plan: clock(plan.program)), [best, quick]
+    if was_interrupted(quick):
+        return _Searched(_said(best, quick), weighed)
     wanted = least_traffic(chip), least_energy(chip, fitted)
     for objective, length in itertools.product(wanted, (False, True)):  # of whom either may be the faster one
         other = map_workload(chip, graph, objective=objective, search=length)

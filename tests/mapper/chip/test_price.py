@@ -6,8 +6,9 @@ import pytest
 
 from siliconloom.arch import load_chip
 from siliconloom.evaluate.objectives import moved
-from siliconloom.mapper.chip import mapping, price
+from siliconloom.mapper.chip import divided, mapping, price
 from siliconloom.mapper.chip.choice import cost_of, moved_bytes
+from siliconloom.mapper.chip.chosen import INTERRUPTED
 from siliconloom.mapper.chip.mapping import fit_precision, map_workload
 from siliconloom.mapper.chip.objective import in_time
 from siliconloom.mapper.chip.price import PART, fewest_bytes, price_of_byte
@@ -70,3 +71,24 @@ def test_the_price_is_lowered_where_bytes_would_cost_more_time_than_the_limit(mo
     unlimited = cycles()
     monkeypatch.setattr(price, "PART", 0.0)
     assert limited <= 1.005 * cycles() < 1.015 * cycles() < unlimited
+
+
+def test_a_search_that_is_interrupted_while_the_price_is_weighed_has_a_mapping(monkeypatch):
+    def interrupted(one, other):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(mapping, "_alike", interrupted)
+    made = mapped("npu-edge-int8", "gpt2", 128)
+    assert made.searched.interrupted
+    assert INTERRUPTED in made.notes
+    assert run(made.program, made.chip).cycles
+
+
+def test_another_start_gains_where_most_products_have_a_division_of_their_own(monkeypatch):
+    """The division that is the best for all is not the best for norms and attention alone."""
+    made = mapped("npu-edge", "gpt2", 512)
+    monkeypatch.setattr(divided, "_start", lambda *_: None)
+    plain = mapped("npu-edge", "gpt2", 512)
+    ours, theirs = (run(plan.program, plan.chip) for plan in (made, plain))
+    assert ours.cycles < 0.999 * theirs.cycles
+    assert moved(ours) < 0.98 * moved(theirs)
