@@ -25,6 +25,9 @@ from siliconloom.mapper.chip.objective import ESTIMATED, Objective
 READ_AGAIN = 2
 """So few rows are nothing beside the columns that they meet, and need not stay."""
 
+AGAIN = 1.3
+"""Where time counts a part of the depth of rows may stay where tiles move more than so many times what there is."""
+
 Int = NDArray[np.int64]
 
 
@@ -83,7 +86,9 @@ def choose_tilings(
     made = _in_slots(chip, every, shape, memories, tiles, kept, objective, halves=stay)
     if not stay:
         return made
-    more = _that_stay(chip, every, shape, memories, tiles, kept, objective)
+    first = min((each[0] for each in made if each), key=objective.of_tiling, default=None)
+    in_part = objective.name != "time" or (first is not None and _reads_again(tile, shape, first))
+    more = _that_stay(chip, every, shape, memories, tiles, kept, objective, in_part=in_part)
     alike: dict[tuple[int, ...], list[GemmTiling]] = {}
     found = []
     for some, held in zip(made, more, strict=True):
@@ -94,6 +99,14 @@ def choose_tilings(
     return found
 
 
+def _reads_again(tile: NpuTile, shape: GemmShape, tiling: GemmTiling) -> bool:
+    """Whether a good part of what tiles move is what was moved before."""
+    layout = gemm_layout_of(tile, shape)
+    rows = shape.m * layout.size(shape.k + (1 + shape.residual) * shape.stored_n)
+    once = shape.batch * (rows + layout.b_size(shape.k * shape.n))
+    return tiling.read_bytes + tiling.write_bytes > AGAIN * int(once)
+
+
 def _that_stay(
     chip: Chip,
     layouts: tuple[Room, ...],
@@ -102,8 +115,10 @@ def _that_stay(
     tiles: tuple[int, int] | None,
     kept: int,
     objective: Objective,
+    *,
+    in_part: bool,
 ) -> list[list[GemmTiling]]:
-    """As `choose_tilings`, of rows that stay in both slots, all of their depth or a part of it."""
+    """As `choose_tilings`, of rows that stay in both slots, with ``in_part`` also a part of their depth."""
     tile = chip.tile
     assert isinstance(tile, NpuTile)
     found = [list[GemmTiling]() for _ in layouts]
@@ -111,8 +126,10 @@ def _that_stay(
         return found
     made: dict[tuple[int, ...], GemmTiling] = {}
     every = that_stay(chip, layouts, shape, memories, tiles)
-    few = objective.name == "time"
-    for looked in [*every, *that_stay_in_part(chip, layouts, shape, memories, tiles, few=few)]:
+    if in_part:
+        few = objective.name == "time"
+        every = [*every, *that_stay_in_part(chip, layouts, shape, memories, tiles, few=few)]
+    for looked in every:
         alike: dict[tuple[int, int], list[GemmTiling]] = {}
         rings = sorted({values for _, values in looked.ways})
         costs_of = gemm_costs(chip, memories, looked.work, KEPT, rings, looked.held)

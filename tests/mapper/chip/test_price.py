@@ -86,9 +86,9 @@ def test_a_search_that_is_interrupted_while_the_price_is_weighed_has_a_mapping(m
 
 def test_another_start_gains_where_most_products_have_a_division_of_their_own(monkeypatch):
     """The division that is the best for all is not the best for norms and attention alone."""
-    made = mapped("npu-edge", "gpt2", 512)
+    made = mapped("npu-edge", "smollm2-135m", 2048)
     monkeypatch.setattr(divided, "_start", lambda *_: None)
-    plain = mapped("npu-edge", "gpt2", 512)
+    plain = mapped("npu-edge", "smollm2-135m", 2048)
     ours, theirs = (run(plan.program, plan.chip) for plan in (made, plain))
     assert ours.cycles < 0.999 * theirs.cycles
     assert moved(ours) < 0.98 * moved(theirs)
