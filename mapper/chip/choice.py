@@ -263,6 +263,15 @@ def _differ(parts: Sequence[Part], one: Choice, other: Choice) -> bool:
     return unlike > FEW
 
 
+def estimated(parts: Sequence[Part], choice: Choice) -> int:
+    """Cycles of all tasks one after the other, where time counts."""
+    return _total(parts, choice) - sum(
+        part.count * (chosen.priced or 0)
+        for part, made in zip(parts, choice[1], strict=True)
+        for chosen in made.values()
+    )
+
+
 def _total(parts: Sequence[Part], choice: Choice) -> int:
     return sum(
         part.count * chosen.cost for part, made in zip(parts, choice[1], strict=True) for chosen in made.values()
@@ -363,6 +372,7 @@ __all__ = [
     "WORTH",
     "best_in",
     "cost_of",
+    "estimated",
     "choose_layouts",
     "executions",
     "finalists",

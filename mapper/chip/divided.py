@@ -38,8 +38,8 @@ SPARES = 0.98
 """move no more than this part of the bytes in as much time."""
 MUCH = 1.02
 """So many times what a draft costs is more than loads ahead are taken to save."""
-CLOSE = 1.03
-"""None is tried that is estimated to cost so many times as much as the best."""
+CLOSE, OTHERS_CLOSE = 1.03, 1.1
+"""None is tried that is estimated to cost so many times as much as the best; the best of another order of loops."""
 FIRST, TRIED = 2, 5
 """Divisions of a task that whole programs are simulated with: the best by estimates and the frugal one; more of them
 where neither gains, or the estimate is so many times the task's bound."""
@@ -266,12 +266,19 @@ def _attentions(chip: Chip, tile: NpuTile, graph: Graph, part: Part, task: Task,
 
 
 def _few(every: Sequence[Chosen]) -> list[Chosen]:
-    """Of candidates in order: the best, of those close to it the one that moves the fewest bytes, and others."""
+    """Of candidates in order: the best, of those close to it the one that moves the fewest bytes, and others.
+
+    First the best of each order of loops, as estimates of one err alike, with rows that stay whole or in part.
+    """
     if not every:
         return []
     frugal = min((each for each in every if each.cost <= CLOSE * every[0].cost), key=lambda each: each.bytes_moved)
-    options = dict[tuple[object, ...], Chosen]()
-    for chosen in (every[0], frugal, *(each for each in every[1:] if each.cost <= CLOSE * every[0].cost)):
+    options, kinds = dict[tuple[object, ...], Chosen](), dict[tuple[object, ...], Chosen]()
+    for each in every:
+        if each.cost <= OTHERS_CLOSE * every[0].cost:
+            kinds.setdefault((getattr(each.tiling, "order", ""), getattr(each.tiling, "held", 0) > 0), each)
+    near = [each for each in every[1:] if each.cost <= CLOSE * every[0].cost]
+    for chosen in (every[0], frugal, *kinds.values(), *near):
         options.setdefault((chosen.tiling, chosen.share), chosen)
     return list(options.values())[:TRIED]
 

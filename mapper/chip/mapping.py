@@ -18,7 +18,7 @@ from siliconloom.arch.tile import NpuTile, SystolicTile
 from siliconloom.mapper.chip.banked import array_alone, in_banks, is_banked, room_beside
 from siliconloom.mapper.chip.block_sizes import Blocks, in_best_blocks
 from siliconloom.mapper.chip.bounds import graph_bound
-from siliconloom.mapper.chip.choice import choose_layouts, cost_of, executions, finalists
+from siliconloom.mapper.chip.choice import choose_layouts, cost_of, estimated, executions, finalists
 from siliconloom.mapper.chip.chosen import INTERRUPTED, Choice, Chosen, Part, SearchEffort
 from siliconloom.mapper.chip.divided import divide_anew, gains_much, is_better
 from siliconloom.mapper.chip.drafts import DraftsOf, drafts_of
@@ -114,7 +114,7 @@ def map_workload(
         raise NotSupported("mapping a workload to a pim tile")
     tile, products = chip.tile, [operator.name for operator in graph.operators() if isinstance(operator, Gemm)]
     if objective is None and cycles is not None:
-        objective = in_time(cycles, price_of_byte(chip, graph, blocks_of(chip, graph, None), placement))
+        objective = in_time(cycles, price_of_byte(chip, graph, blocks_of(chip, graph, None)))
 
     def mapped(graph: Graph, notes: tuple[str, ...]) -> MappedWorkload:
         def in_blocks(blocks: Blocks) -> MappedWorkload:
@@ -199,13 +199,15 @@ def _in_blocks(
         raise NotSupported(f"programs that share several memory levels ({', '.join(chip.memory)})")
     decided = {} if kept is None else kept.tiles
     searched = SearchEffort()
-    weighed = objective or replace(ESTIMATED, per_byte=price_of_byte(chip, graph, parts, placement))
+    weighed = objective or replace(ESTIMATED, per_byte=price_of_byte(chip, graph, parts))
     tile = room_beside(chip.tile, graph)
     beside = chip.model_copy(update={"tile": tile}) if tile is not chip.tile else chip
     known = None if drafts is None else drafts.known.divisions
     ranked = choose_layouts(beside, tile, graph, parts, simulated, decided, weighed, searched, stay, known)
     choices, rivals, again = ranked
     if objective is None:
+        if weighed.per_byte:
+            _, choices = _worth_it(choices, again, partial(estimated, parts), searched)
         made = lower(chip, graph, Mapping(parts, choices[0], placement), notes, kept)
         return replace(made, searched=searched)
     words = chip.tile.sequencer.program_words
@@ -219,8 +221,9 @@ def _in_blocks(
             return draft(chip, graph, mapping, own, kept)
         return known_draft(drafts, graph, mapping)
 
+    timed = objective.measure
     if objective.name == "time" and objective.per_byte and not searched.interrupted:
-        of_price, choices = _worth_it(choices, again, drafted, objective, searched)
+        of_price, choices = _worth_it(choices, again, lambda choice: timed(drafted(choice).program), searched)
         objective = replace(objective, per_byte=of_price * objective.per_byte)
     cost = partial(cost_of, objective)
     runs = best_first(parts, *finalists(parts, choices, rivals), rivals, drafted, objective, searched, words)
@@ -253,23 +256,23 @@ def _in_blocks(
 def _worth_it(
     choices: list[Choice],
     again: Callable[[float], list[Choice]],
-    lower: Callable[[Choice], Drafted],
-    time: Objective,
+    cycles: Callable[[Choice], int],
     searched: SearchEffort,
 ) -> tuple[float, list[Choice]]:
     """How much of the price of bytes lets the best choice take no more than `LIMIT` times as long as the fastest.
 
-    And the choices by that price. By whole programs, as neighbours hide much of what tasks take alone. Once the search
+    And the choices by that price. Where ``cycles`` are those of whole programs neighbours hide what tasks take alone.
+    Once the search
     is interrupted those by all of the price, which are known.
     """
     try:
         fastest = again(0.0)
         if _alike(fastest[0], choices[0]):
             return 1.0, again(1.0)
-        least = time.measure(lower(fastest[0]).program)
+        least = cycles(fastest[0])
         for of_price in PRICES:
             choices = again(of_price)
-            if of_price == PRICES[-1] or time.measure(lower(choices[0]).program) <= LIMIT * least:
+            if of_price == PRICES[-1] or cycles(choices[0]) <= LIMIT * least:
                 return of_price, choices
     except CompilationInterrupted:
         raise

@@ -225,7 +225,7 @@ def test_attention_is_where_the_whole_workload_takes_fewer_cycles(name, heads, k
     ("sets", "why"),
     [
         ({"memory__dram__capacity": "60000 B"}, "by the array: the workload needs 68.38 KiB"),
-        ({"tile__sequencer__program_words": 160}, "by the array 20,138 (more instructions than the sequencer"),
+        ({"tile__sequencer__program_words": 160}, "by the array 20,108 (more instructions than the sequencer"),
     ],
 )
 def test_the_channel_has_what_the_array_has_no_room_for(sets, why):

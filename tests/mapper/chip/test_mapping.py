@@ -137,6 +137,8 @@ def check_local_addresses(plan):
             start, held = access.address.base - places[ring], sizes[ring]
             if ring == "moving" and not access.address.slot:  # rows that stay in both slots as one
                 held *= 2
+            elif ring == "moving" and 0 < access.address.slot < held:  # what does not stay, in two slots behind it
+                held = 2 * held - access.address.slot
             elif slots[ring] > 1 and ring not in SINGLE:
                 assert access.address.slot == held
             values = 1 if sums or access.port in ("load", "store") or ring == "constants" else size
