@@ -58,7 +58,7 @@ class SemaphoreCounter(Circuit):
         # What is given comes late: it stands in registers for a cycle, `kept` is the count without it.
         self.kept, self.given = seen(width, name="kept"), seen(2, name="given")
         # whether their sum is above zero
-        self.some = seen(name="some")
+        self.some = Signal(name="some")
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()

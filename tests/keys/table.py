@@ -102,9 +102,9 @@ ROWS = (
         "DescribedLayout",
         "mapped",
         "layout.",
-        "weights=50000B&&layout.values=8000B moving=20000B&&layout.values=8000B vector=7000B "
-        "results=9000B&&layout.values=8000B probabilities=7000B values!0B values=8192B values!64B constants!8B "
-        "context=7000B second=9000B&&layout.values=8000B chained=15000B gates=64B&&layout.values=8000B "
+        "weights=50048B&&layout.values=8000B moving=19968B&&layout.values=8000B vector=7040B "
+        "results=8960B&&layout.values=8000B probabilities=7040B values!0B values=8192B values!64B constants!8B "
+        "context=7000B second=8960B&&layout.values=8000B chained=15000B gates=64B&&layout.values=8000B "
         "partial=25000B&&layout.context=7000B partial!1MiB weights!60000B",
     ),
     ("DescribedLayout", "mapped sums", "layout.", "queries=4096B powers=4096B"),

@@ -183,6 +183,12 @@ def test_what_a_plugged_unit_does_is_assembled_timed_and_computed(plug, tile, se
         assert np.array_equal(moved[1], ~before[0x400:][: own.n]), "inverted on its way"
 
 
+def test_a_random_program_stores_rows_of_results_in_pieces_that_may_begin_where_they_do():
+    """Rows of ten bytes, twelve apart, on a bus of sixteen were one transfer, which no decoder takes."""
+    chip = random_npu(9100 * 20788 + 3)
+    check_program(random_program(chip, 100 * 20788 + 3).program, chip)
+
+
 @pytest.mark.slow
 @pytest.mark.rtl
 @pytest.mark.parametrize("plug", PLUGS)

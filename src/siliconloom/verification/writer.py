@@ -490,7 +490,8 @@ class Writer:
         ``begin`` is the first of them; it ``opens`` the slot and ``closes`` it.
         """
         bus, pitch = self.tile.dma.bytes_per_cycle, pitch or self.row_bytes(width // self.tile.element_bytes)
-        part = min(width if width < pitch and width <= bus else width & -width, bus)
+        whole = width < pitch and width <= bus and not (rows > 1 and pitch % window_of(bus, width))
+        part = min(width if whole else width & -width, bus)
         for at in range(0, width, part):
             self.builder.store(
                 self.rings["out"],
