@@ -22,6 +22,7 @@ from siliconloom.arch.document import Description, Name, rule_at
 from siliconloom.arch.errors import nearest_name
 from siliconloom.arch.pim import RESULT_BYTES, PimTile
 from siliconloom.arch.quantity import Bytes, format_bytes
+from siliconloom.arch.timing import MOST_SUM_STAGES, vector_stages
 from siliconloom.arch.vector import VectorCost, VectorFunction, vector_cost
 from siliconloom.arch.word import LOCAL_BITS, LOCAL_BYTES
 
@@ -76,6 +77,13 @@ class VectorUnit(Description):
         le=1000,
         description="cycles from the last operand in to the last result out; in RTL those beyond 15 are registers",
     )
+    sum_stages: int = Field(
+        default=1,
+        ge=1,
+        le=MOST_SUM_STAGES,
+        description="cycles that an addition takes in floating point: a row is summed in so many partial sums, block "
+        "after block in turn, and a weighted sum takes so many cycles for each weight",
+    )
     format: DataType | None = Field(
         default=None,
         description="of elements, fp32: wider than the operands that they are made to (integers of 4, 8 and 16 bits, "
@@ -104,20 +112,31 @@ class VectorUnit(Description):
                 raise rule_at(f"costs.{name}", f"not supported: a cost of {name}; {what}", cost)
         if self.transpose_rows & (self.transpose_rows - 1):
             raise rule_at("transpose_rows", "must be a power of two", self.transpose_rows)
+        if self.sum_stages & (self.sum_stages - 1):
+            raise rule_at("sum_stages", "must be a power of two", self.sum_stages)
+        least = vector_stages(self.sum_stages)
+        if self.sum_stages > 1 and self.latency < least:
+            raise rule_at("sum_stages", f"so many are within a latency of {least} or more", f"latency {self.latency}")
         if self.format not in (None, DataType.FP32):
             raise rule_at("format", "must be fp32, or null", self.format.value)
         return self
 
     def cost_of(self, function: VectorFunction, dtype: DataType = DataType.INT8) -> VectorCost:
         """What ``function`` takes of this unit in a format: what the circuit takes, or what ``costs`` says."""
-        circuit, stated = vector_cost(function, dtype), self.costs.get(function.value)
+        circuit, stated = self.circuit_cost(function, dtype), self.costs.get(function.value)
         if stated is None:
             return circuit
         passes = circuit.passes if stated.passes is None else stated.passes
         return replace(circuit, passes=passes, row_cycles=stated.row_cycles, kernels=stated.kernels)
 
+    def circuit_cost(self, function: VectorFunction, dtype: DataType = DataType.INT8) -> VectorCost:
+        """What the circuit takes for ``function`` in a format."""
+        cost = vector_cost(function, dtype)
+        return replace(cost, apart=self.sum_stages) if cost.weighs and not dtype.is_integer else cost
+
     def __hash__(self) -> int:
-        return hash((self.lanes, self.sublanes, self.latency, self.format, self.transpose_rows, (*self.costs.items(),)))
+        sizes = self.lanes, self.sublanes, self.latency, self.sum_stages, self.format, self.transpose_rows
+        return hash((*sizes, *self.costs.items()))
 
     @property
     def slot(self) -> int:
@@ -284,6 +303,9 @@ class NpuTile(Description):
         if self.array.circuit_format in self.array.cache and not self.rounds:
             rule = "keys and values in the operands' own format are for wider elements (vector.format)"
             raise rule_at("array.cache", rule, self.array.operands[0].value)
+        if self.vector.sum_stages > 1 and self.circuit_format.is_integer:
+            rule = "sums of integers take a cycle: more stages are for elements in floating point"
+            raise rule_at("vector.sum_stages", rule, self.circuit_format.value)
         if self.pim is not None:
             self._check_channel(self.pim)
         for name, capacity in (("scratchpad", self.scratchpad.capacity), ("accumulator", self.accumulator.capacity)):

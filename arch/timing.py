@@ -36,6 +36,8 @@ VECTOR_START = 1
 """Cycles from a vector instruction leaving its queue to its first address."""
 VECTOR_STAGES = 15
 """Cycles from a vector operand's address to its row's state being there for the next pass; results take fewer."""
+MOST_SUM_STAGES = 4
+"""Stages of an addition in fp32 at most: operands in order, aligned and added, normalised, rounded; or 1, or 2."""
 PIM_OFFER = 1
 """Cycles from an instruction for the channel of memory that computes leaving its queue to its first macro's offer."""
 PIM_END = 2
@@ -44,6 +46,19 @@ PIM_REFRESH = 1
 """Cycle of a run from which a channel's first interval of refresh is counted."""
 FETCH_START = 2
 """Cycles from the start of a run to the first instruction address on the bus, and from a word to its decoding."""
+
+
+def sum_cycles(stages: int) -> int:
+    """Cycles from a block's sum to its row's, beyond one, where an addition in floating point has so many stages.
+
+    The partial sums, one of them to a stage, are made in one addition and put together by a tree of others.
+    """
+    return stages * (1 + (stages - 1).bit_length()) if stages > 1 else 0
+
+
+def vector_stages(sum_stages: int) -> int:
+    """`VECTOR_STAGES` of a unit whose additions have so many: those of a lane take them, and those of a row's sum."""
+    return VECTOR_STAGES + sum_stages - 1 + sum_cycles(sum_stages)
 
 
 def confirm(constant: str, **stages: int) -> None:
@@ -75,6 +90,7 @@ __all__ = [
     "INPUT_SLICE",
     "LOADER_GAP",
     "LOAD_WRITE",
+    "MOST_SUM_STAGES",
     "OPERAND_LATENCY",
     "PIM_END",
     "PIM_OFFER",
@@ -86,4 +102,6 @@ __all__ = [
     "VECTOR_STAGES",
     "VECTOR_START",
     "confirm",
+    "sum_cycles",
+    "vector_stages",
 ]

@@ -119,6 +119,8 @@ class VectorCost(Struct, frozen=True):
         One element a cycle, or of several rows together one each (`serial_slots`).
     chooses, weighs, indexes
         See `FunctionSpec`.
+    apart
+        Cycles from one weight of a weighted sum to the next.
     each, recurs
         See `FunctionSpec`.
     element
@@ -137,6 +139,7 @@ class VectorCost(Struct, frozen=True):
     serial: bool = False
     chooses: bool = False
     weighs: bool = False
+    apart: int = 1
     indexes: bool = False
     each: int = 0
     recurs: bool = False
@@ -152,7 +155,7 @@ class VectorCost(Struct, frozen=True):
         """Cycles that all passes but those that choose spend on one block of one row, with ``inputs`` as ``k``."""
         if self.each:
             return self.each * inputs + self.passes
-        return lanes if self.serial else inputs if self.weighs else self.passes
+        return lanes if self.serial else inputs * self.apart if self.weighs else self.passes
 
     def serial_slots(self, rows: Count, lanes: int, together: int) -> Count:
         """Cycles on one block of columns of so many rows, of which the unit takes some ``together``, one by one.

@@ -28,8 +28,14 @@ GUARD = 3
 SIGNIFICAND = FRACTION + 1 + GUARD
 STAGES = (1, 2, 4, 8, 16)
 """Places of a shifter's stages."""
-ALIGNED, ADDED, NORMALISED = range(3)
-"""Where a sum may be cut by registers: after the smaller number was shifted, after the addition, before rounding."""
+ALIGNED, ADDED, NORMALISED, ORDERED = range(4)
+"""Where a sum may be cut by registers.
+
+After the smaller number was shifted, after the addition, before rounding, and before all of it, behind the choice of
+which number is the smaller one.
+"""
+SUM_CUTS = {1: (), 2: (ADDED,), 4: (ORDERED, ADDED, NORMALISED)}
+"""Where it is cut in a unit whose additions have so many stages."""
 
 Cut = Callable[[int, list[Value]], list[Value]]
 """Puts registers, or nothing, into all that passes one of the places where a sum may be cut."""
@@ -207,6 +213,7 @@ def float_sum(m: Module, name: str, a: Value, b: Value, cut: Cut = uncut) -> Sig
     big, small = Signal(BITS, name=f"{name}_big"), Signal(BITS, name=f"{name}_small")
     swap = Signal(name=f"{name}_swap")
     m.d.comb += [swap.eq(a[:31] < b[:31]), big.eq(Mux(swap, b, a)), small.eq(Mux(swap, a, b))]
+    big, small = cut(ORDERED, [big, small])
     subtract = big[31] ^ small[31]
     huge = big[23:31].all()
     nan = huge & (big[:23].any() | (small[23:31].all() & subtract))

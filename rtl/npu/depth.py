@@ -8,14 +8,20 @@ be faster, and no cycle changes, since units wait for the latency that is descri
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from amaranth import Module, Signal
 from amaranth.hdl import Value
 from msgspec import Struct
 
+from siliconloom.arch import timing
+from siliconloom.rtl.cells.floating import Cut
+
 Division = tuple[str, int]
 """Which stage a register divides: of a ``lane``, or of what makes a ``row``'s state of its sums."""
+
+SUM = 4
+"""The stage of a lane that adds to what was there before, in floating point."""
 
 
 class Depth(Struct, frozen=True):
@@ -27,17 +33,26 @@ class Depth(Struct, frozen=True):
         By the stage of a lane whose way to the next one they divide; of stage 0 they stand behind the memories.
     row
         By the stage of a row's state that they divide, from 1 on.
+    sum_stages
+        Of an addition in floating point; those of a lane's sum are among the registers of its stage.
     """
 
     lane: tuple[int, ...]
     row: tuple[int, ...]
+    sum_stages: int = 1
 
     @classmethod
-    def of(cls, order: Sequence[Division], spare: int, lane: int, row: int) -> Depth:
-        """So many cycles spent in an order, on so many stages of a lane and of a row's state."""
-        spent = Counter(order[:spare])
+    def of(cls, order: Sequence[Division], latency: int, lane: int, row: int, sum_stages: int = 1) -> Depth:
+        """What a latency has beyond the least, spent in an order, on so many stages of a lane and of a row's state."""
+        spent = Counter(order[: latency - timing.vector_stages(sum_stages)])
+        spent["lane", SUM] += sum_stages - 1
         of_lane = tuple(spent["lane", stage] for stage in range(lane))
-        return cls(of_lane, tuple(spent["row", stage] for stage in range(1, row + 1)))
+        return cls(of_lane, tuple(spent["row", stage] for stage in range(1, row + 1)), sum_stages)
+
+    @property
+    def sums(self) -> int:
+        """Cycles by which the sum over a row comes later than in one addition a cycle."""
+        return timing.sum_cycles(self.sum_stages)
 
     def at(self, stage: int) -> int:
         """Cycles from an operand's address to a stage of its lane."""
@@ -61,4 +76,15 @@ def delayed(m: Module, name: str, value: Value, cycles: int) -> Value:
     return value
 
 
-__all__ = ["Depth", "Division", "delayed"]
+def cut_at(m: Module, name: str, places: Collection[int]) -> Cut:
+    """A register at each of these places of a product or a sum."""
+
+    def cut(place: int, values: list[Value]) -> list[Value]:
+        if place not in places:
+            return values
+        return [delayed(m, f"{name}_{place}_{number}", value, 1) for number, value in enumerate(values)]
+
+    return cut
+
+
+__all__ = ["SUM", "Depth", "Division", "cut_at", "delayed"]

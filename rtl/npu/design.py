@@ -95,6 +95,7 @@ def npu_design(library: Library, chip: Chip, vectors: Sequence[ProgramVectors] =
             "issue_cycles": geometry.issue_cycles,
             "loop_cycles": geometry.loop_cycles,
             "vector_latency": geometry.vector_latency,
+            "sum_stages": geometry.sum_stages,
             "memory_latency": geometry.memory_cycles,
         },
         meanings=meanings,

@@ -26,10 +26,10 @@ from siliconloom.rtl.cells.float_functions import (
     float_root,
     is_nan,
 )
-from siliconloom.rtl.cells.floating import EXPONENT, float_multiply, float_sum, narrowed, widened
+from siliconloom.rtl.cells.floating import EXPONENT, SUM_CUTS, float_multiply, float_sum, narrowed, widened
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.choice import order_of
-from siliconloom.rtl.npu.depth import Depth, Division, delayed
+from siliconloom.rtl.npu.depth import SUM, Depth, Division, cut_at, delayed
 from siliconloom.rtl.npu.float_ways import MINUS_ZERO, UNIT, FloatHook, FloatStage, float_ways
 from siliconloom.rtl.npu.lane import NEED_BITS, chain
 from siliconloom.rtl.npu.scaled import scaled_code
@@ -185,8 +185,9 @@ class FloatLane(Circuit):
         m.d.sync += product.eq(Mux(self.passes, stage.held(x), float_multiply(m, "first", x, factor, stage.cut)))
         stage = replace(stage, value=second)
         self._assign(m, m.d.sync, "add", is_, stage, {"addend": addend})
-        total = float_sum(m, "total", product, Mux(self.adds_4, value, addend))
-        m.d.sync += value.eq(Mux(self.passes, product, total))
+        added = Mux(self.adds_4, value, addend)
+        total = float_sum(m, "total", product, added, cut_at(m, "total", SUM_CUTS[self.depth.sum_stages]))
+        m.d.sync += value.eq(Mux(self.passes, self._held(m, SUM)(product), total))
         values: list[Value] = [value]
         for number in (6, 7, 8):
             values.append(self._later(m, f"value_{number}", values[-1], number - 1))

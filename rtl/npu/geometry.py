@@ -14,7 +14,7 @@ from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.layout import MOST_SPLIT, bank_line, is_power, row_unit, sums_lines, sums_pitch
 from siliconloom.arch.pim import PimTile
 from siliconloom.arch.tile import NpuTile, SystolicTile
-from siliconloom.arch.vector import VectorFunction, vector_cost
+from siliconloom.arch.vector import VectorFunction
 
 LOCAL_BITS = word.LOCAL_BITS
 """Bits of a local byte address."""
@@ -71,6 +71,8 @@ class Geometry(Struct, frozen=True):
         Latency of the memory that the tile was described with; sizes the queue of write responses.
     transpose_rows
         Rows that the vector unit transposes together.
+    sum_stages
+        Cycles that its additions take in floating point.
     pim
         The channel of memory that computes, where the tile drives one.
     """
@@ -96,6 +98,7 @@ class Geometry(Struct, frozen=True):
     id_bits: int
     memory_cycles: int
     transpose_rows: int = 1
+    sum_stages: int = 1
     pim: PimTile | None = None
 
     @property
@@ -209,7 +212,8 @@ def without_circuit(chip: Chip) -> str | None:
         vector, dtype = chip.tile.vector, chip.tile.parameter_format
         if vector.sublanes > 1:
             return f"{vector.sublanes} rows to a slot of the vector unit (tile.vector.sublanes)"
-        other = next((each for each in VectorFunction if vector.cost_of(each, dtype) != vector_cost(each, dtype)), None)
+        costs = ((each, vector.cost_of(each, dtype), vector.circuit_cost(each, dtype)) for each in VectorFunction)
+        other = next((each for each, stated, circuit in costs if stated != circuit), None)
         if other is not None:
             return f"a cost of {other} that is not its circuit's (tile.vector.costs.{other})"
         if chip.tile.sequencer.launch_cycles:
@@ -251,8 +255,9 @@ def geometry_of(chip: Chip) -> Geometry:
     lanes = tile.vector.lanes
     if not 2 <= lanes <= MOST_LANES:
         raise NotSupported(f"RTL of a vector unit with {lanes} lanes; 2 to {MOST_LANES} are built")
-    if tile.vector.latency < timing.VECTOR_STAGES:
-        raise NotSupported(f"RTL of a vector unit with tile.vector.latency below {timing.VECTOR_STAGES}")
+    least = timing.vector_stages(tile.vector.sum_stages)
+    if tile.vector.latency < least:
+        raise NotSupported(f"RTL of a vector unit with tile.vector.latency below {least}")
     if tile.sequencer.issue_cycles < 2:
         raise NotSupported("RTL of a sequencer with tile.sequencer.issue_cycles below 2")
     bus = tile.dma.bytes_per_cycle
@@ -298,5 +303,6 @@ def geometry_of(chip: Chip) -> Geometry:
         tile.dma.id_bits,
         chip.cycles(memory.latency),
         tile.vector.together,
+        tile.vector.sum_stages,
         tile.pim,
     )

@@ -96,17 +96,20 @@ def reciprocal_root(words: Words) -> Words:
     return np.where(field == 255, NAN, found).astype(np.uint32)
 
 
-def normalize(x: Words, multiplier: Words, bias: Words, epsilon: Words, lanes: int, *, centred: bool) -> Words:
+def normalize(
+    x: Words, multiplier: Words, bias: Words, epsilon: Words, lanes: int, *, centred: bool, stages: int = 1
+) -> Words:
     """(x * scale - offset) * multiplier + bias per column, of rows of mean zero and deviation one.
 
     ``centred`` is layer normalisation; without it the mean counts as zero. The deviation's square has ``epsilon`` added
-    to it. A row that is constant, with no epsilon, gives the bias; one with an infinity or a NaN gives NaN.
+    to it. A row that is constant, with no epsilon, gives the bias; one with an infinity or a NaN gives NaN. Blocks of
+    lanes are added up in as many partial sums as an addition has ``stages`` (`row_sums`).
     """
     rows, cols = x.shape
     wide = np.zeros((rows, -(-cols // lanes) * lanes), np.uint32)
     wide[:, :cols] = x
     blocks = wide.reshape(rows, -1, lanes)
-    first, second = (_chained(tree_sum(part)) for part in (blocks, float_product(blocks, blocks)))
+    first, second = (row_sums(tree_sum(part), stages) for part in (blocks, float_product(blocks, blocks)))
     first = first if centred else 0 * first
     count = np.array([cols], np.float32).view(np.uint32)
     square = float_sum(float_product(second, count), float_product(first, first) ^ SIGN)
@@ -116,20 +119,57 @@ def normalize(x: Words, multiplier: Words, bias: Words, epsilon: Words, lanes: i
     return float_sum(float_product(z, multiplier), bias)
 
 
-def _chained(parts: Words) -> Words:
-    """Sums over the last axis, from +0 on, one after the other."""
-    total = np.zeros(parts.shape[:-1], np.uint32)
-    for number in range(parts.shape[-1]):
-        total = float_sum(total, parts[..., number])
-    return total
+def row_sums(parts: Words, stages: int, peaks: Integers | None = None, before: Carried | None = None) -> Words:
+    """Sums of rows, of the sums of their blocks: in as many partial sums as an addition has stages.
+
+    Each partial sum begins with +0 and has every so many-th block, in their order. They are put together as a tree, at
+    first those that are half of their number apart: which of them the row's last block is in makes no difference then,
+    and blocks of nothing behind it make none either.
+
+    Parameters
+    ----------
+    parts
+        Sums of blocks, shape (rows, blocks), at least one.
+    stages
+        Partial sums; a power of two.
+    peaks
+        The exponent that counts as zero in each block: a sum is lowered by as much as that has risen since, by at most
+        `RISE_LIMIT` each time.
+    before
+        Peak and total that the first block goes on from.
+    """
+    rows, blocks = parts.shape
+    peaks = np.zeros((rows, blocks), np.int64) if peaks is None else peaks
+    none = np.zeros(rows, np.uint32)
+    made: list[Words] = []
+    for block in range(blocks):
+        since, older = peaks[:, block], none
+        if block >= stages:
+            since, older = peaks[:, block - stages], made[block - stages]
+        elif block == 0 and before is not None:
+            since, older = before
+        made.append(float_sum(_risen(older, since, peaks[:, block]), parts[:, block]))
+    first = range(max(blocks - stages, 0), blocks)
+    left = [_risen(made[block], peaks[:, block], peaks[:, -1]) for block in first]
+    left += [none] * (stages - len(left))
+    while half := len(left) // 2:
+        left = [float_sum(a, b) for a, b in zip(left[:half], left[half:], strict=True)]
+    return left[0]
+
+
+def _risen(sums: Words, since: Integers, peak: Integers) -> Words:
+    """Sums below a peak, below one that has risen."""
+    return lowered(sums, np.minimum(peak - since, RISE_LIMIT))
 
 
 Carried = tuple[Integers, Words]
 """Of each row the peak so far, and the total."""
 
 
-def reduced(t: Words, seen: NDArray[np.bool_], lanes: int, before: Carried | None = None) -> Carried:
-    """Each row's largest exponent, rounded up to an integer, and the sum of its powers below that."""
+def reduced(
+    t: Words, seen: NDArray[np.bool_], lanes: int, before: Carried | None = None, *, stages: int = 1
+) -> Carried:
+    """Each row's largest exponent, rounded up to an integer, and the sum of its powers below that (`row_sums`)."""
     rows, cols = t.shape
     wide = -(-cols // lanes) * lanes
     words, within = np.zeros((rows, wide), np.uint32), np.zeros((rows, wide), bool)
@@ -141,12 +181,7 @@ def reduced(t: Words, seen: NDArray[np.bool_], lanes: int, before: Carried | Non
     peaks = np.maximum.accumulate(highest, axis=1)
     powers = power_of(words.reshape(blocks), peaks[:, :, None])
     sums = tree_sum(np.where(within.reshape(blocks), powers, ZERO))
-    older, total = (peaks[:, 0], np.zeros(rows, np.uint32)) if before is None else before
-    for number in range(peaks.shape[1]):
-        rise = np.minimum(peaks[:, number] - older, RISE_LIMIT)
-        total, older = float_sum(lowered(total, rise), sums[:, number]), peaks[:, number]
-    peak = older
-    return peak, total
+    return peaks[:, -1], row_sums(sums, stages, peaks, before)
 
 
 def powers_of(t: Words, peak: Integers) -> Words:
@@ -154,9 +189,9 @@ def powers_of(t: Words, peak: Integers) -> Words:
     return power_of(t, peak[:, None])
 
 
-def softmax(t: Words, seen: NDArray[np.bool_], lanes: int) -> Words:
+def softmax(t: Words, seen: NDArray[np.bool_], lanes: int, *, stages: int = 1) -> Words:
     """Probabilities of each row over what is seen of it; the others get zero. A NaN that is seen makes its row NaN."""
-    peak, total = reduced(t, seen, lanes)
+    peak, total = reduced(t, seen, lanes, stages=stages)
     found = float_product(powers_of(t, peak), reciprocal(total)[:, None])
     return np.where(seen, found, ZERO).astype(np.uint32)
 
@@ -219,6 +254,7 @@ __all__ = [
     "reciprocal_root",
     "reduced",
     "rounded_up",
+    "row_sums",
     "softmax",
     "tanh",
 ]

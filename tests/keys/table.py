@@ -41,7 +41,8 @@ ROWS = (
         "VectorUnit",
         "edge",
         "tile.vector.",
-        "lanes=8 latency=40 transpose_rows=16 transpose_rows!3 sublanes=2 costs={softmax:{passes:9}} "
+        "lanes=8 latency=40 latency=40&tile.vector.sum_stages!2 transpose_rows=16 transpose_rows!3 sublanes=2 "
+        "costs={softmax:{passes:9}} "
         "costs!{hardmax:{passes:9}} costs!{transpose:{passes:9}}",
     ),
     (
@@ -50,6 +51,8 @@ ROWS = (
         "tile.vector.costs.softmax.",
         "passes=9 row_cycles=99 passes=2&tile.sequencer.launch_cycles=99&tile.vector.costs.softmax.kernels=3",
     ),
+    ("VectorUnit", "packed rtl", "tile.vector.", "latency=30&tile.vector.sum_stages=4"),
+    ("VectorUnit", "packed", "tile.vector.", "sum_stages!2 latency=30&tile.vector.sum_stages!3"),
     ("VectorUnit", "packed elements", "tile.vector.", "format=null"),
     ("SystolicArray", "own energy", "tile.array.", "energy=null"),
     ("ArrayEnergy", "own energy", "tile.array.energy.", "product=2pJ clock=3pJ clock=0J"),

@@ -270,7 +270,7 @@ class Reference:
         if i.function == "top_k" and i.k < i.n:  # a pass for each that is found
             passes, reductions = passes + i.k, reductions + i.k
         if i.function == "combine":  # a row of each operand
-            passes = i.k
+            passes = i.k * self.tile.vector.sum_stages
         index = math.ceil(4 / lanes) * i.m if i.function == "argmax" else 0
         cycles = 1 + sum(math.ceil(size / lanes) for size in once) + (reductions + 1) * latency + index
         for _ in range(blocks):

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from siliconloom.arch import load_chip
 from siliconloom.arch.assembler import check_program
@@ -180,3 +182,55 @@ def test_a_listing_shows_the_epsilon():
     assert "rms_norm 2x8 (epsilon 9.95" in " ".join(norm.opcode.spec.operands(norm))
     plain = Instruction(opcode=Opcode.VECTOR, function=VectorFunction.RMS_NORM, m=2, n=8, k=1)
     assert "rms_norm 2x8 (1 in)" in " ".join(plain.opcode.spec.operands(plain))
+
+
+@st.composite
+def rows_of_blocks(draw):
+    """Sums of blocks, peaks that do not fall, and what the first block goes on from."""
+    rows, blocks = draw(st.integers(1, 3)), draw(st.integers(1, 13))
+    numbers = np.random.default_rng(draw(st.integers(0, 1 << 20)))
+    parts = (numbers.standard_normal((rows, blocks)) * 2.0 ** numbers.integers(-6, 7, (rows, blocks))).astype("f4")
+    rises = numbers.integers(0, draw(st.sampled_from([1, 3, 90])), (rows, blocks + 1))
+    peaks = np.cumsum(rises, axis=1)
+    before = (peaks[:, 0], numbers.standard_normal(rows).astype("f4").view(np.uint32)) if draw(st.booleans()) else None
+    return parts, peaks[:, 1:], before
+
+
+def in_turn(parts, peaks, before, stages):
+    """Partial sums in numbers of Python's own, each lowered when it is touched, and in the end."""
+    held, since, one = [np.float32(0)] * stages, [int(peaks[0])] * stages, np.float32(1)
+    if before is not None:
+        since[0], held[0] = int(before[0]), before[1]
+    for block, part in enumerate(parts):
+        place, peak = block % stages, int(peaks[block])
+        rise = min(peak - since[place], 63) if held[place] else 0
+        held[place] = np.float32(held[place] * one * np.float32(2.0**-rise)) + part
+        since[place] = peak
+    ends = [np.float32(h * np.float32(2.0 ** -min(int(peaks[-1]) - s, 63))) for h, s in zip(held, since, strict=True)]
+    while len(ends) > 1:
+        half = len(ends) // 2
+        ends = [a + b for a, b in zip(ends[:half], ends[half:], strict=True)]
+    return ends[0]
+
+
+@given(rows_of_blocks(), st.sampled_from([1, 2, 4]))
+def test_a_row_is_summed_in_as_many_partial_sums_as_an_addition_has_stages(made, stages):
+    parts, peaks, before = made
+    got = functions.row_sums(parts.view(np.uint32), stages, peaks, before).view(np.float32)
+    for row, found in enumerate(got):
+        carried = None if before is None else (before[0][row], before[1].view(np.float32)[row])
+        assert found == in_turn(parts[row], peaks[row], carried, stages)
+
+
+@given(rows_of_blocks(), st.sampled_from([1, 2, 4]), st.integers(1, 5))
+def test_blocks_of_nothing_behind_a_row_change_nothing(made, stages, more):
+    parts, peaks, before = made
+    longer = np.pad(parts, ((0, 0), (0, more))).view(np.uint32)
+    last = np.concatenate([peaks, np.repeat(peaks[:, -1:], more, axis=1)], axis=1)
+    wanted = functions.row_sums(parts.view(np.uint32), stages, peaks, before)
+    assert (functions.row_sums(longer, stages, last, before) == wanted).all()
+
+
+def test_partial_sums_are_another_order_than_one_block_after_the_other():
+    parts = np.array([[1, 2**24, 1, -(2**24)]], np.float32).view(np.uint32)
+    assert [functions.row_sums(parts, stages).view(np.float32)[0] for stages in (1, 2)] == [0, 2]

@@ -12,7 +12,7 @@ from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.hdl import Value, signed
 
 from siliconloom.arch import timing
-from siliconloom.arch.vector import BUILT_IN_FLOATS, INDEX_BYTES
+from siliconloom.arch.vector import BUILT_IN_FLOATS, INDEX_BYTES, RISE_LIMIT
 from siliconloom.rtl.cells.float_functions import lowered, tree_level
 from siliconloom.rtl.cells.floating import float_sum
 from siliconloom.rtl.library import Library, Placed
@@ -29,6 +29,7 @@ from siliconloom.rtl.npu.vector.kept import tell_kept
 from siliconloom.rtl.npu.vector.lines import write_line, write_results
 from siliconloom.rtl.npu.vector.parameters import Arriving, arriving_parameters
 from siliconloom.rtl.npu.vector.phases import BlockPlace, VectorPhase
+from siliconloom.rtl.npu.vector.row_sum import FALL_BITS, RowSum
 from siliconloom.rtl.npu.vector.rows import Rows, peaks_of, row_memory
 from siliconloom.rtl.npu.vector.scales import shared_exponents
 from siliconloom.rtl.npu.vector.slots import LAST_STAGE, Slot, choice_of, kept_columns
@@ -189,16 +190,55 @@ class FloatVectorUnit(VectorUnitCircuit):
         m.d.comb += peak.eq(peaks[0])
         first, second = (self._tree(m, name, [getattr(each, name) for each in lanes]) for name in ("first", "part"))
         firsts, seconds = Signal(32, name="firsts"), Signal(32, name="seconds")
-        older = Mux(slots[9].opens, Mux(what.goes_on, rows.part(9, "total"), 0), seconds)
-        m.d.sync += [
-            firsts.eq(float_sum(m, "values", Mux(slots[9].opens, 0, firsts), first)),
-            seconds.eq(float_sum(m, "parts", lowered(older, falls[2]), second)),
-        ]
+        carried = Mux(what.goes_on, rows.part(9, "total"), 0)
+        if self.depth.sum_stages == 1:
+            older = Mux(slots[9].opens, carried, seconds)
+            m.d.sync += [
+                firsts.eq(float_sum(m, "values", Mux(slots[9].opens, 0, firsts), first)),
+                seconds.eq(float_sum(m, "parts", lowered(older, falls[2]), second)),
+            ]
+        else:
+            fall, late = self._falls(m, what, slots, peaks, falls)
+            m.d.comb += [
+                firsts.eq(self._row_sum(m, "values", i=first, opens=slots[9].opens, before=0)),
+                seconds.eq(
+                    self._row_sum(
+                        m, "parts", i=second, opens=slots[9].opens, before=carried, fall=fall, late_falls=late
+                    )
+                ),
+            ]
         behind = self.depth.lane[9]
         m.d.comb += [
             rows.first.eq(delayed(m, "first_10", firsts, behind)),
             rows.second.eq(delayed(m, "second_10", seconds, behind)),
         ]
+
+    def _row_sum(self, m: Module, name: str, **given: Value) -> Value:
+        """The sum over a row in partial sums."""
+        kind = self.library.make(RowSum, self.depth.sum_stages, lowers="fall" in given)
+        found: Value = self.place(m, kind, f"row_{name}", **given).o
+        return found
+
+    def _falls(
+        self, m: Module, what: VectorConditions, slots: list[Slot], peaks: list[Value], falls: list[Value]
+    ) -> tuple[Value, Value]:
+        """By how much the peak of stage 9 has risen since the block that its sum is added to, and since those between.
+
+        The latter come when that sum is there. ``peaks`` are by the stage from 6 on, ``falls`` from 7 on.
+        """
+        stages, found = self.depth.sum_stages, list[Value]()
+        for ahead in range(1, stages + 1):
+            rise, fall = Signal(NEED_BITS + 1, name=f"rise_{ahead}"), Signal(FALL_BITS, name=f"fall_of_{ahead}")
+            m.d.comb += [
+                rise.eq(peaks[1].as_signed() - delayed(m, f"peak_before_{ahead}", peaks[1], ahead).as_signed()),
+                fall.eq(Mux(what.is_["softmax"], Mux(rise > RISE_LIMIT, RISE_LIMIT, rise), 0)),
+            ]
+            if ahead == stages:
+                fall = Mux(slots[7].opens, falls[0], fall)
+            for stage in (7, 8):
+                fall = self.later(m, f"fall_of_{ahead}_in_{stage + 1}", fall, stage)
+            found.append(fall if ahead == stages else delayed(m, f"late_fall_{ahead}", fall, stages))
+        return found[-1], Cat(*found[:-1])
 
     def _tree(self, m: Module, name: str, values: list[Value]) -> Value:
         """The sum over the lanes: what they have in stage 7 is added up in stage 9, one half of the levels in each."""

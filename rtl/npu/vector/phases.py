@@ -129,7 +129,7 @@ def phases(m: Module, unit: VectorUnitCircuit, what: VectorConditions) -> tuple[
         unit.working.eq(active | draining),
         reads_once.eq(active & (once != 0)),
         sets_up.eq(active & (once == 0) & (setup != 0)),
-        slots.eq(active & (once == 0) & (setup == 0)),
+        slots.eq(weights_apart(m, unit, what, active & (once == 0) & (setup == 0))),
         beat_last.eq(Mux(ahead.first_beat, ahead.one_beat, ahead.beat_last)),
         indexing.eq(what.indexes & ~reducing),
         inner_last.eq(Mux(reducing, block_last, row_last)),
@@ -169,6 +169,17 @@ def phases(m: Module, unit: VectorUnitCircuit, what: VectorConditions) -> tuple[
         ahead,
     )
     return phase, place
+
+
+def weights_apart(m: Module, unit: VectorUnitCircuit, what: VectorConditions, streams: Value) -> Value:
+    """Cycles in which operands' addresses go out: ahead of each weight its addition's stages but the last pass."""
+    stages = unit.geometry.sum_stages
+    if stages == 1:
+        return streams
+    left, passes = Signal(range(stages), name="stages_left", init=stages - 1), Signal(name="stage_passes")
+    m.d.comb += passes.eq(streams & what.weighs & (left != 0))
+    m.d.sync += left.eq(Mux(passes, left - 1, stages - 1))
+    return streams & ~passes
 
 
 def places_ahead(

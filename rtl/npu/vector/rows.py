@@ -11,6 +11,7 @@ from msgspec import Struct
 from siliconloom.arch.vector import RISE_LIMIT, ROW_LIMIT
 from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit
+from siliconloom.rtl.npu.depth import delayed
 from siliconloom.rtl.npu.geometry import SLOTS, log2
 from siliconloom.rtl.npu.lane import NEED_BITS, RowScalars, total_in
 from siliconloom.rtl.npu.vector.conditions import VectorConditions
@@ -61,7 +62,7 @@ def row_memory(
     """The states that rows' sums give, written when the row is closed; of each stage's slot the one of its row."""
     write_row = [slots[LAST_STAGE].row]
     closed = [slots[LAST_STAGE].closes]
-    for stage in range(RowScalars.STAGES + sum(unit.depth.row)):
+    for stage in range(unit.depth.sums + RowScalars.STAGES + sum(unit.depth.row)):
         at, is_closed = Signal(log2(ROW_LIMIT), name=f"row_state_{stage}"), Signal(name=f"closed_{stage}")
         m.d.sync += [at.eq(write_row[-1]), is_closed.eq(closed[-1])]
         write_row.append(at)
@@ -121,7 +122,7 @@ def peaks_of(
     for stage in (7, 8, 9):
         peaks.append(unit.later(m, f"peak_{stage}", peaks[-1], stage - 1))
         falls.append(unit.later(m, f"fall_{stage}", falls[-1], stage - 1))
-    m.d.comb += rows.peak.eq(unit.later(m, "peak_10", peaks[-1], 9))
+    m.d.comb += rows.peak.eq(delayed(m, "peak_of_row", unit.later(m, "peak_10", peaks[-1], 9), unit.depth.sums))
     return peaks, falls[1:]
 
 

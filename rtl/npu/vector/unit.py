@@ -24,7 +24,6 @@ from amaranth.hdl import Value
 from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out
 
-from siliconloom.arch import timing
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.depth import Depth, Division, delayed
 from siliconloom.rtl.npu.entries import VECTOR_ENTRY
@@ -66,7 +65,7 @@ class VectorUnitCircuit(Circuit):
 
     def __init__(self, library: Library, geometry: Geometry) -> None:
         self.geometry = geometry
-        self.depth = Depth.of(self.divided, geometry.vector_latency - timing.VECTOR_STAGES, *self.stages)
+        self.depth = Depth.of(self.divided, geometry.vector_latency, *self.stages, geometry.sum_stages)
         ports = {
             "instruction": In(stream.Signature(VECTOR_ENTRY)),
             "done": Out(1),

@@ -20,7 +20,7 @@ def top_k(o: FloatOperands) -> Words:
     chosen = np.zeros(order.shape, bool)
     np.put_along_axis(chosen, np.argsort(-order, axis=1, kind="stable")[:, : i.k], True, axis=1)
     t = float_product(o.first[:, : i.n], o.scalars[0])
-    return float_functions.softmax(t, chosen, o.held.lanes)
+    return float_functions.softmax(t, chosen, o.held.lanes, stages=o.held.sum_stages)
 
 
 @in_floats(VectorFunction.COMBINE)

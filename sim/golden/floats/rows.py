@@ -12,7 +12,8 @@ def _normalize(o: FloatOperands, *, centred: bool) -> Words:
     i = o.held.instruction
     bias, multiplier = (each[None, : i.n] for each in o.columns)
     epsilon = np.array([i.k & 0xFFFF], np.uint32) << np.uint32(16)
-    return float_functions.normalize(o.first[:, : i.n], multiplier, bias, epsilon, o.held.lanes, centred=centred)
+    x, stages = o.first[:, : i.n], o.held.sum_stages
+    return float_functions.normalize(x, multiplier, bias, epsilon, o.held.lanes, centred=centred, stages=stages)
 
 
 @in_floats(VectorFunction.LAYER_NORM)
@@ -35,7 +36,7 @@ def _exponents(o: FloatOperands) -> Words:
 @in_floats(VectorFunction.SOFTMAX)
 def softmax(o: FloatOperands) -> Words:
     """Probabilities of what each row sees."""
-    return float_functions.softmax(_exponents(o), o.seen, o.held.lanes)
+    return float_functions.softmax(_exponents(o), o.seen, o.held.lanes, stages=o.held.sum_stages)
 
 
 @in_floats(VectorFunction.SOFTMAX_ROWS)
@@ -52,7 +53,7 @@ def softmax_online(o: FloatOperands) -> Words:
     if held.add:
         peak, total = held.rows.before(held.instruction.m, 1 - held.slot, "softmax_online")
         before = peak, total.astype(np.uint32)
-    peak, totals = float_functions.reduced(t, o.seen, held.lanes, before)
+    peak, totals = float_functions.reduced(t, o.seen, held.lanes, before, stages=held.sum_stages)
     rise = 0 * peak if before is None else np.minimum(peak - before[0], RISE_LIMIT)
     held.rows.carried[held.slot], held.rows.rises[held.slot] = (peak, totals.astype(np.int64)), rise
     return np.where(o.seen, float_functions.powers_of(t, peak), 0).astype(np.uint32)

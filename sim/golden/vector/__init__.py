@@ -107,6 +107,11 @@ class Operands(Struct, frozen=True):
         return self.tile.vector.lanes
 
     @property
+    def sum_stages(self) -> int:
+        """Partial sums of a row in floating point."""
+        return self.tile.vector.sum_stages
+
+    @property
     def pitch(self) -> int:
         """Bytes from row to row of an operand, and of the result."""
         return row_values(self.tile, self.instruction.n, self.instruction.narrow)

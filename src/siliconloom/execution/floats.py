@@ -205,7 +205,8 @@ class FloatReading(Reading):
         carried: Mapping[str, Sequence[CarriedRows]] | None = None,
         halved: Collection[str] = (),
     ) -> None:
-        self.parameters, self.dtype, self.lanes = parameters, parameters.dtype, tile.vector.lanes
+        self.parameters, self.dtype = parameters, parameters.dtype
+        self.lanes, self.stages = tile.vector.lanes, tile.vector.sum_stages
         self.halved = halved
         self.operand, self.shares = parameters.operand, tile.shares
         self.array, self.depths, self.carried = tile.array, depths, carried or {}
@@ -241,7 +242,7 @@ class FloatReading(Reading):
         epsilon = widened(patterns_of(np.array([operator.epsilon]), DataType.BF16), DataType.BF16)
         centred = operator.function == VectorFunction.LAYER_NORM
         found = float_functions.normalize(
-            self._wide(x), multiplier[None], bias[None], epsilon, self.lanes, centred=centred
+            self._wide(x), multiplier[None], bias[None], epsilon, self.lanes, centred=centred, stages=self.stages
         )
         return self._narrow(found)
 
@@ -270,7 +271,7 @@ class FloatReading(Reading):
         first = np.argsort(-order, axis=1, kind="stable")[:, : operator.chosen]
         np.put_along_axis(chosen, first, True, axis=1)
         t = float_product(self._wide(x), self._scalars(at)[0])
-        return self._narrow(float_functions.softmax(t, chosen, self.lanes))
+        return self._narrow(float_functions.softmax(t, chosen, self.lanes, stages=self.stages))
 
     def combine(self, at: At, operator: Vector, x: Elements, weights: Elements) -> Elements:
         made, chances = self._wide(x).reshape(len(x), -1, operator.cols), self._wide(weights)
@@ -337,7 +338,7 @@ class FloatReading(Reading):
             part = slice(start, start + tile)
             t = float_product(scores[:, part], factor)
             within = start + np.arange(t.shape[1]) < valid[:, None]
-            peak, total = float_functions.reduced(t, within, self.lanes, before)
+            peak, total = float_functions.reduced(t, within, self.lanes, before, stages=self.stages)
             powers = np.where(within, float_functions.powers_of(t, peak), 0).astype(np.uint32)
             older = None
             if before is not None and sums is not None:

@@ -8,6 +8,7 @@ from typing import Any
 from siliconloom.arch import Chip
 from siliconloom.arch.datatype import CACHE_CODES, CACHE_SCALED, DataType
 from siliconloom.arch.layout import is_power
+from siliconloom.arch.timing import vector_stages
 
 ANY_SIDE = (2, 3, 4, 5, 7, 8, 9, 12, 16, 20)
 """Rows and columns of arrays, most of them no powers of two."""
@@ -47,6 +48,7 @@ def random_npu(
         cache += random_scaled(seed, load_rows)
     add_stages = random.Random(f"{seed} adders").choice([0, 0, 1, 2, 3]) if dataflow != "output_stationary" else 0
     element = random_element(seed, dataflow, dtype, add_stages)
+    sum_stages = random_sum_stages(seed) if wide or not dtype.is_integer else 1
     gigabytes = bus * chance.choice([1.0, 1.0, 0.8, 0.55, 0.3])
     return Chip.model_validate(
         {
@@ -71,7 +73,8 @@ def random_npu(
                 "accumulator": {"capacity": f"{4 * cols * chance.choice([64, 128])} B"},
                 "vector": {
                     "lanes": lanes,
-                    "latency": chance.randint(15, 28),
+                    "latency": vector_stages(sum_stages) + chance.randint(0, 13),
+                    "sum_stages": sum_stages,
                     **({"format": "fp32"} if wide else {}),
                     "transpose_rows": random_together(seed, lanes),
                 },
@@ -106,6 +109,11 @@ def random_element(seed: int, dataflow: str, dtype: DataType, add_stages: int) -
         return "multiply_add"
     without = ["carry_save", *(["compressor"] if dataflow == "output_stationary" else [])]
     return random.Random(f"{seed} sums").choice(["multiply_add", "multiply_add", *without])
+
+
+def random_sum_stages(seed: int) -> int:
+    """Cycles of an addition in floating point."""
+    return random.Random(f"{seed} sums of rows").choice([1, 1, 2, 4])
 
 
 def random_together(seed: int, lanes: int) -> int:
