@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from amaranth import Const
 
-from siliconloom.arch import LoomError, NotSupported, load_chip
+from siliconloom.arch import LoomError, NotSupported, load_chip, timing
 from siliconloom.arch.assembler import check_program
 from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.faults import IllegalProgram
@@ -314,26 +314,37 @@ class Bits:
         x = widened(self.memory[self.X : self.X + self.size * n].view(f"<u{self.size}"), self.dtype)[None, :]
         epsilon, one = np.array([0x3C000000], np.uint32), np.full((1, n), 0x3F800000, np.uint32)
         centred = self.function == VectorFunction.LAYER_NORM
-        return float_functions.normalize(x, one, 0 * one, epsilon, self.lanes, centred=centred)[0]
+        stages = self.tile.vector.sum_stages
+        return float_functions.normalize(x, one, 0 * one, epsilon, self.lanes, centred=centred, stages=stages)[0]
+
+
+def summing_in(chip, stages):
+    """The chip with a vector unit of two lanes whose additions take so many cycles: rows are of many blocks."""
+    latency = timing.vector_stages(stages) + 1
+    vector = chip.tile.vector.model_copy(
+        update={"sum_stages": stages, "latency": latency, "lanes": 2, "transpose_rows": 1}
+    )
+    return chip.model_copy(update={"tile": chip.tile.model_copy(update={"vector": vector})})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "function", [VectorFunction.LAYER_NORM, VectorFunction.RMS_NORM, VectorFunction.REQUANTIZE_ROWS]
 )
-def test_every_bit_of_a_rows_state_is_that_of_the_golden_model(function):
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_every_bit_of_a_rows_state_is_that_of_the_golden_model(stages, function):
     """The order of its sums, say, of which eight bits of a result show nothing."""
     needs("icarus")
-    programs = []
+    chip, programs = summing_in(tile_of(4), stages), []
     for seed in range(16):
-        bits = Bits(tile_of(4), function, seed)
+        bits = Bits(chip, function, seed)
         made = bits.program(bits.exact())
         check_program(made.program, bits.chip)
         memory = made.loaded()
         GoldenMachine(bits.chip, memory).run(made.program)
         assert not memory[RESULTS : RESULTS + bits.size * bits.COLUMNS].any()
         programs.append((f"row {seed}", LoadedProgram(made.program, made.memory.copy(), made.base)))
-    for parity in check_programs(tile_of(4), programs, simulator="icarus"):
+    for parity in check_programs(chip, programs, simulator="icarus"):
         assert parity.passed, "\n".join([parity.name, *parity.errors])
 
 
