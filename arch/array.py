@@ -19,6 +19,7 @@ from siliconloom.arch.datatype import (
 )
 from siliconloom.arch.document import Description, rule_at
 from siliconloom.arch.quantity import Energy
+from siliconloom.arch.timing import ACCUMULATOR_WRITE, MOST_SUM_STAGES
 
 Pattern = Literal["2of4", "block"]
 Dataflow = Literal["weight_stationary", "output_stationary", "input_stationary"]
@@ -152,6 +153,13 @@ class SystolicArray(Description):
         description="registers inside the adder of each element (weight and input stationary): a row adds so many "
         "cycles later after the one above",
     )
+    accumulate_stages: int = Field(
+        default=1,
+        ge=1,
+        le=MOST_SUM_STAGES,
+        description="cycles in which an npu tile adds sums in floating point to those that its accumulator holds: 1, 2 "
+        "or 4; folds of what stays follow one another by no fewer",
+    )
     load_rows: LoadRows = Field(
         default=1,
         ge=1,
@@ -214,6 +222,8 @@ class SystolicArray(Description):
             raise rule_at("load_rows", rule, str(self.load_rows))
         if self.load_rows > 1 and self.dataflow == "output_stationary":
             raise rule_at("load_rows", "is meant for weight and input stationary arrays, 1 here", str(self.load_rows))
+        if self.accumulate_stages & (self.accumulate_stages - 1):
+            raise rule_at("accumulate_stages", "must be a power of two", str(self.accumulate_stages))
         if self.load_port == "shared" and self.dataflow == "output_stationary":
             raise rule_at("load_port", "is meant for weight and input stationary arrays, own here", self.load_port)
         if self.add_stages and self.dataflow == "output_stationary":
@@ -306,6 +316,11 @@ class SystolicArray(Description):
         """Cycles from a beat entering the array to its sums leaving it."""
         between = self.multiply_stages + self.recode_stages + self.resolve_stages
         return self.rows * self.row_hop + self.cols - 1 + between
+
+    @property
+    def accumulator_write(self) -> int:
+        """Cycles from sums leaving the array to an npu tile's accumulator holding them."""
+        return ACCUMULATOR_WRITE + self.accumulate_stages - 1
 
     @property
     def recode_stages(self) -> int:

@@ -192,6 +192,8 @@ class SystolicTile(Description):
             raise rule_at("array.weights", "packed weights are for the array of an npu tile", self.kind)
         if self.array.cache:
             raise rule_at("array.cache", "keys and values are those of an npu tile", self.kind)
+        if self.array.accumulate_stages > 1:
+            raise rule_at("array.accumulate_stages", "an accumulator is that of an npu tile", self.kind)
         return self
 
 
@@ -303,9 +305,13 @@ class NpuTile(Description):
         if self.array.circuit_format in self.array.cache and not self.rounds:
             rule = "keys and values in the operands' own format are for wider elements (vector.format)"
             raise rule_at("array.cache", rule, self.array.operands[0].value)
-        if self.vector.sum_stages > 1 and self.circuit_format.is_integer:
-            rule = "sums of integers take a cycle: more stages are for elements in floating point"
-            raise rule_at("vector.sum_stages", rule, self.circuit_format.value)
+        for key, stages in (
+            ("vector.sum_stages", self.vector.sum_stages),
+            ("array.accumulate_stages", self.array.accumulate_stages),
+        ):
+            if stages > 1 and self.circuit_format.is_integer:
+                rule = "sums of integers take a cycle: more stages are for elements in floating point"
+                raise rule_at(key, rule, self.circuit_format.value)
         if self.pim is not None:
             self._check_channel(self.pim)
         for name, capacity in (("scratchpad", self.scratchpad.capacity), ("accumulator", self.accumulator.capacity)):

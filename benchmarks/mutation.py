@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument(
         "--part",
         action="append",
-        help="array, npu, float, packed, narrow, link, ring, pim, shared, cache, beside; all of them where left out",
+        help="array, npu, float, packed, narrow, link, ring, pim, shared, cache, beside, sums; all of them where left out",
     )
     parser.add_argument("--only", help="numbers of bugs, separated by commas")
     parser.add_argument("--simulator", help="icarus or verilator, instead of what is quickest")
@@ -183,6 +183,40 @@ def float_stages(folder: Path, simulator: str | None) -> list[Stage]:
             (f"{dtype}: directed programs", partial(run.programs, directed_programs(chip), 3)),
         ]
     return stages
+
+
+def sums_stages(folder: Path, simulator: str | None) -> list[Stage]:
+    """Programs of tiles of 4x4 whose additions take several cycles, of small numbers and of large ones."""
+    from siliconloom.verification.directed import directed_programs
+    from siliconloom.verification.programs import random_program
+
+    stages: list[Stage] = []
+    for name, chip in sums_chips().items():
+        run = _Tile(chip, folder / name, simulator or "verilator")
+        random = [(f"random {n}", random_program(chip, n)) for n in range(8)]
+        extreme = [(f"extreme {n}", random_program(chip, n, extreme=True)) for n in range(100, 108)]
+        stages += [
+            (f"{name}: directed programs", partial(run.programs, directed_programs(chip), 3)),
+            (f"{name}: random programs", partial(run.programs, random, 0)),
+            (f"{name}: extreme programs", partial(run.programs, extreme, 1)),
+        ]
+    return stages
+
+
+def sums_chips() -> dict[str, Any]:
+    """Two tiles, by the cycles of their additions: in bf16 with two, in fp16 with four and every register."""
+    from siliconloom.arch.datatype import DataType
+
+    narrow, made = npu_chips()["two-ports"], {}
+    for name, operand, stages, latency in SUMS:
+        parts = {
+            "array": narrow.tile.array.model_copy(
+                update={"operands": (DataType(operand),), "accumulate_stages": stages}
+            ),
+            "vector": narrow.tile.vector.model_copy(update={"sum_stages": stages, "latency": latency}),
+        }
+        made[name] = narrow.model_copy(update={"tile": narrow.tile.model_copy(update=parts)})
+    return made
 
 
 def _tile_stages(
@@ -343,6 +377,8 @@ SHARED = (("two-rows", "int8", 2), ("one-row", "int8", 1), ("int16", "int16", 2)
 """Tiles in int8 between elements in fp32, by the rows of a beat."""
 NARROW = (("weights-stay", "weight_stationary", 2), ("sums-stay", "output_stationary", 1))
 """Tiles with narrow lines: what stays in the array, and rows a beat."""
+SUMS = (("two-stages", "bf16", 2, 20), ("four-stages", "fp16", 4, 88))
+"""Tiles with partial sums of rows: format of operands, cycles of an addition, the unit's latency."""
 FLOATS = ("bf16", "fp8_e4m3")
 """Formats of the part of tiles in floating point."""
 
@@ -583,6 +619,7 @@ PARTS: dict[str, Callable[[Path, str | None], list[Stage]]] = {
     "shared": shared_stages,
     "cache": cache_stages,
     "beside": beside_stages,
+    "sums": sums_stages,
 }
 FOLDERS = {
     "npu": ("two-ports", "wide-port", "uneven"),
@@ -596,6 +633,7 @@ FOLDERS = {
     "shared": tuple(name for name, _, _ in SHARED),
     "cache": tuple(name for name, *_ in CACHE),
     "beside": tuple(ELEMENTS),
+    "sums": tuple(name for name, *_ in SUMS),
 }
 
 if __name__ == "__main__":

@@ -18,14 +18,7 @@ from numpy.typing import NDArray
 from siliconloom.arch.array import TILE_FORMATS
 from siliconloom.arch.description import Chip
 from siliconloom.arch.tile import NpuTile
-from siliconloom.arch.timing import (
-    ACCUMULATOR_WRITE,
-    LOAD_WRITE,
-    OPERAND_LATENCY,
-    QUEUE_POP,
-    STORE_WRITE,
-    TRANSFER_START,
-)
+from siliconloom.arch.timing import LOAD_WRITE, OPERAND_LATENCY, QUEUE_POP, STORE_WRITE, TRANSFER_START
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.attention_layout import AttentionLayout, loads
 from siliconloom.mapper.chip.attention_places import (
@@ -140,7 +133,7 @@ class AttentionCosts:
         self.chip, self.tile, self.shape, self.parts = chip, oriented(chip.tile), shape, query_parts(shape)
         latency = chip.cycles(chip.nearest.latency) + QUEUE_POP + TRANSFER_START
         self.arrive, self.away = latency + LOAD_WRITE, latency + STORE_WRITE
-        self.out = chip.tile.array.output_latency + ACCUMULATOR_WRITE
+        self.out = chip.tile.array.output_latency + chip.tile.array.accumulator_write
         self.layout = AttentionLayout.of(chip, shape, held)
         self.carries = carries(shape)
         self.alone, self.online = (softmax_functions(shape, merged=many) for many in (False, True))

@@ -13,7 +13,7 @@ from siliconloom.arch.description import Chip
 from siliconloom.arch.layout import sums_room
 from siliconloom.arch.memory import Memory
 from siliconloom.arch.tile import NpuTile
-from siliconloom.arch.timing import ACCUMULATOR_WRITE, QUEUE_POP
+from siliconloom.arch.timing import QUEUE_POP
 from siliconloom.mapper.chip.gemm_layout import GemmShape, gemm_layout_of
 from siliconloom.mapper.chip.gemm_moves import AllMoved, GemmMemories, Moved, Parts, operand_transfers
 from siliconloom.mapper.chip.orientation import oriented
@@ -161,7 +161,7 @@ def tile_work(
         product,
         np.where(shape.k % k > 0, product * k_tiles * (shape.k % k) / shape.k, product),
         first_load(array, k, shape.packing),
-        array.output_latency + ACCUMULATOR_WRITE,
+        array.output_latency + array.accumulator_write,
         sum(many * _epilogue(shape, tile, m, wide) for wide, many in tile_parts) + QUEUE_POP,
         _epilogue(shape, tile, last_m, last_c) + QUEUE_POP,
         np.asarray(layout.b_tile(n, k)),

@@ -151,7 +151,7 @@ class StationaryTile(SystolicTileCircuit):
         m.d.comb += [
             move.ready.eq(en & active),
             moving_fires.eq(move.valid & move.ready),
-            swap.eq(en & shadow_full & (~active | (moving_fires & moving_last))),
+            swap.eq(en & shadow_full & (~active | (moving_fires & moving_last)) & self._rested(m, en, swap)),
             load.ready.eq(en & (~shadow_full | swap)),
         ]
         load_data = self._loaded(m, load, loaded, load_fires)
@@ -208,6 +208,18 @@ class StationaryTile(SystolicTileCircuit):
             results = self._shared_sums(m, results, delayed(self, m, "result_level", en, level, latency))
         self.result_output(m, en, flags[0], results, flags[1])
         return m
+
+    def _rested(self, m: Module, en: Signal, swap: Signal) -> Value:
+        """Whether sums of a fold that begins now find those of the fold before in the accumulator."""
+        apart = self.array.accumulate_stages
+        if apart == 1:
+            return Const(1, 1)
+        left = Signal(range(apart), name="swap_rests")
+        with m.If(swap):
+            m.d.sync += left.eq(apart - 1)
+        with m.Elif(en & left.any()):
+            m.d.sync += left.eq(left - 1)
+        return ~left.any()
 
     def _staying(self, m: Module, elements: Value, loaded: Any, fires: Signal, swap: Signal) -> tuple[Value, Value]:
         """Codes of the beat in front, and exponents of the rows of the fold that is active.

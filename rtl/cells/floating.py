@@ -28,14 +28,16 @@ GUARD = 3
 SIGNIFICAND = FRACTION + 1 + GUARD
 STAGES = (1, 2, 4, 8, 16)
 """Places of a shifter's stages."""
-ALIGNED, ADDED, NORMALISED, ORDERED = range(4)
+ALIGNED, ADDED, NORMALISED, ORDERED, ROUNDED = range(5)
 """Where a sum may be cut by registers.
 
 After the smaller number was shifted, after the addition, before rounding, and before all of it, behind the choice of
-which number is the smaller one.
+which number is the smaller one; after rounding, before what is out of range is told.
 """
 SUM_CUTS = {1: (), 2: (ADDED,), 4: (ORDERED, ADDED, NORMALISED)}
 """Where it is cut in a unit whose additions have so many stages."""
+DIVIDED = (ADDED, ORDERED, NORMALISED, ROUNDED)
+"""Where a sum or a product is cut by some registers, the first place first: of a product before and after its sum."""
 
 Cut = Callable[[int, list[Value]], list[Value]]
 """Puts registers, or nothing, into all that passes one of the places where a sum may be cut."""
@@ -124,11 +126,24 @@ def float_product(m: Module, name: str, parts: ProductParts, significand: Value,
 def float_multiply(m: Module, name: str, a: Value, b: Value, cut: Cut = uncut) -> Signal:
     """The product of two fp32 numbers, rounded once to the nearest, halves to even; see `float_product` for others.
 
-    ``cut`` is called once, with all that passes between the multiplier and the rounding (`ADDED`).
+    ``cut`` is called with all that passes between the products of halves and their sum (`ORDERED`), behind that
+    (`ADDED`), before rounding (`NORMALISED`), and behind that (`ROUNDED`).
     """
     significand = Signal(2 * FRACTION + 2, name=f"{name}_significand")
-    m.d.comb += significand.eq(Cat(a[:FRACTION], 1) * Cat(b[:FRACTION], 1))
-    significand, *parts = cut(ADDED, [significand, *product_parts(a, b, FRACTION)])
+    left, right = Cat(a[:FRACTION], 1), Cat(b[:FRACTION], 1)
+    half, parts = len(left) // 2, list[Value](product_parts(a, b, FRACTION))
+    # of a square the products of unlike halves are the same, which is made once: tools would have to find it out
+    pairs = [(left[:half], right[:half]), (left[half:], right[half:]), (left[:half], right[half:])]
+    pairs += [] if a is b else [(left[half:], right[:half])]
+    limbs = [*(x * y for x, y in pairs), *parts]
+    held = cut(ORDERED, limbs)
+    if held is limbs:
+        m.d.comb += significand.eq(left * right)
+    else:
+        low, high, *crossed = held[: len(pairs)]
+        parts = held[len(pairs) :]
+        m.d.comb += significand.eq(Cat(low, high) + (crossed[0] << half) + (crossed[-1] << half))
+    significand, *parts = cut(ADDED, [significand, *parts])
     exponent_sum, sign, zero, infinite, nan = parts
     carry = significand[-1]
     kept, rest = Signal(FRACTION, name=f"{name}_kept"), Signal(FRACTION + 1, name=f"{name}_rest")
@@ -137,10 +152,14 @@ def float_multiply(m: Module, name: str, a: Value, b: Value, cut: Cut = uncut) -
     m.d.comb += [
         kept.eq(Mux(carry, significand[FRACTION + 1 : -1], significand[FRACTION:-2])),
         rest.eq(Mux(carry, significand[: FRACTION + 1], Cat(Const(0, 1), significand[:FRACTION]))),
-        rounded.eq(kept + (rest[-1] & (rest[:-1].any() | kept[0]))),
-        exponent.eq(exponent_sum + carry + rounded[-1] - BIAS),
     ]
-    return _packed(m, name, sign, exponent, rounded[:FRACTION], zero=zero, infinite=infinite, nan=nan)
+    up = rest[-1] & (rest[:-1].any() | kept[0])
+    normal, up, carry, exponent_sum, sign, zero, infinite, nan = cut(
+        NORMALISED, [kept, up, carry, exponent_sum, sign, zero, infinite, nan]
+    )
+    m.d.comb += [rounded.eq(normal + up), exponent.eq(exponent_sum + carry + rounded[-1] - BIAS)]
+    last, fraction, sign, zero, infinite, nan = cut(ROUNDED, [exponent, rounded[:FRACTION], sign, zero, infinite, nan])
+    return _packed(m, name, sign, last.as_signed(), fraction, zero=zero, infinite=infinite, nan=nan)
 
 
 def narrowed(m: Module, name: str, value: Value, layout: FloatLayout) -> Signal:
@@ -251,7 +270,10 @@ def float_sum(m: Module, name: str, a: Value, b: Value, cut: Cut = uncut) -> Sig
     leading, carry, some = shift[: len(STAGES)], shift[len(STAGES)], shift[-1]
     m.d.comb += [rounded.eq(kept + up), exponent.eq(top + rounded[FRACTION] + carry - leading)]
     sign = Mux(some, kind[0], kind[0] & kind[1])
-    return _packed(m, name, sign, exponent, rounded[:FRACTION], zero=~some, infinite=kind[2], nan=kind[3])
+    last, fraction, sign, zero, infinite, nan = cut(
+        ROUNDED, [exponent, rounded[:FRACTION], sign, ~some, kind[2], kind[3]]
+    )
+    return _packed(m, name, sign, last.as_signed(), fraction, zero=zero, infinite=infinite, nan=nan)
 
 
 def _aligned(m: Module, name: str, value: Value, distance: Value) -> Value:

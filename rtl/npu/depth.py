@@ -66,6 +66,11 @@ class Depth(Struct, frozen=True):
         """
         return max(self.at(stage) - self.lane[0] - lines - 1, 0)
 
+    def copies(self, stage: int, lines: int) -> list[int]:
+        """When they are copied to come as much later, cycles after they arrive: each before others may follow."""
+        late = self.late(stage, lines)
+        return [*range(lines, late, lines), late] if late else []
+
 
 def delayed(m: Module, name: str, value: Value, cycles: int) -> Value:
     """A value so many cycles later; its last register has the name."""
@@ -74,6 +79,18 @@ def delayed(m: Module, name: str, value: Value, cycles: int) -> Value:
         m.d.sync += later.eq(value)
         value = later
     return value
+
+
+def dividing(m: Module, name: str, places: tuple[int, ...], cycles: int) -> Cut:
+    """So many registers in a sum or a product: at the places one after the other, and what is left at the first one."""
+
+    def cut(place: int, values: list[Value]) -> list[Value]:
+        spent = Counter([*places[:cycles], *places[:1] * max(cycles - len(places), 0)])[place]
+        if not spent:
+            return values
+        return [delayed(m, f"{name}_{place}_{number}", value, spent) for number, value in enumerate(values)]
+
+    return cut
 
 
 def cut_at(m: Module, name: str, places: Collection[int]) -> Cut:
@@ -87,4 +104,4 @@ def cut_at(m: Module, name: str, places: Collection[int]) -> Cut:
     return cut
 
 
-__all__ = ["SUM", "Depth", "Division", "cut_at", "delayed"]
+__all__ = ["SUM", "Depth", "Division", "cut_at", "delayed", "dividing"]

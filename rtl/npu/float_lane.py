@@ -6,6 +6,8 @@ activations use stand here: powers of two, and sigmoids.
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -26,10 +28,24 @@ from siliconloom.rtl.cells.float_functions import (
     float_root,
     is_nan,
 )
-from siliconloom.rtl.cells.floating import EXPONENT, SUM_CUTS, float_multiply, float_sum, narrowed, widened
+from siliconloom.rtl.cells.floating import (
+    ADDED,
+    ALIGNED,
+    EXPONENT,
+    NORMALISED,
+    ORDERED,
+    ROUNDED,
+    SUM_CUTS,
+    Cut,
+    float_multiply,
+    float_sum,
+    narrowed,
+    widened,
+)
+from siliconloom.rtl.cells.floating import DIVIDED as PARTED
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.choice import order_of
-from siliconloom.rtl.npu.depth import SUM, Depth, Division, cut_at, delayed
+from siliconloom.rtl.npu.depth import SUM, Depth, Division, cut_at, delayed, dividing
 from siliconloom.rtl.npu.float_ways import MINUS_ZERO, UNIT, FloatHook, FloatStage, float_ways
 from siliconloom.rtl.npu.lane import NEED_BITS, chain
 from siliconloom.rtl.npu.scaled import scaled_code
@@ -41,8 +57,42 @@ Norms: n * r, sum * r; softmax: the reciprocal of the total, the peak, the total
 """
 
 
-DIVIDED: tuple[Division, ...] = (("lane", 7), ("lane", 9), ("lane", 3), ("lane", 2), ("lane", 8), ("lane", 0))
-"""Stages that are divided where there are cycles for it, the longest one first."""
+DIVIDED: tuple[Division, ...] = (
+    *(("lane", stage) for stage in (7, 9, 3, 2, 8, 0)),
+    *(("row", stage) for stage in (2, 3, 1, 4, 5)),
+    *(("lane", stage) for stage in (7, 6, 5, 9, 7, 3, 8)),
+    *(("row", stage) for stage in (2, 3, 1, 4, 5)),
+    *(("lane", stage) for stage in (7, 6, 5, 9, 3, 8, 2, 7)),
+    *(("row", stage) for stage in (2, 3, 1, 4, 5)),
+    *(("lane", stage) for stage in (6, 5, 9, 7, 2, 8, 7, 3, 7, 9, 8, 7)),
+    *(("row", stage) for stage in (2, 3, 1, 4, 5, 4, 1, 5)),
+    ("lane", 5),
+    ("lane", 6),
+)
+"""Stages that are divided where there are cycles for it, the longest one first, and again what is left of them."""
+
+SIGMOID: tuple[Any, ...] = (
+    "between",
+    ("quotient", ADDED),
+    ("sum", ADDED),
+    ("quotient", ORDERED),
+    ("sum", ORDERED),
+    ("quotient", NORMALISED),
+    ("sum", NORMALISED),
+    ("quotient", ALIGNED),
+    ("quotient", ROUNDED),
+    ("sum", ROUNDED),
+)
+"""Where registers divide stage 7, in the order in which there are some: between one more and its reciprocal, or in one.
+"""
+
+INVERTED = (*PARTED, ALIGNED)
+"""Where registers divide a reciprocal, or that of a root, in their order."""
+
+
+def fixed_cycles(depth: Depth) -> int:
+    """Of the registers that divide stage 5 those before the exponent that is compared over the lanes."""
+    return min(depth.lane[5], 2)
 
 
 class FloatLane(Circuit):
@@ -134,6 +184,11 @@ class FloatLane(Circuit):
         """Puts a value behind the registers that divide a stage."""
         return lambda value: delayed(m, f"held_{stage}", value, self.depth.lane[stage])
 
+    def _divided(self, m: Module, stage: FloatStage, number: int, cycles: int) -> FloatStage:
+        """A stage of which so many registers divide what hooks do."""
+        name = f"held_{number}"
+        return replace(stage, held=lambda value: delayed(m, name, value, cycles), cut=dividing(m, name, PARTED, cycles))
+
     def _later(self, m: Module, name: str, value: Value, stage: int) -> Value:
         """What a stage has, in the next one; its last register has the name."""
         return delayed(m, name, value, 1 + self.depth.lane[stage])
@@ -147,6 +202,7 @@ class FloatLane(Circuit):
             operand[stage] = self._later(m, f"a_{stage}", operand[stage - 1], stage - 1)
         for stage in range(2, 6):
             raw = self._later(m, f"raw_{stage}", raw, stage - 1)
+        raw = delayed(m, "raw_fixed", raw, fixed_cycles(self.depth))
         m.d.comb += [self.key.eq(order_of(raw, self.dtype)), self.first.eq(Mux(self.keep_7, operand[7], 0))]
         return operand
 
@@ -171,7 +227,11 @@ class FloatLane(Circuit):
         m.d.sync += [pair.eq(Cat(turned[:-1], turned[-1] ^ self.negative)), reduces.eq(self.reduce)]
         more = {"cosine": cosine, "sine": sine, "neighbour": pair, "reduce": self.reduce, "row_scale": self.scale}
         held = self._held(m, 2)
-        stage = FloatStage(operand[2], b, word, self.m0, self.m1, bias, multiplier, more, held)
+        # of an element, where it is one, the low bits are none
+        low = 32 - 1 - EXPONENT - self.dtype.layout.fraction_bits
+        own = Cat(Const(0, low), operand[2][low:])
+        stage = FloatStage(own, b, word, self.m0, self.m1, bias, multiplier, more)
+        stage = self._divided(m, stage, 2, self.depth.lane[2])
         targets = {name: Signal(32, name=f"{name}_3") for name in ("x", "factor", "other", "scale")}
         x, factor, other, scale = targets.values()
         m.d.sync += [x.eq(held(operand[2])), factor.eq(UNIT), other.eq(held(b)), scale.eq(self.m1)]
@@ -179,7 +239,8 @@ class FloatLane(Circuit):
 
         product, addend, value = Signal(32, name="product_4"), Signal(32, name="addend_4"), Signal(32, name="value_5")
         reduces_3 = self._held(m, 2)(reduces)
-        stage = replace(stage, a=operand[3], more={"reduce": reduces_3, "offset": self.offset}, held=self._held(m, 3))
+        stage = replace(stage, a=operand[3], more={"reduce": reduces_3, "offset": self.offset})
+        stage = self._divided(m, stage, 3, self.depth.lane[3])
         second, gate = float_multiply(m, "second", other, scale, stage.cut), [Signal(32, name="gate_4")]
         m.d.sync += [addend.eq(MINUS_ZERO), gate[0].eq(second)]
         m.d.sync += product.eq(Mux(self.passes, stage.held(x), float_multiply(m, "first", x, factor, stage.cut)))
@@ -199,15 +260,24 @@ class FloatLane(Circuit):
     def _power(self, m: Module, is_: dict[str, Value], values: list[Value]) -> Signal:
         """Stage 5: the value as an exponent; 6: the power, which is returned in stage 7."""
         exponent, nan, power = Signal(FIXED_BITS, name="exponent_6"), Signal(name="nan_6"), Signal(32, name="power_7")
-        fixed = float_fixed(m, "fixed", values[0])
-        up = Signal(FIXED_BITS + 1)
+        ahead, places = fixed_cycles(self.depth), (ADDED, ORDERED, NORMALISED)
+        behind = self.depth.lane[5] - ahead
+        fixed = float_fixed(m, "fixed", values[0], dividing(m, "fixed", (ADDED, ORDERED), ahead))
+        up, keep = Signal(FIXED_BITS + 1), delayed(m, "keep_fixed", self.keep_5, ahead)
         m.d.comb += [
             up.eq(fixed + ((1 << LOG2_BITS) - 1)),
-            self.need.eq(Mux(self.keep_5, up[LOG2_BITS:], Const(-(1 << 15), NEED_BITS))),
+            self.need.eq(Mux(keep, up[LOG2_BITS:], Const(-(1 << 15), NEED_BITS))),
         ]
-        m.d.sync += [exponent.eq(fixed), nan.eq(is_nan(values[0]))]
-        peak = Mux(is_["softmax"], self.peak, 0)
-        m.d.sync += power.eq(float_power(m, "power", exponent, peak, nan))
+        m.d.sync += [
+            exponent.eq(delayed(m, "fixed_held", fixed, behind)),
+            nan.eq(delayed(m, "nan_held", is_nan(values[0]), self.depth.lane[5])),
+        ]
+        # of more registers than a power has places for one stands behind the peak, which is found in this stage
+        first = min(max(self.depth.lane[6] - len(places), 0), 1)
+        inside = dividing(m, "power", places, self.depth.lane[6] - first)
+        known = {"exponent": exponent, "peak": Mux(is_["softmax"], self.peak, 0), "nan": nan}
+        exponent, peak, nan = (delayed(m, f"{name}_below", value, first) for name, value in known.items())
+        m.d.sync += power.eq(float_power(m, "power", exponent, peak, nan, inside))
         m.d.comb += self.part.eq(Mux(self.keep_7, Mux(is_["softmax"], power, values[2]), 0))
         return power
 
@@ -224,21 +294,30 @@ class FloatLane(Circuit):
     ) -> None:
         """Stage 7: a sigmoid; 8: the second product; 9: what comes behind it, rounded to an element."""
         sigmoid, scaled = Signal(32, name="sigmoid_8"), Signal(32, name="scaled_9")
-        total, power_8 = self._held(m, 7)(float_sum(m, "more", power, UNIT)), self._later(m, "power_8", power, 7)
-        m.d.sync += sigmoid.eq(float_reciprocal(m, "quotient", total))
+        spent = Counter(SIGMOID[: self.depth.lane[7]])
+        spent["between"] += self.depth.lane[7] - spent.total()
+        places = {part: [place for place in INVERTED if spent[part, place]] for part in ("sum", "quotient")}
+        summed = float_sum(m, "more", power, UNIT, cut_at(m, "more", places["sum"]))
+        total, power_8 = delayed(m, "held_7", summed, spent["between"]), self._later(m, "power_8", power, 7)
+        m.d.sync += sigmoid.eq(float_reciprocal(m, "quotient", total, cut_at(m, "quotient", places["quotient"])))
         x, factor = Signal(32, name="late"), Signal(32, name="late_factor")
         m.d.comb += [x.eq(values[3]), factor.eq(UNIT)]
         more = {"power": power_8, "sigmoid": sigmoid, "row_scale": self.late_scale}
         # what is chosen comes before the multiplier, which the registers divide
         stage = FloatStage(operand[8], MINUS_ZERO, values[3], self.m0, self.m1, bias, multiplier, more)
         self._assign(m, m.d.comb, "late", is_, stage, {"x": x, "factor": factor})
-        divided = replace(stage, held=self._held(m, 8))
-        last = float_multiply(m, "late_product", x, factor, divided.cut)
-        m.d.sync += scaled.eq(Mux(self.passes, divided.held(x), last))
+        before = min(max(self.depth.lane[8] - 2, 0), 1)  # of several registers one stands behind what is chosen
+        divided = self._divided(m, stage, 8, self.depth.lane[8] - before)
+        late = delayed(m, "late_held", x, before), delayed(m, "late_factor_held", factor, before)
+        last = float_multiply(m, "late_product", *late, divided.cut)
+        m.d.sync += scaled.eq(Mux(self.passes, divided.held(late[0]), last))
         closed, result = Signal(32, name="closed"), Signal(self.dtype.bits, name="result_10")
-        closing = replace(stage, a=operand[9], value=scaled, more={"gate": gate[-1]}, held=self._held(m, 9))
+        closing = replace(stage, a=operand[9], value=scaled, more={"gate": gate[-1]})
+        behind = int(self.depth.lane[9] > 1)  # of several registers one stands before what is rounded to an element
+        closing = self._divided(m, closing, 9, self.depth.lane[9] - behind)
         m.d.comb += closed.eq(closing.held(scaled))
         self._assign(m, m.d.comb, "close", is_, closing, {"closed": closed})
+        closed, closing = delayed(m, "closed_held", closed, behind), replace(closing, held=self._held(m, 9))
         element: Value = Mux(self.passes, closed[: self.dtype.bits], narrowed(m, "element", closed, self.dtype.layout))
         for place, dtype in enumerate(self.cache):
             if dtype in CACHE_SCALED:
@@ -258,7 +337,7 @@ class FloatLane(Circuit):
         """Parameters: parts gather in one set while the other is in use; and those of the last product and sum.
 
         The next block's come into use when the last slot of the one before has left stage 9, which reads them last;
-        where registers make that later these two have a set of their own, which follows.
+        where registers make that later these two have sets of their own, which follow.
         """
         gathered = [Signal(self.dtype.bits, name=f"gathered_{i}") for i in range(self.planes)]
         planes = [Signal(self.dtype.bits, name=f"plane_{i}") for i in range(self.planes)]
@@ -269,10 +348,13 @@ class FloatLane(Circuit):
             with m.If(self.swap):  # with the last line, which may have a part of the multiplier
                 m.d.sync += active.eq(now)
         late = planes
-        if cycles := self.depth.late(self.STAGES - 1, COLUMN_LINES):
-            late = [Signal(self.dtype.bits, name=f"late_plane_{i}") for i in range(self.planes)]
-            with m.If(delayed(m, "late_swap", self.swap, cycles)):
-                m.d.sync += [later.eq(active) for later, active in zip(late, planes, strict=True)]
+        copies = self.depth.copies(self.STAGES - 1, COLUMN_LINES)
+        for place, cycles in enumerate(copies):
+            before, ends = late, place == len(copies) - 1
+            names = (f"late_plane_{i}" if ends else f"late_plane_{place}_{i}" for i in range(self.planes))
+            late = [Signal(self.dtype.bits, name=name) for name in names]
+            with m.If(delayed(m, "late_swap" if ends else f"late_swap_{place}", self.swap, cycles)):
+                m.d.sync += [later.eq(active) for later, active in zip(late, before, strict=True)]
         half = self.planes // 2
         (bias, multiplier), (late_bias, late_multiplier) = (
             (Cat(*each[:half]), Cat(*each[half:])) for each in (planes, late)
@@ -301,9 +383,10 @@ class FloatRowScalars(Circuit):
     """
 
     STAGES = 5
-    """Cycles from the sums over a row to its state."""
+    """Cycles from the sums over a row to its state, where no register divides one."""
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: Library, depth: Depth) -> None:
+        self.depth, self.numbers = depth, itertools.count()
         ports = {
             "softmax": In(1),
             "centred": In(1),
@@ -322,32 +405,55 @@ class FloatRowScalars(Circuit):
         m.d.comb += first.eq(Mux(self.centred, self.first, 0))
         firsts, peaks, totals = [first], [self.peak], [self.second]
         for stage in range(1, self.STAGES):
-            later, higher = Signal(32, name=f"first_{stage}"), Signal(NEED_BITS, name=f"peak_{stage}")
-            total = Signal(32, name=f"total_{stage}")
-            m.d.sync += [later.eq(firsts[-1]), higher.eq(peaks[-1]), total.eq(totals[-1])]
-            firsts.append(later)
-            peaks.append(higher)
-            totals.append(total)
+            cycles = 1 + self.depth.row[stage - 1]
+            firsts.append(delayed(m, f"first_{stage}", firsts[-1], cycles))
+            peaks.append(delayed(m, f"peak_{stage}", peaks[-1], cycles))
+            totals.append(delayed(m, f"total_{stage}", totals[-1], cycles))
         count, counts, added = Signal(32), Signal(32), Signal(32)
         m.d.sync += [
             count.eq(float_count(m, "columns", self.count)),
-            counts.eq(float_multiply(m, "columns_squared", count, count)),
-            added.eq(float_multiply(m, "least", counts, Cat(Const(0, 16), self.epsilon))),
+            # these do not change while an instruction's rows come: the first one's state is made long after
+            counts.eq(float_multiply(m, "columns_squared", count, count, self._cut(m, "columns_squared", 1))),
+            added.eq(float_multiply(m, "least", counts, Cat(Const(0, 16), self.epsilon), self._cut(m, "least", 1))),
         ]
         squared, many, spread, more, root = (Signal(32, name=n) for n in ("squared", "many", "spread", "more", "root"))
         scale, offset, total = Signal(32), Signal(32), Signal(32)
+        less = Cat(squared[:-1], ~squared[-1])
+        of_first, of_second, of_columns = (self._ahead(m, 1, value) for value in (first, self.second, count))
         m.d.sync += [
-            squared.eq(float_multiply(m, "square_of_sum", first, first)),
-            many.eq(float_multiply(m, "sum_of_squares", self.second, count)),
-            spread.eq(float_sum(m, "difference", many, Cat(squared[:-1], ~squared[-1]))),
-            more.eq(float_sum(m, "raised", spread, added)),
-            root.eq(Mux(self.softmax, float_reciprocal(m, "quotient", totals[3]), float_root(m, "square_root", more))),
-            scale.eq(Mux(self.softmax, root, float_multiply(m, "by_count", root, count))),
-            offset.eq(Mux(self.softmax, peaks[-1], float_multiply(m, "by_sum", firsts[-1], root))),
-            total.eq(totals[-1]),
+            squared.eq(float_multiply(m, "square_of_sum", of_first, of_first, self._cut(m, "square", 1))),
+            many.eq(float_multiply(m, "sum_of_squares", of_second, of_columns, self._cut(m, "many", 1))),
+            spread.eq(float_sum(m, "difference", many, less, self._cut(m, "difference", 2))),
+            more.eq(float_sum(m, "raised", spread, added, self._cut(m, "raised", 3))),
+        ]
+        inverse = float_reciprocal(m, "quotient", totals[3], self._cut(m, "quotient", 4, INVERTED))
+        of_root = float_root(m, "square_root", more, self._cut(m, "root", 4, INVERTED))
+        last = delayed(m, "root_held", root, self.depth.row[4])
+        roots = [self._ahead(m, 5, root) for _ in range(2)]
+        columns, sum_of_row = self._ahead(m, 5, count), self._ahead(m, 5, firsts[-1])
+        by_count = float_multiply(m, "by_count", roots[0], columns, self._cut(m, "by_count", 5))
+        by_sum = float_multiply(m, "by_sum", sum_of_row, roots[1], self._cut(m, "by_sum", 5))
+        peak, sums = (delayed(m, f"{n}_held", each[-1], self.depth.row[4]) for n, each in (("p", peaks), ("t", totals)))
+        m.d.sync += [
+            root.eq(Mux(self.softmax, inverse, of_root)),
+            scale.eq(Mux(self.softmax, last, by_count)),
+            offset.eq(Mux(self.softmax, peak, by_sum)),
+            total.eq(sums),
         ]
         m.d.comb += self.state.eq(Cat(scale, offset, total))
         return m
+
+    def _cut(self, m: Module, name: str, stage: int, places: tuple[int, ...] = PARTED) -> Cut:
+        """Registers that divide a stage, in what it computes: all that do not stand ahead of it."""
+        return dividing(m, f"{name}_cut", places, self.depth.row[stage - 1] - self._registers_ahead(stage))
+
+    def _ahead(self, m: Module, stage: int, value: Value) -> Value:
+        """A factor of a product, behind the registers that stand ahead of it: it drives less."""
+        return delayed(m, f"factor_{stage}_{next(self.numbers)}", value, self._registers_ahead(stage))
+
+    def _registers_ahead(self, stage: int) -> int:
+        """Of a stage's registers those that are more than a product has places for."""
+        return max(self.depth.row[stage - 1] - len(PARTED), 0) if stage in (1, 5) else 0
 
 
 __all__ = ["STATE", "FloatLane", "FloatRowScalars", "planes_of"]

@@ -17,7 +17,7 @@ from msgspec import Struct
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.registry import Registry, discover
 from siliconloom.arch.vector import BUILT_IN_FLOATS, VectorFunction
-from siliconloom.rtl.cells.floating import ADDED
+from siliconloom.rtl.cells.floating import Cut, uncut
 
 UNIT, MINUS_ZERO = Const(0x3F800000, 32), Const(1 << 31, 32)
 """What changes no number that is multiplied by it, or that it is added to."""
@@ -41,7 +41,9 @@ class FloatStage(Struct, frozen=True):
         Signals that belong to the row functions, the rotation and the activations: see `rtl.npu.float_lane`.
     held
         Puts values behind the registers that divide the stage, if any do: all that a hook assigns goes through it, or
-        through `cut` in a circuit of its own.
+        through ``cut`` in a circuit of its own.
+    cut
+        Of a product or a sum what passes the places where registers divide the stage, behind them.
     """
 
     a: Value
@@ -53,10 +55,7 @@ class FloatStage(Struct, frozen=True):
     multiplier: Value
     more: Mapping[str, Value]
     held: Callable[[Value], Value] = lambda value: value
-
-    def cut(self, place: int, values: list[Value]) -> list[Value]:
-        """Of a product or a sum what passes before it is rounded, behind the registers that divide the stage."""
-        return [self.held(value) for value in values] if place == ADDED else values
+    cut: Cut = uncut
 
 
 FloatHook = Callable[[Module, FloatStage], dict[str, Value]]

@@ -492,19 +492,20 @@ class RowScalars(Circuit):
         squared, low, high, spread = Signal(47), Signal(max(TOTAL_BITS, 32)), Signal(32), Signal(47)
         half, first = len(self.first) // 2, self.first.as_signed()
         upper, lower = first[half:].as_signed(), first[:half]
-        parts = self._held(
-            m,
-            1,
-            "parts",
-            *((upper * upper, upper * lower, lower * lower) if self.depth.row[0] else (first * first,)),
-            Mux(self.softmax, self.second, self.second[:16] * self.count),
-            Mux(self.softmax, 0, self.second[16:32] * self.count),
-        )
-        *squares, least, most = parts
-        square = squares[0]
         if self.depth.row[0]:
+            limbs = [self.second[at : at + 16] * self.count[by : by + 8] for at in (0, 16) for by in (0, 8)]
+            *squares, total, softmax, least, lifted, most, raised = self._held(
+                m, 1, "parts", upper * upper, upper * lower, lower * lower, self.second, self.softmax, *limbs
+            )
             square = (squares[0] << 2 * half) + (squares[1] << half + 1) + squares[2]
-        m.d.sync += [squared.eq(Mux(self.centred, square, 0)), low.eq(least), high.eq(most)]
+            products = Mux(softmax, total, least + (lifted << 8)), Mux(softmax, 0, most + (raised << 8))
+        else:
+            square = first * first
+            products = (
+                Mux(self.softmax, self.second, self.second[:16] * self.count),
+                Mux(self.softmax, 0, self.second[16:32] * self.count),
+            )
+        m.d.sync += [squared.eq(Mux(self.centred, square, 0)), low.eq(products[0]), high.eq(products[1])]
         total, taken = self._held(m, 2, "spread", low + Cat(Const(0, 16), high), squared)
         m.d.sync += spread.eq((total - taken)[:47])
         return spread

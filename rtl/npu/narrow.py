@@ -21,11 +21,16 @@ def line_mask(m: Module, name: str, size: Value, line: int, narrow: Value) -> Si
     """Width less one of the lines that ``size`` values lie in; all ones where that is a whole ``line``."""
     bits = (line - 1).bit_length()
     mask = Signal(bits, name=f"{name}_mask")
-    last = Signal(len(size), name=f"{name}_last")
-    m.d.comb += last.eq(size - 1)
-    above = ~narrow | last[bits:].any()
-    m.d.comb += mask.eq(Cat(last[bit:bits].any() | above for bit in range(bits)))
+    last = Signal(bits, name=f"{name}_last")
+    m.d.comb += last.eq(size[:bits] - 1)
+    above = ~narrow | fills(size, bits)
+    m.d.comb += mask.eq(Cat(last[bit:].any() | above for bit in range(bits)))
     return mask
+
+
+def fills(size: Value, bits: int) -> Value:
+    """Whether so many values are more than 2^``bits``, or none: what a size less one says, without a carry."""
+    return size[bits + 1 :].any() | (size[bits] & size[:bits].any()) | ~size.any()
 
 
 def widened_mask(mask: Value, least: int) -> Value:
@@ -42,10 +47,9 @@ def line_width(mask: Value, line: int) -> Value:
 
 
 def row_pitch(size: Value, mask: Signal, unit: int) -> Value:
-    """Values from row to row: lines of a unit, or one narrow line."""
+    """Values from row to row, of which there are some: lines of a unit, or one narrow line."""
     bits = log2(unit)
-    last = (size - 1)[: len(size)]
-    return Mux(last[bits:].any(), (last[bits:] + 1) << bits, mask + 1)
+    return Mux(fills(size, bits), (size[bits:] + size[:bits].any()) << bits, mask + 1)
 
 
 def begins_within(address: Value, mask: Value, element: int) -> Value:
@@ -118,6 +122,7 @@ __all__ = [
     "apart",
     "begins_within",
     "enables",
+    "fills",
     "line_mask",
     "line_width",
     "repeated",

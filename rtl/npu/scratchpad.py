@@ -12,11 +12,12 @@ from siliconloom.arch import timing
 from siliconloom.arch.layout import is_power
 from siliconloom.arch.vector import RISE_LIMIT, ROW_LIMIT
 from siliconloom.rtl.cells.float_functions import lowered
-from siliconloom.rtl.cells.floating import float_sum
+from siliconloom.rtl.cells.floating import SUM_CUTS, float_sum
 from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.bytes import PartSelect, WindowSelect, Written
 from siliconloom.rtl.npu.circuits import readers, rises_writers, sums_readers, sums_writers, unit_circuits, writers
+from siliconloom.rtl.npu.depth import cut_at, delayed
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, SLOTS, Geometry, log2
 from siliconloom.rtl.npu.interfaces import local_read, local_write, rises_write, sums_read, sums_write
 from siliconloom.rtl.npu.narrow import repeated
@@ -102,7 +103,7 @@ class Bank(Circuit):
                 select = self.library.make(PartSelect, 8 * line, 8 * size)
                 part = self.place(m, select, f"{name}_select", word=stored, part=place).o
             m.d.comb += reads[name].data.eq(Mux(was_here, part, 0))
-        users = [here, [getattr(self, name).here for name in writers(geometry)]]
+        users = users_before(m, here, [getattr(self, name).here for name in writers(geometry)])
         m.d.comb += self.conflict.eq(Cat(*(several(side) for side in users)).any())
         return m
 
@@ -165,10 +166,8 @@ class HalvedBank(Bank):
             word = Signal(8 * line * len(both), name=f"{name}_lines")
             m.d.comb += word.eq(Cat(*both))
             m.d.comb += port.data.eq(self.place(m, select, f"{name}_select", word=word, first=first).o)
-        sides = [
-            [port.here | after[name] for name, port in reads.items()],
-            [getattr(self, name).here for name in writers(geometry)],
-        ]
+        reading = [port.here | after[name] for name, port in reads.items()]
+        sides = users_before(m, reading, [getattr(self, name).here for name in writers(geometry)])
         m.d.comb += self.conflict.eq(Cat(*(several(side) for side in sides)).any())
         return m
 
@@ -242,7 +241,7 @@ class ScratchpadCircuit(Circuit):
     <writer> : In(local_write)
         A write port of a unit.
     conflict, outside : Out(1)
-        Pulses: two users of one side of a bank; an address beyond the last bank.
+        Pulses: two users of one side of a bank in the cycle before; an address beyond the last bank.
     """
 
     def __init__(self, library: Library, geometry: Geometry) -> None:
@@ -360,10 +359,12 @@ class AdderLane(Circuit):
 class FloatAdderLane(Circuit):
     """One sum of the accumulator in fp32; members as of `AdderLane`, without ``under``.
 
-    A sum that replaces what is there stays as it came. What falls below the smallest normal number is a zero.
+    A sum that replaces what is there stays as it came. What falls below the smallest normal number is a zero. An
+    addition of several ``stages`` gives its total as many cycles less one later, when ``hold`` is meant.
     """
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: Library, stages: int = 1) -> None:
+        self.stages = stages
         ports = {"add": In(1), "forward": In(1), "hold": In(1), "sums": In(32), "memory": In(32), "total": Out(32)}
         ports |= {"fall": In(range(RISE_LIMIT + 1))}
         super().__init__(library, library.name("adder"), ports)
@@ -372,11 +373,24 @@ class FloatAdderLane(Circuit):
         m = self.module()
         sums, held, before = Signal(32), Signal(32), Signal(32)
         m.d.comb += before.eq(lowered(Mux(self.forward, held, self.memory), self.fall))
-        m.d.comb += self.total.eq(Mux(self.add, float_sum(m, "sum", before, sums), sums))
+        added = float_sum(m, "sum", before, sums, cut_at(m, "sum", SUM_CUTS[self.stages]))
+        adds, alone = (
+            delayed(m, name, value, self.stages - 1) for name, value in (("adds", self.add), ("alone", sums))
+        )
+        m.d.comb += self.total.eq(Mux(adds, added, alone))
         m.d.sync += sums.eq(self.sums)
         with m.If(self.hold):
             m.d.sync += held.eq(self.total)
         return m
+
+
+def users_before(m: Module, *sides: list[Value]) -> list[list[Signal]]:
+    """Which ports wanted each side of a bank in the cycle before: that comes late, behind addresses."""
+    found = []
+    for side, users in enumerate(sides):
+        found.append([Signal(name=f"user_{side}_{number}") for number in range(len(users))])
+        m.d.sync += [before.eq(user) for before, user in zip(found[-1], users, strict=True)]
+    return found
 
 
 def several(bits: list[Signal]) -> Signal:
@@ -391,7 +405,9 @@ class AccumulatorCircuit(Circuit):
     """Lines of 32-bit sums, which some units add to or replace and others read.
 
     A line may be written in parts (`Geometry.part`), all of whose sums are the first of what a writer brings. Every
-    reader has a copy of the memory to itself, for every line that it reads at once. Writers share
+    reader has a copy of the memory to itself, for every line that it reads at once. Sums that are added to are read in
+    the cycle in which theirs are brought, and written when the addition has taken its cycles (`accumulate_stages`);
+    where it takes several each part of a line is a memory of its own. Writers share
     one side: in a cycle in which two write, the one named first is served and ``conflict`` is raised. Programs give
     that side one user.
 
@@ -434,19 +450,10 @@ class AccumulatorCircuit(Circuit):
         )
         wanted = self._wanted(m, writes)
         valid, line, add, forward = Signal(parts), Signal(depth), Signal(), Signal(parts)
-        again = Signal()
         total = Signal(bits)
+        enables, brought = self._parts(m, wanted, parts)
         # One copy for adding, and one for every reader.
-        own = self.place(
-            m,
-            sram,
-            "sums_copy",
-            ren=wanted.enable & ~again,
-            raddr=wanted.line[:depth],
-            wen=valid,
-            waddr=line,
-            wdata=total,
-        )
+        there = self._there(m, wanted, enables, forward, valid=valid, line=line, total=total)
         outside = [port.enable & (port.line >= lines) for port in writes]
         for unit, port in zip(self.readers, reads, strict=True):
             found = []
@@ -459,8 +466,9 @@ class AccumulatorCircuit(Circuit):
                 found.append(copy.rdata)
                 outside.append(port.enable[number] & (at >= lines))
             m.d.comb += port.data.eq(Cat(*found))
-        enables, brought = self._parts(m, wanted, parts)
-        adder = self.library.make(AdderLane if self.geometry.dtype.is_integer else FloatAdderLane)
+        stages = self.geometry.array.accumulate_stages
+        integer = self.geometry.dtype.is_integer
+        adder = self.library.make(AdderLane) if integer else self.library.make(FloatAdderLane, stages)
         shifts = self._shifts(m, wanted)
         lanes = [
             self.place(
@@ -471,22 +479,51 @@ class AccumulatorCircuit(Circuit):
                 forward=forward[32 * i * parts // bits],
                 hold=valid[32 * i * parts // bits],
                 sums=brought[32 * i : 32 * i + 32],
-                memory=own.rdata[32 * i : 32 * i + 32],
+                memory=there[32 * i : 32 * i + 32],
                 **shifts,
             ).total
             for i in range(bits // 32)
         ]
         m.d.comb += [total.eq(Cat(*lanes)), self.outside.eq(Cat(*outside).any())]
-        m.d.sync += [
-            valid.eq(enables),
-            line.eq(wanted.line),
-            add.eq(wanted.add),
-            # a line that is wanted while it is written is not read again: the memory still gives it as it was, and the
-            # lanes hold the parts that were written since
-            forward.eq(Mux(again, forward | valid, 0)),
+        m.d.comb += [
+            valid.eq(delayed(m, "sums_valid", enables, stages)),
+            line.eq(delayed(m, "sums_line", wanted.line[:depth], stages)),
         ]
-        m.d.comb += again.eq(wanted.enable & valid.any() & (line == wanted.line[:depth]))
+        m.d.sync += add.eq(wanted.add)
         return m
+
+    def _there(self, m: Module, wanted: Any, enables: Value, forward: Signal, **written: Signal) -> Value:
+        """What the memory gives of the line that is wanted; ``forward``: of which parts the lanes hold the newest sums.
+
+        Those are parts that are wanted while they are written. Where an addition takes a cycle such a line is not
+        read again: the memory still gives it as it was, and the lanes hold the parts that were written since. Where it
+        takes several other lines were read meanwhile; parts are memories by themselves, so that another one of the line
+        is not read while it is written.
+        """
+        valid, line, total = (written[name] for name in ("valid", "line", "total"))
+        lines, parts, bits = self.geometry.accumulator_lines, len(valid), len(total)
+        at, again = wanted.line[: len(line)], Signal(parts, name="again")
+        same = line == at
+        if self.geometry.array.accumulate_stages == 1:
+            m.d.comb += again.eq((wanted.enable & valid.any() & same).replicate(parts))
+            m.d.sync += forward.eq(Mux(again[0], forward | valid, 0))
+            kind = self.library.make(SramWrapper, bits, lines, bits // parts)
+            enable = wanted.enable & ~again[0]
+            whole: Value = self.place(
+                m, kind, "sums_copy", ren=enable, raddr=at, wen=valid, waddr=line, wdata=total
+            ).rdata
+            return whole
+        m.d.comb += again.eq(enables & valid & same.replicate(parts))
+        m.d.sync += forward.eq(again)
+        size = bits // parts
+        kind = self.library.make(SramWrapper, size, lines, size)
+        found = []
+        for part in range(parts):
+            name = f"sums_copy_{part}" if part else "sums_copy"
+            sums = total[size * part : size * (part + 1)]
+            enable = (enables & ~again)[part]
+            found.append(self.place(m, kind, name, ren=enable, raddr=at, wen=valid[part], waddr=line, wdata=sums).rdata)
+        return Cat(*found)
 
     def _parts(self, m: Module, wanted: Any, parts: int) -> tuple[Value, Value]:
         """Which parts of its line are written, and sums for all of them: of a line that is split again and again."""

@@ -169,9 +169,9 @@ class SequencerCircuit(Circuit):
         # Registers, which a proof may look at: the word in front is valid; the cycle of its execution; open loops, and
         # where each begins, its index, the rounds that are left of it with the present one; of every loop whether it is
         # in its first or its last round, or has but one; what a word is whose execution has begun (`kinds`); for every
-        # place where an address is multiplied the cycle of it, a bit for each, by the formats that it may be in, and
-        # the index; of every address what is summed up, products of the cycle before, by the places of their factors,
-        # and their sum.
+        # place where an address is multiplied the cycle of it, a bit for each, by the formats that it may be in and by
+        # the limbs of its strides, and the index; of every address what is summed up, products of the cycle before, by
+        # the places of their factors, and their sum.
         self.valid = Signal()
         self.phase = Signal(range(max(geometry.issue_cycles, geometry.loop_cycles, 2)))
         self.level = Signal(range(LEVELS + 1))
@@ -183,7 +183,13 @@ class SequencerCircuit(Circuit):
         self.began = {kind: Signal(name=f"began_{kind}") for kind in ("opens", "closes", "dispatches")}
         self.steps = {
             name: [
-                [seen(len(self.levels_of), name=f"{name}_step_{place}_{each}", init=1) for each in range(formats)]
+                [
+                    [
+                        seen(len(self.levels_of), name=f"{name}_step_{place}_{each}_{high}", init=1)
+                        for high in limbs_of(name)
+                    ]
+                    for each in range(formats)
+                ]
                 for place in range(self.per_step)
             ]
             for name, formats in ((name, 2 if name in TWO_FORMATS else 1) for name in ADDRESSES)
@@ -395,14 +401,15 @@ class SequencerCircuit(Circuit):
     ) -> None:
         """What is multiplied in the next cycle: levels, and their indices, which stay the last ones from then on."""
         for name, places in self.steps.items():
-            for format_, step in ((format_, step) for place in places for format_, step in enumerate(place)):
+            taken = ((format_, step) for place in places for format_, limbs in enumerate(place) for step in limbs)
+            for format_, step in taken:
                 # by bits of its own, and without a choice that would be an enable: equal ones are not to become one
                 for number, bit in enumerate(step):
                     stays = bit if number == len(step) - 1 else bit & ~goes_on
                     comes = step[number - 1] & goes_on & (words[name][format_][0] if number == 1 else 1)
                     follows = comes | stays if number else stays
                     m.d.sync += bit.eq(follows & ~begins if number else follows | begins)
-        [step], *_ = self.steps["memory"]
+        [[step, *_]], *_ = self.steps["memory"]
         for place, factor in enumerate(self.factors):
             with m.If(begins):
                 m.d.sync += factor.eq(following_index[place])
@@ -432,12 +439,14 @@ class SequencerCircuit(Circuit):
             pick = {part: chosen(is_in, [each[part] for each in formats]) for part in parts}
             strides = [Signal(stride_bits(name), name=f"{name}_stride_{place}") for place in range(self.per_step)]
             for place, stride in enumerate(strides):
-                now, these = [], []
-                for own, which, steps in zip(formats, is_in, self.steps[name][place], strict=True):
-                    levels = [each[place] for each in self.levels_of if place < len(each)]
-                    now += [steps[0] & which, *steps[1 : len(levels)]]
-                    these += [own[f"stride{level}"] for level in levels]
-                m.d.comb += stride.eq(chosen(now, these))
+                levels, pieces = [each[place] for each in self.levels_of if place < len(each)], list[Value]()
+                for number, low in enumerate(limbs_of(name)):
+                    now, these = [], []
+                    for own, which, steps in zip(formats, is_in, self.steps[name][place], strict=True):
+                        now += [steps[number][0] & which, *steps[number][1 : len(levels)]]
+                        these += [own[f"stride{level}"][low : low + limb_bits(name)] for level in levels]
+                    pieces.append(chosen(now, these))
+                m.d.comb += stride.eq(Cat(*pieces))
             before, total = self.sums[name], Signal(width, name=f"{name}_address")
             begin: Value = pick["base"]
             if name != "memory":
@@ -465,6 +474,11 @@ def limb_bits(name: str) -> int:
     """Bits of the limbs of those strides: as even as they can be."""
     bits = stride_bits(name)
     return -(-bits // -(-bits // LIMB))
+
+
+def limbs_of(name: str) -> range:
+    """Where those limbs begin: each is chosen by bits of its own, which have few users."""
+    return range(0, stride_bits(name), limb_bits(name))
 
 
 def partial(name: str, place: int) -> dict[tuple[int, int], Signal]:

@@ -132,12 +132,14 @@ class Progress(NamedTuple):
 class FirstFault(NamedTuple):
     """Whether something went wrong in the cycle before, what, and the place of the instruction concerned.
 
-    Registers, since what can go wrong is seen all over the tile: a unit may begin one more instruction meanwhile.
+    Registers, since what can go wrong is seen all over the tile: a unit may begin one more instruction meanwhile. What
+    is ``coming`` went wrong in the present cycle, or is known already and told in the next one.
     """
 
     happens: Signal
     cause: Signal
     number: Signal
+    coming: Value
 
 
 class Parts(Struct, frozen=True):
@@ -491,6 +493,7 @@ class NpuTileCircuit(Circuit):
         others = [(u, front) for u, front in parts.fronts.items() if u not in movers]
         moving = [parts.fronts[u] for u in movers]
         conflicts = [each.conflict for each in (scratchpad, accumulator) if "conflict" in each.signature.members]
+        conflict = joined(conflicts)  # of the cycle before
         faults = (
             (Cause.PROGRAM_SIZE, start & ((words == 0) | (words > self.geometry.program_words)), 0),
             (Cause.ILLEGAL_INSTRUCTION, sequencer.illegal, sequencer.number),
@@ -502,13 +505,14 @@ class NpuTileCircuit(Circuit):
             *((Cause.MISALIGNED_OPERAND, f.unit.misaligned, f.entry.number) for _, f in reversed(others)),
             *((Cause.MISALIGNED_TRANSFER, f.unit.misaligned, f.entry.number) for f in moving),
             (Cause.LOCAL_ADDRESS, scratchpad.outside | accumulator.outside, 0),
-            (Cause.BANK_CONFLICT, joined(conflicts), 0),
+            (Cause.BANK_CONFLICT, conflict, 0),
             (Cause.SEMAPHORE_OVERFLOW, parts.semaphores.overflow, 0),
             (Cause.BUS_ERROR, joined([parts.fetch.failed, *(f.unit.failed for f in moving)]), 0),
             (Cause.PROGRAM_SIZE, sequencer.running & (sequencer.number == words), sequencer.number),
             (Cause.DEADLOCK, progress.patience == PATIENCE, 0),
         )
-        fault = FirstFault(Signal(name="fault"), Signal(4), Signal(SIZE_BITS))
+        coming = conflict | parts.semaphores.overflow
+        fault = FirstFault(Signal(name="fault"), Signal(4), Signal(SIZE_BITS), coming)
         watched = Signal()
         m.d.sync += watched.eq(run.running | start)
         for number, (code, happens, where) in reversed([*enumerate(faults)]):
@@ -527,10 +531,7 @@ class NpuTileCircuit(Circuit):
         m.d.comb += [
             # the last instruction may have lifted a count too high: that is a fault of the next cycle
             over.eq(
-                run.running
-                & (progress.program_over | sequencer.ended)
-                & resting
-                & ~(fault.happens | parts.semaphores.overflow)
+                run.running & (progress.program_over | sequencer.ended) & resting & ~(fault.happens | fault.coming)
             ),
             run.ended.eq(over | (run.draining & resting)),
             self.trace_cycle.eq(run.cycles),

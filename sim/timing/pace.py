@@ -12,7 +12,7 @@ from siliconloom.arch.array import SystolicArray
 from siliconloom.arch.datatype import Packing
 from siliconloom.arch.packing import loads, worked_rows
 from siliconloom.arch.timing import LOADER_GAP, OPERAND_LATENCY
-from siliconloom.sim.timing.systolic import gemm_run
+from siliconloom.sim.timing.systolic import fold_pace, gemm_run
 
 Int = NDArray[np.int64]
 
@@ -30,17 +30,13 @@ def matmul_pace(array: SystolicArray, m: Int, n: Int, k: Int, packing: Packing |
         return apart
     outer, beats = (n, m) if array.dataflow == "weight_stationary" else (m, n)
     load, k = loads(array, k, packing), np.asarray(worked_rows(array, k, packing))
-    if array.load_port == "shared":
-        folds = -(-outer // cols) * -(-k // rows)
-        alone: Int = folds * (beats + 1) + -(-outer // cols) * load.beats + LOADER_GAP + OPERAND_LATENCY
-        return alone
     paced: Int = -(-outer // cols) * (
-        load.few * np.maximum(load.short, beats)
-        + load.many * np.maximum(load.long, beats)
-        + np.where(k % rows > 0, np.maximum(load.rest, beats), 0)
+        load.few * fold_pace(array, load.short, beats)
+        + load.many * fold_pace(array, load.long, beats)
+        + np.where(k % rows > 0, fold_pace(array, load.rest, beats), 0)
     )
     first = load.first
-    pace: Int = paced - np.maximum(first, beats) + np.maximum(first + LOADER_GAP + OPERAND_LATENCY, beats)
+    pace: Int = paced - fold_pace(array, first, beats) + fold_pace(array, first + LOADER_GAP + OPERAND_LATENCY, beats)
     return pace
 
 
@@ -49,9 +45,8 @@ def product_pace(array: SystolicArray, m: int, n: int, k: int, packing: Packing 
     run = gemm_run(array, m, n, k, packing)
     if array.dataflow == "output_stationary":
         return run.advance + max(k + OPERAND_LATENCY, array.rows)
-    if array.load_port == "shared":
-        return run.advance + run.stream_beats + 1 + run.first_load + LOADER_GAP + OPERAND_LATENCY
-    return run.advance + max(run.stream_beats, run.first_load + LOADER_GAP + OPERAND_LATENCY)
+    first = run.first_load + LOADER_GAP + OPERAND_LATENCY
+    return run.advance + int(fold_pace(array, first, run.stream_beats))
 
 
 def first_load(array: SystolicArray, k: Int, packing: Packing | None = None) -> Int:

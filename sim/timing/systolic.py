@@ -12,6 +12,7 @@ row to row (one, and those of the adder's registers):
   moving beat fires; moving beats fire from the cycle after the swap; the next fold's load may fire from the swap on.
   A beat that fires in cycle f leaves the array in cycle f + R h + C - 1 + s.
   Where both operands enter at one port (``load_port: shared``) the next fold's load fires behind the last moving beat.
+  Swaps are at least ``accumulate_stages`` apart, so that sums are there when the next fold's are added to them.
 - Output stationary: both operands' beats fire together; last beats of successive folds are at least R cycles apart
   (the drain chain moves one row per cycle); the first output row leaves R + C - 1 + s cycles after the last beat. A
   beat brings as many products of a sum as elements are deep.
@@ -21,7 +22,7 @@ row to row (one, and those of the adder's registers):
   known (`operand_folds`), of a distribution expected: each fold's are rounded so that those of a GEMM add up.
 
 So a run of full folds advances by max(T, R/p), by T + 1 + R/p at a shared port, or by max(T, R), per fold and fills
-once.
+once; where what stays is an operand by as many cycles as the accumulator adds in, at least.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from siliconloom.arch.datatype import Packing
 from siliconloom.arch.digits import beat_steps, expected_steps
 from siliconloom.arch.packing import fold_loads, loads, worked_rows
 from siliconloom.arch.timing import INPUT_SLICE
+from siliconloom.arch.vector import Count
 
 
 class Fold(Struct, frozen=True):
@@ -76,6 +78,8 @@ class ArrayTimeline:
         """First cycle in which the next moving beat may fire."""
         self.last_beat = -(2**62)
         """Cycle of the previous fold's last beat (output stationary)."""
+        self.swapped = -(2**62)
+        """Cycle of the previous fold's swap (weight and input stationary)."""
 
     def run(self, run: FoldRun, ready: int) -> FoldTimes:
         """Run a whole GEMM; equal to calling `fold` for each of its folds."""
@@ -86,8 +90,9 @@ class ArrayTimeline:
             self.stream_free = last + 1
             first_output = last - run.advance + self.output_latency
             return FoldTimes(first, last, first_output, last + self.output_latency + run.output_beats - 1)
-        swap = max(max(ready, self.load_free) + run.first_load, self.stream_free - 1)
+        swap = max(max(ready, self.load_free) + run.first_load, self.stream_free - 1, self._rested)
         first, last = swap + 1, swap + run.advance + run.stream_beats
+        self.swapped = swap + run.advance
         self.stream_free = last + 1
         self.load_free = self.stream_free if self.array.load_port == "shared" else swap + run.advance
         return FoldTimes(first, last, first + self.output_latency, last + self.output_latency)
@@ -102,11 +107,17 @@ class ArrayTimeline:
             output = last + self.output_latency
             return FoldTimes(first, last, output, output + fold.output_beats - 1)
         load_start = max(ready, self.load_free)
-        swap = max(load_start + fold.load_beats, self.stream_free - 1)
+        swap = max(load_start + fold.load_beats, self.stream_free - 1, self._rested)
         first, last = swap + 1, swap + fold.stream_beats
+        self.swapped = swap
         self.stream_free = last + 1
         self.load_free = self.stream_free if self.array.load_port == "shared" else swap
         return FoldTimes(first, last, first + self.output_latency, last + self.output_latency)
+
+    @property
+    def _rested(self) -> int:
+        """First cycle in which sums may follow those of the previous fold."""
+        return self.swapped + self.array.accumulate_stages
 
 
 class FoldRun(Struct, frozen=True):
@@ -156,11 +167,9 @@ def gemm_run(array: SystolicArray, m: int, n: int, k: int, packing: Packing | No
     load = loads(array, k, packing)
     k = int(worked_rows(array, k, packing))
     panels, rest = -(-outer // cols), k % rows
-    paced = load.few * max(load.short, beats) + load.many * max(load.long, beats)
-    paced = panels * (paced + (max(load.rest, beats) if rest else 0))
-    folds, advance = panels * (k // rows + (rest > 0)), paced - max(load.first, beats)
-    if array.load_port == "shared":
-        advance = (folds - 1) * (beats + 1) + panels * load.beats - load.first
+    paced = load.few * fold_pace(array, load.short, beats) + load.many * fold_pace(array, load.long, beats)
+    paced = panels * (paced + (fold_pace(array, load.rest, beats) if rest else 0))
+    folds, advance = panels * (k // rows + (rest > 0)), paced - fold_pace(array, load.first, beats)
     return FoldRun(
         first_load=load.first,
         stream_beats=beats,
@@ -170,6 +179,13 @@ def gemm_run(array: SystolicArray, m: int, n: int, k: int, packing: Packing | No
         stationary_beats=panels * load.beats,
         work=folds * beats,
     )
+
+
+def fold_pace(array: SystolicArray, load: Count, beats: Count) -> Count:
+    """Cycles from one fold's swap to the next one's, which has so many load beats, where what stays is an operand."""
+    most = max if isinstance(load, int) and isinstance(beats, int) else np.maximum
+    paced = beats + 1 + load if array.load_port == "shared" else most(load, beats)
+    return most(paced, array.accumulate_stages)
 
 
 def gemm_folds(array: SystolicArray, m: int, n: int, k: int, packing: Packing | None = None) -> list[Fold]:

@@ -215,7 +215,7 @@ class Reference:
             worker.free = max(worker.free, now + launch)
         elif unit == Unit.MATMUL:
             consumed, left, loader_free = self.array.multiply(i.m, i.n, i.k, now + OPERANDS_ENTER)
-            done = left + SUMS_WRITTEN
+            done = left + SUMS_WRITTEN + self.chip.tile.array.accumulate_stages - 1
             stationary = self.tile.array.dataflow != "output_stationary"
             worker.free = loader_free + NEXT_MATMUL if stationary else consumed
         elif unit in PORT:
@@ -312,6 +312,8 @@ class Array:
             array.rows * (1 + array.add_stages) + array.cols - 1 + array.multiply_stages,
         )
         self.shared = array.load_port == "shared"
+        self.apart, self.swapped = array.accumulate_stages, -(2**62)
+        """Cycles from fold to fold at least, and that of the latest fold's swap."""
         self.loader_free = 0
         """First cycle in which the shadow takes a beat."""
         self.moved = -1
@@ -332,7 +334,9 @@ class Array:
                 while waiting > 0:
                     waiting -= self.load_rows
                     cycle += 1
-                swap = max(cycle, self.moved)
+                if cycle < self.swapped + self.apart:
+                    cycle = self.swapped + self.apart
+                swap = self.swapped = max(cycle, self.moved)
                 entered = self.moved = swap + beats
                 self.loader_free = entered + 1 if self.shared else swap
                 left -= self.rows

@@ -1,15 +1,17 @@
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siliconloom.arch import SystolicArray, load_chip
+from siliconloom.arch import DescriptionError, SystolicArray, load_chip
 from siliconloom.arch.timing import INPUT_SLICE, LOADER_GAP, OPERAND_LATENCY
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.sim.timing.pace import matmul_pace, product_pace
 from siliconloom.sim.timing.systolic import ArrayTimeline, gemm_folds, gemm_run, operand_folds, stall_free_schedule
 from siliconloom.sim.timing.units import access_cycles, moved_bytes, transfer_cycles, vector_cycles
+from tests.sim.reference import Array
 
 DATAFLOWS = ("weight_stationary", "output_stationary", "input_stationary")
 sizes = st.integers(1, 70)
@@ -22,6 +24,9 @@ def arrays(draw, **fixed):
     rows = load_rows * draw(st.integers(1, 6))
     adds = draw(st.integers(0, 3)) if dataflow != "output_stationary" else 0
     fields = {"multiply_stages": draw(st.integers(0, 3)), "add_stages": adds, "load_rows": load_rows}
+    if dataflow != "output_stationary":
+        fields["load_port"] = draw(st.sampled_from(["own", "own", "shared"]))
+    fields["accumulate_stages"] = draw(st.sampled_from([1, 1, 2, 4]))
     if dataflow == "output_stationary":
         fields["element"] = draw(st.sampled_from(["multiply_add", "carry_save", "compressor", "digit_serial"]))
         fields["depth"] = draw(st.sampled_from([1, 1, 3, 8]))
@@ -51,6 +56,41 @@ def test_the_closed_form_of_a_gemm_equals_its_folds_one_by_one(array, shapes, ga
         assert total.last_output == times[-1].last_output
         assert (whole.load_free, whole.stream_free) == (single.load_free, single.stream_free)
         ready += gap
+
+
+@given(whole, st.lists(st.tuples(sizes, sizes, sizes), min_size=1, max_size=4))
+def test_folds_one_by_one_take_the_cycles_of_an_array_that_is_stepped_through(array, shapes):
+    stepped, timeline, ready = Array(array), ArrayTimeline(array), INPUT_SLICE
+    for m, n, k in shapes:
+        consumed, left, loader_free = stepped.multiply(m, n, k, ready)
+        times = [timeline.fold(fold, ready) for fold in gemm_folds(array, m, n, k)]
+        assert (consumed, left) == (times[-1].last_fire + 1, times[-1].last_output)
+        assert loader_free in (None, timeline.load_free)
+
+
+@given(
+    whole.filter(lambda array: array.dataflow != "output_stationary"),
+    st.lists(st.tuples(sizes, sizes, sizes), min_size=1, max_size=4),
+)
+def test_sums_are_in_the_accumulator_before_those_of_the_next_fold_are_added(array, shapes):
+    """Of folds of equal beats each line's sums follow the ones before by as many cycles as swaps do."""
+    folds = [f for m, n, k in shapes for f in gemm_folds(array, m, n, k)]
+    for before, after in itertools.pairwise(stall_free_schedule(array, folds)):
+        assert after.first_output - before.first_output >= array.accumulate_stages
+
+
+@pytest.mark.parametrize(
+    ("chip", "stages", "why"),
+    [
+        ("npu-edge", 3, "tile.array.accumulate_stages: must be a power of two"),
+        ("npu-edge", 8, "tile.array.accumulate_stages: must be less than or equal to 4"),
+        ("npu-edge-int8", 2, "tile.array.accumulate_stages: sums of integers take a cycle"),
+        ("systolic-ws-8", 2, "tile.array.accumulate_stages: an accumulator is that of an npu tile"),
+    ],
+)
+def test_additions_of_cycles_that_an_accumulator_cannot_have_are_refused(chip, stages, why):
+    with pytest.raises(DescriptionError, match=why):
+        load_chip(chip, [("tile.array.accumulate_stages", str(stages))])
 
 
 @given(arrays(), st.lists(st.tuples(sizes, sizes, sizes), min_size=1, max_size=4))

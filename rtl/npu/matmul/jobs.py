@@ -7,7 +7,6 @@ from typing import NamedTuple
 from amaranth import Module, Signal
 from amaranth.lib import data
 
-from siliconloom.arch import timing
 from siliconloom.rtl.cells.queue import Queue
 from siliconloom.rtl.npu.matmul.reads import BUFFER
 from siliconloom.rtl.npu.matmul.unit import MatmulUnitCircuit
@@ -46,7 +45,7 @@ def release(m: Module, unit: MatmulUnitCircuit, fold_read: Signal, ends: Signal,
 
 def finish(m: Module, unit: MatmulUnitCircuit, last: Signal) -> None:
     """The end of an instruction is told when the accumulator holds the ``last`` of its sums."""
-    for stage in range(timing.ACCUMULATOR_WRITE):
+    for stage in range(unit.geometry.array.accumulator_write):
         held = Signal(name=f"sums_held_{stage}")
         m.d.sync += held.eq(last)
         last = held

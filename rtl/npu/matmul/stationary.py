@@ -133,27 +133,32 @@ def write_folds(m: Module, unit: MatmulUnitCircuit, operands: MatmulOperands, ou
         },
     )
     inside = Signal(name="write_inside")
-    outer, beat, k = (Signal(SIZE_BITS, name=f"write_{n}") for n in ("outer", "beat", "k"))
+    outer, beat, after, k = (Signal(SIZE_BITS, name=f"write_{n}") for n in ("outer", "beat", "after", "k"))
     base = Signal(LOCAL_BITS, name="write_base")
     now = {
         "outer": Mux(inside, outer, job.view.outer),
         "beat": Mux(inside, beat, 0),
+        "after": Mux(inside, after, 1),
         "k": Mux(inside, k, job.view.k),
         "base": Mux(inside, base, job.view.place),
     }
     fold_ends, panel_ends, ends = Signal(), Signal(), Signal()
+    beats = job.view.beats
+    # comparisons of either, since the choice between them comes late
+    last_panel = Mux(inside, outer <= array.cols, job.view.outer <= array.cols)
+    last_fold = Mux(inside, k <= array.rows, job.view.k <= array.rows)
     m.d.comb += [
         unit.sums.enable.eq(output.valid),
         unit.sums.data.eq(output.payload.data),
-        *place_sums(m, unit, now["base"], now["beat"], now["outer"] <= array.cols, job.view.split),
+        *place_sums(m, unit, now["base"], now["beat"], last_panel, job.view.split),
         unit.sums.add.eq(job.view.add | (now["k"] != job.view.k)),
         # once: what the first fold has added is in steps of the new peaks
         unit.sums.rescale.eq(job.view.rescale & (now["k"] == job.view.k)),
         unit.sums.slot.eq(job.view.slot),
         unit.sums.row.eq(now["beat"][: len(unit.sums.row)]),
-        fold_ends.eq(now["beat"] + 1 == job.view.beats),
-        panel_ends.eq(fold_ends & (now["k"] <= array.rows)),
-        ends.eq(panel_ends & (now["outer"] <= array.cols)),
+        fold_ends.eq(Mux(inside, after == beats, beats == 1)),
+        panel_ends.eq(fold_ends & last_fold),
+        ends.eq(panel_ends & last_panel),
         job.take.eq(unit.sums.enable & ends),
     ]
     finish(m, unit, job.take)
@@ -163,10 +168,11 @@ def write_folds(m: Module, unit: MatmulUnitCircuit, operands: MatmulOperands, ou
             outer.eq(now["outer"]),
             k.eq(now["k"]),
             base.eq(now["base"]),
-            beat.eq(now["beat"] + 1),
+            beat.eq(now["after"]),
+            after.eq(now["after"] + 1),
         ]
         with m.If(fold_ends):
-            m.d.sync += [beat.eq(0), k.eq(now["k"] - array.rows)]
+            m.d.sync += [beat.eq(0), after.eq(1), k.eq(now["k"] - array.rows)]
         with m.If(panel_ends):
             m.d.sync += [
                 k.eq(job.view.k),

@@ -17,6 +17,8 @@ UNIT_CIRCUITS.add(
         busy="beats",
         counts_issue=False,
         illegal=True,
-        in_flight=lambda geometry: (geometry.array.output_latency + 16) // geometry.issue_cycles + 4,
+        in_flight=lambda geometry: (
+            (geometry.array.output_latency + geometry.array.accumulator_write + 15) // geometry.issue_cycles + 4
+        ),
     ),
 )

@@ -14,12 +14,13 @@ from amaranth.hdl import Value, signed
 from siliconloom.arch import timing
 from siliconloom.arch.vector import BUILT_IN_FLOATS, INDEX_BYTES, RISE_LIMIT
 from siliconloom.rtl.cells.float_functions import lowered, tree_level
+from siliconloom.rtl.cells.floating import DIVIDED as DIVIDED_SUM
 from siliconloom.rtl.cells.floating import float_sum
 from siliconloom.rtl.library import Library, Placed
 from siliconloom.rtl.npu.choice import key, key_bits, none
 from siliconloom.rtl.npu.depth import delayed
 from siliconloom.rtl.npu.entries import VECTOR_ENTRY
-from siliconloom.rtl.npu.float_lane import DIVIDED, STATE, FloatLane, FloatRowScalars, planes_of
+from siliconloom.rtl.npu.float_lane import DIVIDED, STATE, FloatLane, FloatRowScalars, fixed_cycles, planes_of
 from siliconloom.rtl.npu.float_ways import float_ways, functions_in
 from siliconloom.rtl.npu.geometry import Geometry, log2
 from siliconloom.rtl.npu.lane import NEED_BITS, Largest
@@ -88,7 +89,7 @@ class FloatVectorUnit(VectorUnitCircuit):
             what,
             phase,
             slots,
-            self.library.make(FloatRowScalars),
+            self.library.make(FloatRowScalars, self.depth),
             softmax=what.is_["softmax"],
             centred=what.is_["centred"],
             count=what.entry.n[:16],
@@ -176,15 +177,19 @@ class FloatVectorUnit(VectorUnitCircuit):
     ) -> None:
         """Reductions over a row: the largest exponent or element, and sums that shrink when an exponent grows."""
         dtype, wide = self.geometry.dtype, signed(self._highest_bits)
-        compared = []
+        ahead, compared = fixed_cycles(self.depth), []
+        # of the registers that are left one stands before the numbers are compared
+        left = self.depth.lane[5] - ahead
+        before = min(left, 1)
+        kept = delayed(m, "keep_compared", keep[5], ahead)
         for lane, each in enumerate(lanes):
             own, widest = Signal(wide, name=f"key_{lane}"), Signal(wide, name=f"compared_{lane}")
             m.d.comb += [
-                own.eq(Mux(keep[5][lane], key(each.key, lane), Const(none(dtype), signed(key_bits(dtype))))),
+                own.eq(Mux(kept[lane], key(each.key, lane), Const(none(dtype), signed(key_bits(dtype))))),
                 widest.eq(Mux(phase.selecting, own, each.need.as_signed())),
             ]
-            compared.append(widest)
-        kind = self.library.make(Largest, self.geometry.lanes, self._highest_bits)
+            compared.append(delayed(m, f"compared_held_{lane}", widest, before))
+        kind = self.library.make(Largest, self.geometry.lanes, self._highest_bits, left - before)
         m.d.sync += highest.eq(self.place(m, kind, "largest", i=Cat(*compared)).o)
         peaks, falls = peaks_of(m, self, what, slots, rows, highest)
         m.d.comb += peak.eq(peaks[0])
@@ -243,16 +248,16 @@ class FloatVectorUnit(VectorUnitCircuit):
     def _tree(self, m: Module, name: str, values: list[Value]) -> Value:
         """The sum over the lanes: what they have in stage 7 is added up in stage 9, one half of the levels in each."""
         levels = log2(len(values))
-        for level in range(levels):
-            values = tree_level(m, self, f"{name}_{level}", values)
-            if level + 1 in (levels - levels // 2, levels):
-                stage = 8 if level + 1 == levels and levels > 1 else 7
-                values = self._held(m, f"{name}_{level}", values, stage)
-        return values[0] if levels > 1 else self._held(m, f"{name}_late", values, 8)[0]
-
-    def _held(self, m: Module, name: str, values: list[Value], stage: int) -> list[Value]:
-        """The values of a stage in the next one."""
-        return [self.later(m, f"{name}_held_{place}", value, stage) for place, value in enumerate(values)]
+        halves = {7: range(levels - levels // 2), 8: range(levels - levels // 2, levels)}
+        for stage, half in halves.items():
+            registers, inside = self.depth.lane[stage], 0
+            for level in half:
+                inside = min(registers // len(half), len(DIVIDED_SUM))
+                values = tree_level(m, self, f"{name}_{level}", values, inside)
+            left = 1 + registers - inside * len(half)
+            title = f"{name}_{half[-1]}" if half else f"{name}_late"
+            values = [delayed(m, f"{title}_held_{place}", value, left) for place, value in enumerate(values)]
+        return values[0]
 
     def _line(
         self, m: Module, phase: VectorPhase, lanes: list[Placed], index: Value, column: Signal, keep: list[Signal]

@@ -105,7 +105,10 @@ def slots_of(
 def choice_of(
     m: Module, unit: VectorUnitCircuit, phase: VectorPhase, slots: list[Slot], column: Value, highest: Signal
 ) -> Placed:
-    """Where the largest elements of rows stand."""
+    """Where the largest elements of rows stand; one is known a cycle after its row's last key, in stage 6."""
+    closes, closed_row = slots[7].closes, slots[7].row
+    if unit.depth.lane[6]:
+        closes, closed_row = delayed(m, "chosen", slots[6].closes, 1), delayed(m, "chosen_row", slots[6].row, 1)
     return unit.place(
         m,
         unit.library.make(Choice, unit.geometry.lanes, unit.geometry.dtype, unit.depth.lane[0]),
@@ -117,8 +120,8 @@ def choice_of(
         reduces=slots[6].reduce & phase.selecting,
         opens=slots[6].opens,
         key=highest,
-        closes=slots[7].closes & phase.selecting,
-        closed_row=slots[7].row,
+        closes=closes & phase.selecting,
+        closed_row=closed_row,
     )
 
 

@@ -3,7 +3,6 @@
 from siliconloom.arch.opcodes import Opcode
 from siliconloom.arch.packing import weight_bytes, worked_rows
 from siliconloom.arch.tile import NpuTile, SystolicTile
-from siliconloom.arch.timing import ACCUMULATOR_WRITE
 from siliconloom.sim.chip.opcodes import TIMINGS, Counter, Timing, Work
 from siliconloom.sim.timing.systolic import gemm_run
 
@@ -12,7 +11,7 @@ def _times(work: Work) -> dict[str, int]:
     i = work.instruction
     run = gemm_run(work.tile.array, i.m, i.n, i.k, i.packing)
     return {
-        "completion": 0 if isinstance(work.tile, SystolicTile) else ACCUMULATOR_WRITE,
+        "completion": 0 if isinstance(work.tile, SystolicTile) else work.tile.array.accumulator_write,
         "first_load": run.first_load,
         "stream": run.stream_beats,
         "work": run.work,

@@ -48,7 +48,10 @@ def random_npu(
         cache += random_scaled(seed, load_rows)
     add_stages = random.Random(f"{seed} adders").choice([0, 0, 1, 2, 3]) if dataflow != "output_stationary" else 0
     element = random_element(seed, dataflow, dtype, add_stages)
-    sum_stages = random_sum_stages(seed) if wide or not dtype.is_integer else 1
+    floats = wide or not dtype.is_integer
+    sum_stages = random_sum_stages(seed) if floats else 1
+    accumulate_stages = random_sum_stages(f"{seed} accumulator") if floats else 1
+    registers = random.Random(f"{seed} registers").choice([0, 0, 10, 20, 30]) if floats else 0
     gigabytes = bus * chance.choice([1.0, 1.0, 0.8, 0.55, 0.3])
     return Chip.model_validate(
         {
@@ -65,6 +68,7 @@ def random_npu(
                     "load_rows": load_rows,
                     "multiply_stages": chance.randint(0, 2),
                     "add_stages": add_stages,
+                    "accumulate_stages": accumulate_stages,
                     "element": element,
                     **({"weights": weights} if weights else {}),
                     **({"cache": cache} if cache else {}),
@@ -73,7 +77,7 @@ def random_npu(
                 "accumulator": {"capacity": f"{4 * cols * chance.choice([64, 128])} B"},
                 "vector": {
                     "lanes": lanes,
-                    "latency": vector_stages(sum_stages) + chance.randint(0, 13),
+                    "latency": vector_stages(sum_stages) + chance.randint(0, 13) + registers,
                     "sum_stages": sum_stages,
                     **({"format": "fp32"} if wide else {}),
                     "transpose_rows": random_together(seed, lanes),
@@ -111,7 +115,7 @@ def random_element(seed: int, dataflow: str, dtype: DataType, add_stages: int) -
     return random.Random(f"{seed} sums").choice(["multiply_add", "multiply_add", *without])
 
 
-def random_sum_stages(seed: int) -> int:
+def random_sum_stages(seed: object) -> int:
     """Cycles of an addition in floating point."""
     return random.Random(f"{seed} sums of rows").choice([1, 1, 2, 4])
 
