@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, WithJsonSchema, field_validator, model_validator
 
+from siliconloom.arch import timing
 from siliconloom.arch.datatype import (
     CACHE_CODES,
     CACHE_SCALED,
@@ -19,7 +20,6 @@ from siliconloom.arch.datatype import (
 )
 from siliconloom.arch.document import Description, rule_at
 from siliconloom.arch.quantity import Energy
-from siliconloom.arch.timing import ACCUMULATOR_WRITE, MOST_SUM_STAGES
 
 Pattern = Literal["2of4", "block"]
 Dataflow = Literal["weight_stationary", "output_stationary", "input_stationary"]
@@ -156,7 +156,7 @@ class SystolicArray(Description):
     accumulate_stages: int = Field(
         default=1,
         ge=1,
-        le=MOST_SUM_STAGES,
+        le=timing.MOST_SUM_STAGES,
         description="cycles in which an npu tile adds sums in floating point to those that its accumulator holds: 1, 2 "
         "or 4; folds of what stays follow one another by no fewer",
     )
@@ -320,7 +320,7 @@ class SystolicArray(Description):
     @property
     def accumulator_write(self) -> int:
         """Cycles from sums leaving the array to an npu tile's accumulator holding them."""
-        return ACCUMULATOR_WRITE + self.accumulate_stages - 1
+        return timing.ACCUMULATOR_WRITE + self.accumulate_stages - 1
 
     @property
     def recode_stages(self) -> int:

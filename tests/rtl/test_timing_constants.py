@@ -18,6 +18,9 @@ from tests.rtl.npu import small_chip
 
 PACKAGE = Path(siliconloom.__file__).parent
 CONSTANTS = sorted(name for name in vars(timing) if name.isupper())
+FUNCTIONS = {"confirm", "sum_cycles", "vector_stages"}
+DESCRIBED = {"VECTOR_STAGES", "MOST_SUM_STAGES", "ACCUMULATOR_WRITE"}
+"""Of what `vector.latency` may be at least, of what additions may take, and of `SystolicArray.accumulator_write`."""
 LATENCY = re.compile(r"(^|_)(LATENCY|WRITE|START|STAGES?|GAP|POP|REFILL|SLICE|BARRIER|CYCLES)$")
 READERS = {"rtl": ("array", "npu"), "sim": ("chip", "timing"), "mapper": ("chip",)}
 OTHERS = {"RESET_CYCLES", "QUIET_CYCLES", "LIMIT_CYCLES", "START", "SLICE"}
@@ -31,12 +34,14 @@ def sources(*parts):
     return [path for part in parts for path in sorted((PACKAGE / part).rglob("*.py"))]
 
 
-def elaborated(dataflow, channel=False):
+def elaborated(dataflow, channel=False, sum_stages=1):
     """Elaborate the circuits of a tile one by one, those of the array aside: no Verilog is written."""
     changes = {"dataflow": dataflow} | ({"load_rows": 1} if dataflow == "output_stationary" else {})
+    changes |= {"operands": ["bf16"], "accumulate_stages": sum_stages} if sum_stages > 1 else {}
     chip = small_channel() if channel else small_chip()
     array = SystolicArray.model_validate(chip.tile.array.model_dump() | changes)
-    chip = chip.model_copy(update={"tile": chip.tile.model_copy(update={"array": array})})
+    vector = chip.tile.vector.model_copy(update={"sum_stages": sum_stages, "latency": 40})
+    chip = chip.model_copy(update={"tile": chip.tile.model_copy(update={"array": array, "vector": vector})})
     library = Library("proof")
     done, waiting = set(), [NpuTileCircuit(library, geometry_of(chip))]
     while waiting:
@@ -51,12 +56,12 @@ def elaborated(dataflow, channel=False):
 
 def test_the_constants_are_whole_positive_numbers_and_documented():
     text = inspect.getsource(timing)
-    assert len(CONSTANTS) == 17
+    assert len(CONSTANTS) == 18
     for name in CONSTANTS:
         assert isinstance(getattr(timing, name), int)
         assert getattr(timing, name) >= 1
         assert re.search(rf'^{name} = \d+\n"""[A-Z].*\.', text, re.M), f"{name} says what it is"
-    assert set(CONSTANTS) | {"confirm"} == set(timing.__all__)
+    assert set(CONSTANTS) | FUNCTIONS == set(timing.__all__)
 
 
 def test_no_module_of_the_simulator_or_the_rtl_has_a_latency_of_its_own():
@@ -83,19 +88,19 @@ def test_every_part_reads_the_constants(part):
                 assert node.attr in timing.__all__
             elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "confirm":
                 read.add(node.args[0].value)
-    read -= {"confirm"}
+    read -= FUNCTIONS
     assert read <= set(CONSTANTS)
     if part == "rtl":
         assert read == set(CONSTANTS), "every latency is built or confirmed"
     if part == "sim":
-        assert read == set(CONSTANTS) - {"VECTOR_STAGES"}, "which is the least that `vector.latency` may be"
+        assert read == set(CONSTANTS) - DESCRIBED, "which a description's latencies are made of"
 
 
 @pytest.mark.slow(seconds=1)
-@pytest.mark.parametrize("channel", [False, True])
+@pytest.mark.parametrize(("channel", "sum_stages"), [(False, 1), (True, 1), (False, 2), (False, 4)])
 @pytest.mark.parametrize("dataflow", ["weight_stationary", "output_stationary"])
-def test_circuits_are_what_the_constants_say(dataflow, channel):
-    assert len(elaborated(dataflow, channel)) > 20
+def test_circuits_are_what_the_constants_say(dataflow, channel, sum_stages):
+    assert len(elaborated(dataflow, channel, sum_stages)) > 20
 
 
 @pytest.mark.slow(seconds=0.7)
@@ -104,7 +109,7 @@ def test_circuits_are_what_the_constants_say(dataflow, channel):
 def test_a_constant_that_the_circuit_is_not_built_for_is_refused(name, change, monkeypatch):
     monkeypatch.setattr(timing, name, getattr(timing, name) + change)
     with pytest.raises(LoomError, match=rf"{name} in arch/timing.py is {getattr(timing, name)}, but the circuit takes"):
-        elaborated("weight_stationary", channel=name.startswith("PIM_"))
+        elaborated("weight_stationary", name.startswith("PIM_"), 2 if name == "MOST_SUM_STAGES" else 1)
 
 
 def test_the_arrays_latency_and_the_packing_are_derived_in_one_place():
