@@ -7,6 +7,8 @@ library, synthesized alone and flat, with what it contains: LUTs, multipliers, f
 is meant to cost more is written.
 ``--place`` places whole tiles that fit an LFE5U-85F instead (`PLACED`), a quarter of an hour or more each, and keeps their clocks and slowest paths in
 ``benchmarks/results/placements.json``; ``--check`` then fails where the slowest of the same seeds is more than `SLOWER` slower.
+``--liberty FILE`` maps whole tiles to a library's cells instead (`TIMED`), five to ten minutes each, and OpenSTA says their clocks, kept in
+``benchmarks/results/timed.json`` by the file's name; ``--check`` then fails where one misses the clock that it is described with.
 """
 
 from __future__ import annotations
@@ -32,22 +34,38 @@ MODULES = {
 """Chips of the library, and modules of each beside its memories."""
 PLACEMENTS = RESULTS.with_name("placements.json")
 PART = "ecp5-85"
-PLACED: dict[str, tuple[str, dict[str, str]]] = {
-    "npu-edge-int8, 4 x 4": (
-        "npu-edge-int8",
-        {
-            "tile.array.rows": "4",
-            "tile.array.cols": "4",
-            "tile.vector.lanes": "2",
-            "tile.dma.bytes_per_cycle": "8",
-            "tile.scratchpad.capacity": "32KiB",
-            "tile.scratchpad.banks": "4",
-            "tile.accumulator.capacity": "4KiB",
-            "tile.sequencer.program_words": "256",
-        },
-    )
+SMALL = {
+    "tile.array.rows": "4",
+    "tile.array.cols": "4",
+    "tile.vector.lanes": "2",
+    "tile.dma.bytes_per_cycle": "8",
+    "tile.scratchpad.capacity": "32KiB",
+    "tile.scratchpad.banks": "4",
+    "tile.accumulator.capacity": "4KiB",
+    "tile.sequencer.program_words": "256",
 }
+Described = tuple[str, dict[str, str]]
+PLACED: dict[str, Described] = {"npu-edge-int8, 4 x 4": ("npu-edge-int8", SMALL)}
 """Whole tiles that are placed: chips of the library and what is set."""
+TIMED: dict[str, Described] = {
+    "npu-edge-int8, 4 x 4": ("npu-edge-int8", {**SMALL, "clock": "250MHz", "tile.vector.latency": "27"}),
+    "npu-edge, 4 x 4": (
+        "npu-edge",
+        {
+            **SMALL,
+            "clock": "250MHz",
+            "tile.array.multiply_stages": "2",
+            "tile.array.add_stages": "3",
+            "tile.array.accumulate_stages": "4",
+            "tile.vector.sum_stages": "4",
+            "tile.vector.latency": "88",
+            "tile.array.weights": "null",
+            "tile.array.cache": "[]",
+        },
+    ),
+}
+"""Whole tiles that are mapped to a library's cells, for the clock of their descriptions."""
+TIMED_RESULTS = RESULTS.with_name("timed.json")
 SEEDS = 1
 """Placements of each."""
 SLOWER = 0.1
@@ -130,6 +148,40 @@ def place(asked: argparse.Namespace) -> int:
     return 1 if broken else 0
 
 
+def timed(name: str, liberty: Path) -> dict[str, Any]:
+    """Clock, slowest path and cells of a tile that is mapped to a library."""
+    chip, sets = TIMED[name]
+    found = synth(load_chip(chip, [*sets.items()]), target="generic", liberty=liberty)
+    analysed = found["static_timing"]
+    return {
+        "sets": sets,
+        "liberty": liberty.name,
+        "tools": [found["tool"], analysed["tool"]],
+        "area": found["area"]["cells"],
+        "flip_flops": found["flip_flops"],
+        "mhz": found["fmax_mhz"][0],
+        "asked_mhz": 1000 / analysed["period_ns"],
+        "path": {each: analysed[each] for each in ("begins", "ends", "cells")},
+    }
+
+
+def time_cells(asked: argparse.Namespace) -> int:
+    """Map the tiles that were asked for; 1 where one misses its clock."""
+    before = json.loads(TIMED_RESULTS.read_text(encoding="utf-8")) if TIMED_RESULTS.exists() else {}
+    now = {}
+    for name in TIMED:
+        if name.startswith(asked.only):
+            now[name] = row = timed(name, asked.liberty)
+            path = f"{row['path']['begins']} to {row['path']['ends']}"
+            print(f"{name:40} {row['mhz']:.1f} of {row['asked_mhz']:.0f} MHz, {path}", flush=True)
+    broken = [name for name, row in now.items() if row["mhz"] < row["asked_mhz"]] if asked.check else []
+    for name in broken:
+        print(f"slower than its clock: {name}")
+    if asked.write:
+        TIMED_RESULTS.write_text(json.dumps({**before, **now}, indent=1) + "\n", encoding="utf-8")
+    return 1 if broken else 0
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Synthesize the modules that were asked for, print the table; 1 where the rule is broken."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -137,9 +189,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--place", action="store_true", help="place whole tiles instead")
+    parser.add_argument("--liberty", type=Path, help="map whole tiles to the cells of this file instead")
     asked = parser.parse_args(arguments)
     if asked.place:
         return place(asked)
+    if asked.liberty:
+        return time_cells(asked)
     before: Table = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     now: Table = {}
     print(f"{'':40} {'LUT':>7} {'DSP':>5} {'FF':>7} {'RAM':>5}")

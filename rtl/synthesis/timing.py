@@ -93,19 +93,31 @@ def static_timing(command: str, liberty: Path, top: str, period_ns: float, folde
         why = "no register has timing, or nothing is clocked" if model else "the library names no delay_model"
         raise LoomError(f"OpenSTA found no path in {top}: {errors[0] if errors else why}")
     version = re.search(r"OpenSTA (\d\S*)", output)
-    begins, stops = (_signal(each, folder / NETLIST) for each in ends)
+    netlist = (folder / NETLIST).read_text(encoding="utf-8")
+    begins, stops = (_signal(each, netlist, top) for each in ends)
     tool = f"OpenSTA {version[1]}" if version else "OpenSTA"
     through = {step[2] for step in _STEP.findall(output)} - {ends[1]}
     slack_ns = float(slack[1]) + (period_ns - asked_ns)
     return StaticTiming(tool, period_ns, slack_ns, begins, stops, len(through))
 
 
-def _signal(cell: str, netlist: Path) -> str:
-    """The signal that a register holds, which is what the designer knows it by; a port's own name."""
-    text = netlist.read_text(encoding="utf-8")
-    found = re.search(rf"^  \w+ {re.escape(cell)} \((.*?)\);$", text, re.MULTILINE | re.DOTALL)
+def _signal(cell: str, netlist: str, top: str) -> str:
+    """The signal that a register holds, which a designer knows it by, within its modules; a port's own name."""
+    *path, last = cell.split("/")
+    module: str | None = top
+    for name in path:
+        inside = _module(netlist, module)
+        placed = re.search(rf"^  \\?(\S+) \\?{re.escape(name)} *\($", inside, re.MULTILINE)
+        module = placed[1] if placed else None
+    found = re.search(rf"^  \w+ \\?{re.escape(last)} *\((.*?)\);$", _module(netlist, module), re.MULTILINE | re.DOTALL)
     held = re.search(r"\.Q\(\\?([^)]+?) ?\)", found[1]) if found else None
-    return held[1] if held else cell
+    return "/".join([*path, held[1]]) if held else cell
+
+
+def _module(netlist: str, name: str | None) -> str:
+    """What a netlist has between a module's beginning and its end; nothing of one that is not there."""
+    begins = re.search(rf"^module \\?{re.escape(name)} *\(", netlist, re.MULTILINE) if name else None
+    return netlist[begins.start() : netlist.index("\nendmodule", begins.start())] if begins else ""
 
 
 __all__ = ["ASSUMED", "StaticTiming", "sta_command", "static_timing"]

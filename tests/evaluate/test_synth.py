@@ -315,6 +315,23 @@ def test_a_netlist_has_the_clock_that_static_timing_finds(period, tmp_path):
     assert steps[1] == pytest.approx(steps[2], rel=0.05), "a pair more is as slow as the pair before"
 
 
+def test_registers_of_inner_modules_are_told_by_their_signals(tmp_path):
+    """Instances as Yosys writes them, one of which has a name that Verilog escapes."""
+    if sta_command() is None or not CELLS_018.exists():
+        pytest.skip("OpenSTA (sta) and Debian's qflow-tech-osu018 are not both installed")
+    inner = "module inner(clk, d, q);\n  input clk, d;\n  output q;\n  wire d, q;\n"
+    inner += "  DFFPOSX1 _1_ (\n    .CLK(clk),\n    .D(d),\n    .Q(\\count[3] )\n  );\n  wire \\count[3] ;\n"
+    inner += "  BUFX2 _2_ (\n    .A(\\count[3] ),\n    .Y(q)\n  );\nendmodule\n"
+    outer = "module top(clk, a, z);\n  input clk, a;\n  output z;\n  wire w, v, z;\n"
+    for name, before, after in (("first", "a", "w"), ("\\last$2 ", "w", "v")):
+        outer += f"  inner {name} (\n    .clk(clk),\n    .d({before}),\n    .q({after})\n  );\n"
+    outer += "  BUFX2 _3_ (\n    .A(v),\n    .Y(z)\n  );\nendmodule\n"
+    (tmp_path / NETLIST).write_text(inner + outer)
+    found = static_timing(sta_command(), CELLS_018, "top", 4.0, tmp_path)
+    assert {found.begins, found.ends} <= {"a", "first/count[3]", "last$2/count[3]", "z"}
+    assert "/count[3]" in found.begins
+
+
 @pytest.mark.slow
 def test_without_opensta_an_area_has_a_note(capsys, monkeypatch):
     need_yosys()
