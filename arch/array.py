@@ -158,7 +158,7 @@ class SystolicArray(Description):
         ge=1,
         le=timing.MOST_SUM_STAGES,
         description="cycles in which an npu tile adds sums in floating point to those that its accumulator holds: 1, 2 "
-        "or 4; folds of what stays follow one another by no fewer",
+        "or 4; no sums come before those that they may be added to are there",
     )
     load_rows: LoadRows = Field(
         default=1,
@@ -321,6 +321,14 @@ class SystolicArray(Description):
     def accumulator_write(self) -> int:
         """Cycles from sums leaving the array to an npu tile's accumulator holding them."""
         return timing.ACCUMULATOR_WRITE + self.accumulate_stages - 1
+
+    @property
+    def products_apart(self) -> int:
+        """Cycles by which a matmul's first sums come later than right behind the last ones of the matmul before.
+
+        They may be added to any of those; folds of one matmul add to the same lines, in the same order.
+        """
+        return self.accumulate_stages - 1
 
     @property
     def recode_stages(self) -> int:

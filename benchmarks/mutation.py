@@ -204,14 +204,15 @@ def sums_stages(folder: Path, simulator: str | None) -> list[Stage]:
 
 
 def sums_chips() -> dict[str, Any]:
-    """Two tiles, by the cycles of their additions: in bf16 with two, in fp16 with four and every register."""
+    """Three tiles: additions of two cycles, of four with every register, and of four where sums stay in the array."""
     from siliconloom.arch.datatype import DataType
 
     narrow, made = npu_chips()["two-ports"], {}
-    for name, operand, stages, latency in SUMS:
+    for name, operand, stages, latency, dataflow in SUMS:
+        kept = {"dataflow": dataflow, "load_rows": 1} if dataflow == "output_stationary" else {"dataflow": dataflow}
         parts = {
             "array": narrow.tile.array.model_copy(
-                update={"operands": (DataType(operand),), "accumulate_stages": stages}
+                update={"operands": (DataType(operand),), "accumulate_stages": stages, **kept}
             ),
             "vector": narrow.tile.vector.model_copy(update={"sum_stages": stages, "latency": latency}),
         }
@@ -377,8 +378,12 @@ SHARED = (("two-rows", "int8", 2), ("one-row", "int8", 1), ("int16", "int16", 2)
 """Tiles in int8 between elements in fp32, by the rows of a beat."""
 NARROW = (("weights-stay", "weight_stationary", 2), ("sums-stay", "output_stationary", 1))
 """Tiles with narrow lines: what stays in the array, and rows a beat."""
-SUMS = (("two-stages", "bf16", 2, 20), ("four-stages", "fp16", 4, 88))
-"""Tiles with partial sums of rows: format of operands, cycles of an addition, the unit's latency."""
+SUMS = (
+    ("two-stages", "bf16", 2, 20, "weight_stationary"),
+    ("four-stages", "fp16", 4, 88, "weight_stationary"),
+    ("kept-sums", "bf16", 4, 30, "output_stationary"),
+)
+"""Tiles whose additions take cycles: format of operands, the cycles, the unit's latency, what stays in the array."""
 FLOATS = ("bf16", "fp8_e4m3")
 """Formats of the part of tiles in floating point."""
 

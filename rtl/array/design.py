@@ -27,6 +27,7 @@ MEANINGS = {
     "output_data": "results: C lanes of 32 bits (integers, or fp32)",
     "fold_begins": "pulse: a loaded tile becomes the active one",
     "fold_ends": "pulse: the last operands of a fold enter the array",
+    "product_ends": "pulse: they are the last ones of a matmul",
 }
 
 WAIVERS = {

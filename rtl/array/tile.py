@@ -50,6 +50,7 @@ class SystolicTileCircuit(Circuit):
         self.inner = name is not None
         if self.inner:
             ports |= {"fold_ends": Out(1)} | ({} if unmarked else {"fold_begins": Out(1)})
+            ports |= {"product_ends": In(1)} if array.products_apart else {}
         super().__init__(library, library.prefix if name is None else name, ports, reset=True)
 
     def sum_bits(self) -> int:
@@ -113,9 +114,9 @@ class StationaryTile(SystolicTileCircuit):
         R operands per beat, logical row 0 in the low bits; zero in unused rows.
     output : Out(stream of `beat`)
         C sums per beat, of 32 bits (int16: 48, but for 32 as elements), one per moving beat.
-    fold_begins, fold_ends
+    fold_begins, fold_ends, product_ends
         Only inside an NPU tile. Pulses: a loaded tile becomes the active one; the last moving beat of a fold enters
-        the array.
+        the array; it is a matmul's last one, which is told where the accumulator adds in several cycles.
     """
 
     def __init__(
@@ -210,16 +211,21 @@ class StationaryTile(SystolicTileCircuit):
         return m
 
     def _rested(self, m: Module, en: Signal, swap: Signal) -> Value:
-        """Whether sums of a fold that begins now find those of the fold before in the accumulator."""
+        """Whether sums of a fold that begins now find those that they may be added to in the accumulator.
+
+        Those are the same lines' of the fold before, and any of the matmul before, which the last moving beat ends.
+        """
         apart = self.array.accumulate_stages
         if apart == 1:
             return Const(1, 1)
         left = Signal(range(apart), name="swap_rests")
         with m.If(swap):
             m.d.sync += left.eq(apart - 1)
+        with m.Elif(self.product_ends):
+            m.d.sync += left.eq(apart - 2)
         with m.Elif(en & left.any()):
             m.d.sync += left.eq(left - 1)
-        return ~left.any()
+        return ~(left.any() | self.product_ends)
 
     def _staying(self, m: Module, elements: Value, loaded: Any, fires: Signal, swap: Signal) -> tuple[Value, Value]:
         """Codes of the beat in front, and exponents of the rows of the fold that is active.
@@ -338,8 +344,9 @@ class OutputTile(SystolicTileCircuit):
         As many rows of B: C columns, column 0 in the low bits; its beats go with those of A, one to one.
     output : Out(stream of `beat`)
         C sums per beat, of 32 bits (int16: 48), R beats per fold, row 0 first.
-    fold_ends
-        Only inside an NPU tile. Pulse: the last beats of a fold enter the array.
+    fold_ends, product_ends
+        Only inside an NPU tile. Pulses: the last beats of a fold enter the array; they are a matmul's last ones, as of
+        `StationaryTile`.
     """
 
     def __init__(self, library: Library, array: SystolicArray, name: str | None) -> None:
@@ -353,14 +360,16 @@ class OutputTile(SystolicTileCircuit):
         en, fires = Signal(name="en"), Signal(name="fires")
 
         # The drain chain moves one row per cycle, so last beats keep R enabled cycles apart.
-        wait = Signal(range(rows + 1))
+        # A matmul's first one are further apart from the matmul before: its sums may be added to any of those.
+        apart = array.products_apart
+        wait, rest = Signal(range(rows + apart + 1)), Mux(self.product_ends, apart, 0) if apart else 0
         first, ends = Signal(init=1), Signal()
         a_data, b_data = self._entering(m, en, fires, first, ends, ~wait.any())
         if self.inner:
             m.d.comb += self.fold_ends.eq(ends)
         with m.If(en):
             with m.If(ends):
-                m.d.sync += wait.eq(rows - 1)
+                m.d.sync += wait.eq(rows - 1 + rest)
             with m.Elif(wait.any()):
                 m.d.sync += wait.eq(wait - 1)
 

@@ -395,7 +395,7 @@ def _multiply(machine: TileMachine, state: State, i: Any, start: Any) -> Any:
         begin = max(start + constants.operand_latency, clock[STREAM_FREE])
         first_last = max(begin + stream - 1, clock[LAST_BEAT] + constants.array_rows)
         last_beat = first_last + table[i, _ADVANCE]
-        clock[LAST_BEAT] = last_beat
+        clock[LAST_BEAT] = last_beat + constants.products_apart
         consumed = last_beat + 1
         done = last_beat + constants.output_latency + table[i, _OUTPUT] + table[i, _COMPLETION]
         state.stalls[_MATMUL, _S_DRAIN] += consumed - begin - work
@@ -412,7 +412,7 @@ def _multiply(machine: TileMachine, state: State, i: Any, start: Any) -> Any:
         done = consumed + constants.output_latency + table[i, _COMPLETION]
         state.stalls[_MATMUL, _S_LOAD] += consumed - begin - work
         state.unit[FREE, _MATMUL] = load_free + constants.loader_gap
-    clock[STREAM_FREE] = consumed
+    clock[STREAM_FREE] = consumed if constants.output_stationary else consumed + constants.products_apart
     state.unit[ACCOUNTED, _MATMUL] = consumed
     return begin, consumed, done
 

@@ -85,6 +85,8 @@ class UnitConstants(NamedTuple):
     pop: int
     refill: int
     loader_gap: int
+    products_apart: int
+    """Cycles by which a product's sums follow those of the product before later than at once."""
     outstanding: int
     fetch_first: int
     fetch_interval: int
@@ -251,6 +253,7 @@ def constants_of(chip: Chip, tile: SystolicTile | NpuTile) -> UnitConstants:
             pop=0,
             refill=0,
             loader_gap=-(2**40),
+            products_apart=0,
             outstanding=1,
             fetch_first=0,
             fetch_interval=0,
@@ -269,6 +272,7 @@ def constants_of(chip: Chip, tile: SystolicTile | NpuTile) -> UnitConstants:
         pop=QUEUE_POP,
         refill=QUEUE_REFILL,
         loader_gap=0 if stationary else LOADER_GAP,
+        products_apart=array.products_apart,
         outstanding=tile.dma.outstanding,
         fetch_first=fetch_first,
         fetch_interval=fetch_interval,

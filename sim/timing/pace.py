@@ -26,7 +26,8 @@ def matmul_pace(array: SystolicArray, m: Int, n: Int, k: Int, packing: Packing |
     rows, cols = array.rows, array.cols
     if array.dataflow == "output_stationary":
         folds = -(-m // rows) * -(-n // cols)
-        apart: Int = (folds - 1) * np.maximum(k, rows) + np.maximum(k + OPERAND_LATENCY, rows)
+        last = rows + array.products_apart
+        apart: Int = (folds - 1) * np.maximum(k, rows) + np.maximum(k + OPERAND_LATENCY, last)
         return apart
     outer, beats = (n, m) if array.dataflow == "weight_stationary" else (m, n)
     load, k = loads(array, k, packing), np.asarray(worked_rows(array, k, packing))
@@ -36,7 +37,8 @@ def matmul_pace(array: SystolicArray, m: Int, n: Int, k: Int, packing: Packing |
         + np.where(k % rows > 0, fold_pace(array, load.rest, beats), 0)
     )
     first = load.first
-    pace: Int = paced - fold_pace(array, first, beats) + fold_pace(array, first + LOADER_GAP + OPERAND_LATENCY, beats)
+    between = fold_pace(array, first + LOADER_GAP + OPERAND_LATENCY, beats)
+    pace: Int = paced - fold_pace(array, first, beats) + np.maximum(between, beats + array.products_apart)
     return pace
 
 
@@ -44,9 +46,9 @@ def product_pace(array: SystolicArray, m: int, n: int, k: int, packing: Packing 
     """`matmul_pace` of one shape."""
     run = gemm_run(array, m, n, k, packing)
     if array.dataflow == "output_stationary":
-        return run.advance + max(k + OPERAND_LATENCY, array.rows)
-    first = run.first_load + LOADER_GAP + OPERAND_LATENCY
-    return run.advance + int(fold_pace(array, first, run.stream_beats))
+        return run.advance + max(k + OPERAND_LATENCY, array.rows + array.products_apart)
+    first, beats = run.first_load + LOADER_GAP + OPERAND_LATENCY, run.stream_beats
+    return run.advance + max(int(fold_pace(array, first, beats)), beats + array.products_apart)
 
 
 def first_load(array: SystolicArray, k: Int, packing: Packing | None = None) -> Int:

@@ -12,9 +12,11 @@ row to row (one, and those of the adder's registers):
   moving beat fires; moving beats fire from the cycle after the swap; the next fold's load may fire from the swap on.
   A beat that fires in cycle f leaves the array in cycle f + R h + C - 1 + s.
   Where both operands enter at one port (``load_port: shared``) the next fold's load fires behind the last moving beat.
-  Swaps are at least ``accumulate_stages`` apart, so that sums are there when the next fold's are added to them.
+  Swaps are at least ``accumulate_stages`` apart, so that sums are there when the next fold's are added to them; the
+  first one of a matmul is as many less one cycles later than the last moving beat of the matmul before.
 - Output stationary: both operands' beats fire together; last beats of successive folds are at least R cycles apart
-  (the drain chain moves one row per cycle); the first output row leaves R + C - 1 + s cycles after the last beat. A
+  (the drain chain moves one row per cycle), and those of a matmul's first fold ``accumulate_stages`` less one more from
+  those of the matmul before; the first output row leaves R + C - 1 + s cycles after the last beat. A
   beat brings as many products of a sum as elements are deep.
 - Elements without an adder (`arch.array.Element`): sums take the cycles in which they are resolved longer to leave.
 - Digit-serial elements: a beat of operands fires once for each digit of that operand of A that has most which are not
@@ -85,29 +87,32 @@ class ArrayTimeline:
         """Run a whole GEMM; equal to calling `fold` for each of its folds."""
         if self.array.dataflow == "output_stationary":
             first = max(ready, self.stream_free)
-            last = max(first + run.stream_beats - 1, self.last_beat + self.array.rows) + run.advance
+            apart = self.array.rows + self.array.products_apart
+            last = max(first + run.stream_beats - 1, self.last_beat + apart) + run.advance
             self.last_beat = last
             self.stream_free = last + 1
             first_output = last - run.advance + self.output_latency
             return FoldTimes(first, last, first_output, last + self.output_latency + run.output_beats - 1)
-        swap = max(max(ready, self.load_free) + run.first_load, self.stream_free - 1, self._rested)
+        apart = self.array.products_apart
+        swap = max(max(ready, self.load_free) + run.first_load, self.stream_free - 1 + apart, self._rested)
         first, last = swap + 1, swap + run.advance + run.stream_beats
         self.swapped = swap + run.advance
         self.stream_free = last + 1
         self.load_free = self.stream_free if self.array.load_port == "shared" else swap + run.advance
         return FoldTimes(first, last, first + self.output_latency, last + self.output_latency)
 
-    def fold(self, fold: Fold, ready: int) -> FoldTimes:
-        """Run one fold whose operands may fire from cycle ``ready`` on."""
+    def fold(self, fold: Fold, ready: int, *, begins: bool = False) -> FoldTimes:
+        """Run one fold whose operands may fire from cycle ``ready`` on; whether a matmul ``begins`` with it."""
+        apart = self.array.products_apart if begins else 0
         if self.array.dataflow == "output_stationary":
             first = max(ready, self.stream_free)
-            last = max(first + fold.stream_beats - 1, self.last_beat + self.array.rows)
+            last = max(first + fold.stream_beats - 1, self.last_beat + self.array.rows + apart)
             self.last_beat = last
             self.stream_free = last + 1
             output = last + self.output_latency
             return FoldTimes(first, last, output, output + fold.output_beats - 1)
         load_start = max(ready, self.load_free)
-        swap = max(load_start + fold.load_beats, self.stream_free - 1, self._rested)
+        swap = max(load_start + fold.load_beats, self.stream_free - 1 + apart, self._rested)
         first, last = swap + 1, swap + fold.stream_beats
         self.swapped = swap
         self.stream_free = last + 1

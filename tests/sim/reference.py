@@ -326,7 +326,7 @@ class Array:
         if self.kind == "output_stationary":
             return self.keep_sums(m, n, k, ready)
         outer, beats = (n, m) if self.kind == "weight_stationary" else (m, n)
-        entered = 0
+        entered, rest = 0, self.apart - 1
         for _ in range(0, outer, self.cols):
             left = k
             while left > 0:
@@ -336,18 +336,20 @@ class Array:
                     cycle += 1
                 if cycle < self.swapped + self.apart:
                     cycle = self.swapped + self.apart
-                swap = self.swapped = max(cycle, self.moved)
+                swap = self.swapped = max(cycle, self.moved + rest)
+                rest = 0
                 entered = self.moved = swap + beats
                 self.loader_free = entered + 1 if self.shared else swap
                 left -= self.rows
         return entered + 1, entered + self.through, self.loader_free
 
     def keep_sums(self, m, n, k, ready):
-        last = left = 0
+        last, left, rest = 0, 0, self.apart - 1
         for first_row in range(0, m, self.rows):
             for _ in range(0, n, self.cols):
                 begin = max(ready, self.moved + 1)
-                last = max(begin + k - 1, self.drained + self.rows)
+                last = max(begin + k - 1, self.drained + self.rows + rest)
+                rest = 0
                 self.moved = self.drained = last
                 left = last + self.through + min(self.rows, m - first_row) - 1
         return last + 1, left, None

@@ -50,7 +50,7 @@ def test_the_closed_form_of_a_gemm_equals_its_folds_one_by_one(array, shapes, ga
         assert run.folds == len(folds)
         assert run.work == sum(f.stream_beats for f in folds) or array.element == "digit_serial"
         assert run.stationary_beats == sum(f.load_beats for f in folds)
-        times = [single.fold(fold, ready) for fold in folds]
+        times = [single.fold(fold, ready, begins=number == 0) for number, fold in enumerate(folds)]
         total = whole.run(run, ready)
         assert (total.first_fire, total.last_fire) == (times[0].first_fire, times[-1].last_fire)
         assert total.last_output == times[-1].last_output
@@ -63,20 +63,24 @@ def test_folds_one_by_one_take_the_cycles_of_an_array_that_is_stepped_through(ar
     stepped, timeline, ready = Array(array), ArrayTimeline(array), INPUT_SLICE
     for m, n, k in shapes:
         consumed, left, loader_free = stepped.multiply(m, n, k, ready)
-        times = [timeline.fold(fold, ready) for fold in gemm_folds(array, m, n, k)]
+        folds = gemm_folds(array, m, n, k)
+        times = [timeline.fold(fold, ready, begins=number == 0) for number, fold in enumerate(folds)]
         assert (consumed, left) == (times[-1].last_fire + 1, times[-1].last_output)
         assert loader_free in (None, timeline.load_free)
 
 
-@given(
-    whole.filter(lambda array: array.dataflow != "output_stationary"),
-    st.lists(st.tuples(sizes, sizes, sizes), min_size=1, max_size=4),
-)
-def test_sums_are_in_the_accumulator_before_those_of_the_next_fold_are_added(array, shapes):
-    """Of folds of equal beats each line's sums follow the ones before by as many cycles as swaps do."""
-    folds = [f for m, n, k in shapes for f in gemm_folds(array, m, n, k)]
-    for before, after in itertools.pairwise(stall_free_schedule(array, folds)):
-        assert after.first_output - before.first_output >= array.accumulate_stages
+@given(whole, st.lists(st.tuples(sizes, sizes, sizes), min_size=1, max_size=4))
+def test_no_sums_are_brought_before_those_that_they_may_be_added_to_are_there(array, shapes):
+    """Each line of a matmul's folds comes as late behind the fold before, and all behind the matmul before."""
+    timeline, before, apart = ArrayTimeline(array), None, array.accumulate_stages
+    for m, n, k in shapes:
+        for number, fold in enumerate(gemm_folds(array, m, n, k)):
+            times = timeline.fold(fold, INPUT_SLICE, begins=number == 0)
+            if before is not None and number == 0:
+                assert times.first_output >= before.last_output + apart
+            elif before is not None and array.dataflow != "output_stationary":
+                assert times.first_output - before.first_output >= apart
+            before = times
 
 
 @pytest.mark.parametrize(

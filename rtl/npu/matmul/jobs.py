@@ -32,6 +32,11 @@ def job_of(
     return Job(data.View(layout, queue.o.payload), queue.o.valid, take)
 
 
+def told(unit: MatmulUnitCircuit) -> dict[str, Signal]:
+    """What the array is told of matmuls where the accumulator adds in several cycles: when one's last fold ends."""
+    return {"product_ends": unit.read} if unit.geometry.array.products_apart else {}
+
+
 def release(m: Module, unit: MatmulUnitCircuit, fold_read: Signal, ends: Signal, entered: Signal) -> None:
     """Pulse ``read`` when the last fold of an instruction has entered the array."""
     queue = unit.place(m, unit.library.make(Queue, 1, BUFFER + 4), "folds")
@@ -52,4 +57,4 @@ def finish(m: Module, unit: MatmulUnitCircuit, last: Signal) -> None:
     m.d.comb += unit.done.eq(last)
 
 
-__all__ = ["Job", "finish", "job_of", "release"]
+__all__ = ["Job", "finish", "job_of", "release", "told"]

@@ -11,7 +11,7 @@ from msgspec import Struct
 from siliconloom.arch.vector import SPLIT_BITS
 from siliconloom.rtl.library import Circuit
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, SIZE_BITS, log2
-from siliconloom.rtl.npu.matmul.jobs import finish, job_of, release
+from siliconloom.rtl.npu.matmul.jobs import finish, job_of, release, told
 from siliconloom.rtl.npu.matmul.reads import BUFFER, ReadStream, needs, read_line, read_panel
 from siliconloom.rtl.npu.matmul.sums import panel_lines, place_sums
 from siliconloom.rtl.npu.matmul.unit import MatmulUnitCircuit
@@ -25,7 +25,7 @@ def output_stationary(m: Module, unit: MatmulUnitCircuit, tile: Circuit) -> None
     b = ReadStream(unit, m, "b", 8 * unit.geometry.stationary)
     pairs = read_pairs(m, unit, a, b)
     entering = Signal(range(BUFFER + 8))
-    placed = unit.place(m, tile, "array")
+    placed = unit.place(m, tile, "array", **told(unit))
     wiring.connect(m, a.beats, placed.a)
     wiring.connect(m, b.beats, placed.b)
     m.d.comb += [placed.output.ready.eq(1), unit.instruction.ready.eq(~pairs.active & (entering == 0))]

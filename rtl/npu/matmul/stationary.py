@@ -10,7 +10,7 @@ from amaranth.lib import data, wiring
 from siliconloom.arch.vector import SPLIT_BITS
 from siliconloom.rtl.library import Circuit
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, SIZE_BITS, log2
-from siliconloom.rtl.npu.matmul.jobs import finish, job_of, release
+from siliconloom.rtl.npu.matmul.jobs import finish, job_of, release, told
 from siliconloom.rtl.npu.matmul.loading import load_bits, load_folds, rounded
 from siliconloom.rtl.npu.matmul.reads import ReadStream, needs, read_line
 from siliconloom.rtl.npu.matmul.sums import panel_lines, place_sums
@@ -25,7 +25,7 @@ def stationary(m: Module, unit: MatmulUnitCircuit, tile: Circuit) -> None:
     move = ReadStream(unit, m, "moving", unit.geometry.edge.bits * unit.geometry.array.rows + 1)
     swaps = load_folds(m, unit, operands, load)
     fold_ends, ends = move_rows(m, unit, operands, move)
-    placed = unit.place(m, tile, "array")
+    placed = unit.place(m, tile, "array", **told(unit))
     wiring.connect(m, load.beats, placed.stationary)
     wiring.connect(m, move.beats, placed.moving)
     m.d.comb += [placed.output.ready.eq(1), swaps.eq(placed.fold_begins)]

@@ -25,7 +25,14 @@ from siliconloom.verification.chain import Chain, Fields, Places, npu_tile
 from siliconloom.verification.float_directed import FLOAT, packed_programs
 from siliconloom.verification.images import MEMORY_BYTES, PROGRAM_BASE, RESULTS, random_image
 from siliconloom.verification.narrow_directed import every_table, narrow_lines
-from siliconloom.verification.product_directed import accumulated, many_panels, one_line, over_banks, split_programs
+from siliconloom.verification.product_directed import (
+    accumulated,
+    just_brought,
+    many_panels,
+    one_line,
+    over_banks,
+    split_programs,
+)
 from siliconloom.verification.shared_directed import shared_programs
 from siliconloom.verification.transposed_directed import transposed_rows
 from siliconloom.verification.writer import product_sizes
@@ -365,6 +372,7 @@ DIRECTED = {
     "six loop levels": six_levels,
     "accumulated sums": accumulated,
     "sums of one line": one_line,
+    "sums that were just brought": just_brought,
     "rows over pages": over_pages,
     "full queues": full_queues,
     "contended port": contended_port,

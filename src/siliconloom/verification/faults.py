@@ -179,12 +179,20 @@ def _limits(faults: _Faults) -> None:
 
 
 def _conflicts(faults: _Faults) -> None:
-    """Two units on one side of a bank."""
-    places = Places(faults.tile)
-    bank, row = places.bank, row_unit(faults.tile)
+    """Two units on one side of a bank, and both operands of a product."""
+    tile, places = faults.tile, Places(faults.tile)
+    array, bank, row = tile.array, places.bank, row_unit(tile)
+    count = bank // (row * tile.element_bytes)
     fill = Instruction(opcode=Opcode.LOAD, m=1, n=bank, a=Address(base=2 * bank), post=0b010)
     copy = Instruction(
-        opcode=Opcode.VECTOR, m=bank // row, n=row, k=1, a=Address(base=2 * bank), c=Address(base=4 * bank), wait=0b010
+        opcode=Opcode.VECTOR,
+        dtype=tile.circuit_format,
+        m=count,
+        n=row,
+        k=1,
+        a=Address(base=2 * bank),
+        c=Address(base=4 * bank),
+        wait=0b010,
     )
     # row by row: the beats of one long burst come together, at the end of its time
     rows: dict[str, Any] = {
@@ -198,7 +206,23 @@ def _conflicts(faults: _Faults) -> None:
     store = Instruction(
         opcode=Opcode.STORE, m=1, n=bank, a=Address(base=2 * bank), memory=Address(base=1 << 16), wait=0b100
     )
-    faults.add("two units read a bank", [replace(fill, post=0b110), copy, store], Cause.BANK_CONFLICT)
+    both = replace(fill, post=0b110)
+    faults.add("two units read a bank", [both, copy, store], Cause.BANK_CONFLICT)
+    # long in what moves, deep in what stays; where sums stay both operands come with the depth
+    rows_, columns = (array.cols, count // 2) if array.dataflow == "input_stationary" else (count // 2, array.cols)
+    long = Instruction(opcode=Opcode.MATMUL, dtype=tile.circuit_format, m=rows_, n=columns, k=array.rows, wait=0b100)
+    deep = replace(long, m=min(array.rows, array.cols), n=min(array.rows, array.cols), k=min(count, 4 * array.rows))
+    moving = {"weight_stationary": "a", "input_stationary": "b"}.get(array.dataflow)
+    for operand, other in (("a", "b"), ("b", "a")):
+        product = long if operand == moving else deep
+        reads = replace(product, **{operand: Address(base=2 * bank), other: Address()})
+        faults.add(
+            f"the vector unit and the array, its {operand}, read a bank", [both, copy, reads], Cause.BANK_CONFLICT
+        )
+    within = replace(long, a=Address(base=2 * bank), b=Address(base=2 * bank), wait=0b010)
+    faults.add(
+        "the array reads both operands in a bank", [fill, replace(within, k=2 * array.rows)], Cause.BANK_CONFLICT
+    )
 
 
 def _illegal(faults: _Faults) -> None:

@@ -14,6 +14,7 @@ from siliconloom.arch.layout import (
     row_values,
     sums_begin,
     sums_bytes,
+    sums_lines,
     sums_pitch,
     sums_room,
     sums_split,
@@ -43,6 +44,41 @@ def one_line(chip: Chip) -> LoadedProgram:
     """The same for products of one row or column: every fold of k adds to the line that the last one wrote."""
     array = npu_tile(chip).array
     return _sums(chip, *((array.cols, 1) if array.dataflow == "input_stationary" else (1, array.cols)), 5 * array.rows)
+
+
+def just_brought(chip: Chip) -> LoadedProgram:
+    """Products that add to the last lines of the one right before them, whose sums were brought in the cycles before.
+
+    No semaphore stands between them: the array works on one after the other, whatever they add to. They are rounds of
+    loops, whose words are there at once.
+    """
+    tile = npu_tile(chip)
+    array, places = tile.array, Places(tile)
+    chain, line, rounds = places.chain(), sums_pitch(array), 3
+    rows, k = array.rows + 5, 1 if array.dataflow == "output_stationary" else array.rows
+    inputs_stay = array.dataflow == "input_stationary"
+
+    def sizes(rows: int) -> tuple[int, int]:
+        return (array.cols, rows) if inputs_stay else (rows, array.cols)
+
+    while max(product_sizes(tile, *sizes(rows), k)[:2]) > places.bank and k > 1:
+        k -= 1
+    while rows > 1 and (
+        max(product_sizes(tile, *sizes(rows), k)[:2]) > places.bank or rounds * rows > sums_lines(tile)
+    ):
+        rows -= 1
+    a_bytes, b_bytes, *_ = product_sizes(tile, *sizes(rows), k)
+    memory = random_image(np.random.default_rng(1), tile.circuit_format, odd=0)
+    for size, source, target in ((a_bytes, 0, places.bank), (b_bytes, 2 * PAGE, 0)):
+        chain.add(Opcode.LOAD, m=1, n=places.aligned(size), memory=Address(base=source), a=Address(base=target))
+    m, n = sizes(rows)
+    product: Fields = {"m": m, "n": n, "k": k, "a": Address(base=places.bank), "b": Address(base=0), "nest": (rounds,)}
+    for last, adds in ((0, 0), (1, 1), (2, 1), (3, 1)):
+        step = max(rows - last, 1) * line
+        chain.add(Opcode.MATMUL, c=Address(base=0, strides=(step, 0, 0, 0, 0, 0)), accumulate=adds, **product)
+    requantize: Fields = {"function": VectorFunction.REQUANTIZE}
+    _stored(tile, chain, memory, *sizes(rows), [{**requantize, "a": Address(base=at * line)} for at in (0, rows)])
+    return chain.program(memory)
 
 
 def _sums(chip: Chip, m: int, n: int, k: int) -> LoadedProgram:
