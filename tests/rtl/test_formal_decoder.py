@@ -320,10 +320,11 @@ class SequencerContract(Contract):
         for name, places in c.steps.items():
             is_first = cls.moves(name, opcode) if name in TWO_FORMATS else Const(1)
             for place in places:
-                for step, this in zip(place, (is_first, ~is_first), strict=False):
-                    held.append(step[0] == cycle[0])
-                    held.append(implies(dispatched, step[1:] == Cat(now & this for now in cycle[1:])))
-                    held.append(implies(~Cat(cycle[1:]).any(), step[1:] == 0))
+                for limbs, this in zip(place, (is_first, ~is_first), strict=False):
+                    for step in limbs:
+                        held.append(step[0] == cycle[0])
+                        held.append(implies(dispatched, step[1:] == Cat(now & this for now in cycle[1:])))
+                        held.append(implies(~Cat(cycle[1:]).any(), step[1:] == 0))
         for place, factor in enumerate(c.factors):
             for now, levels in zip(cycle, c.levels_of, strict=True):
                 held.append(implies(now, factor == (index[levels[place]] if place < len(levels) else 0)))
@@ -387,8 +388,8 @@ DECODER_BUGS = {
     "loops of one round run once more": ("single = size == 1", "single = size == 0", "place|known|ended|running"),
     "a loop goes on behind its body": ("target.eq(begin[top])", "target.eq(following)", "place"),
     "strides of levels 4 and 5 are dropped": (
-        'own[f"stride{level}"] for level in levels',
-        'own[f"stride{level}"] if level < 4 else 0 for level in levels',
+        "limb_bits(name)] for level in levels",
+        "limb_bits(name)] if level < 4 else 0 for level in levels",
         "address_.*",
     ),
     "the second slot is never used": ('Mux(odd, pick["slot"], 0)', "0", "address_.*"),
