@@ -137,7 +137,7 @@ def test_random_programs_use_every_function_and_make_numbers_of_every_kind():
     in_turn(
         [
             ("lane", r"(first_kept = )[^?]+\?", r"\g<1>1'h0 ?"),
-            ("adder", r"add \? ", "1'h0 ? "),
+            ("adder", r"\badds? \? ", "1'h0 ? "),
             ("lane", r"plane\[0\] \? plane_data", "plane[1] ? plane_data"),
         ],
         0,
