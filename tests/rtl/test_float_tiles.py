@@ -15,6 +15,7 @@ from siliconloom.arch.isa import Address, Opcode
 from siliconloom.arch.layout import padded, row_values
 from siliconloom.arch.vector import BUILT_IN_FLOATS, FunctionSpec, VectorFunction, register_function, remove_function
 from siliconloom.mapper.chip.mapping import map_workload
+from siliconloom.rtl.bench.programs import run_programs
 from siliconloom.rtl.bench.runner import simulator_path
 from siliconloom.rtl.library import Library
 from siliconloom.rtl.npu.float_ways import (
@@ -35,6 +36,7 @@ from siliconloom.sim.golden.floating import FLOAT_GOLDEN, in_floats
 from siliconloom.sim.golden.npu import GoldenMachine, LoadedProgram, float_parameter_planes, float_scalar_bytes
 from siliconloom.verification import npu as verification
 from siliconloom.verification.chain import Chain, Places
+from siliconloom.verification.faults import fault_cases
 from siliconloom.verification.filling import filled
 from siliconloom.verification.float_directed import packed_programs
 from siliconloom.verification.images import RESULTS, random_image
@@ -105,6 +107,30 @@ def test_an_array_in_fp8_between_elements_in_fp32_agrees_in_every_cycle_and_byte
     assert any(i.packing == Packing(dtype, 0) for _, each in programs for i in each.program.instructions)
     for parity in check_programs(chip, programs, simulator="verilator"):
         assert parity.passed, "\n".join([f"{chip.name}, {parity.name}", *parity.errors])
+
+
+@pytest.mark.slow(seconds=40)
+@pytest.mark.parametrize("stages", [1, 4])
+def test_every_fault_of_a_tile_in_floating_point_has_its_cause(stages, tmp_path):
+    needs("verilator")
+    sets = {"rows": 4, "cols": 4, "operands": "[bf16]", "load_rows": 1, "accumulate_stages": stages}
+    chip = load_chip(
+        "npu-edge-int8",
+        [
+            *((f"tile.array.{key}", str(value)) for key, value in sets.items()),
+            ("tile.vector.lanes", "4"),
+            ("tile.vector.latency", "30"),
+            ("tile.vector.sum_stages", str(stages)),
+            ("tile.dma.bytes_per_cycle", "8"),
+            ("tile.scratchpad.capacity", "32KiB"),
+        ],
+    )
+    bundle, faults = verification.bundle_of(chip), fault_cases(chip)
+    cases = [fault.case for fault in faults]
+    outcomes = run_programs(chip, bundle.write(tmp_path / "rtl"), bundle.top, cases, folder=tmp_path)
+    for fault, outcome in zip(faults, outcomes, strict=True):
+        assert (outcome.ended, outcome.cause) == (True, fault.cause), fault.name
+        assert fault.number in (None, outcome.instruction), fault.name
 
 
 @pytest.mark.slow(seconds=3)

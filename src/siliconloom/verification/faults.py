@@ -14,7 +14,7 @@ from siliconloom.arch.datatype import CACHE_SCALED, DataType, Packing, scale_bit
 from siliconloom.arch.faults import Cause
 from siliconloom.arch.isa import SEMAPHORE_LIMIT, Address, Instruction, Opcode, Program, Semaphore, encode
 from siliconloom.arch.layout import is_power, row_unit, sums_pitch, sums_room
-from siliconloom.arch.opcodes import OPCODE_BITS, UNIT_BITS, Unit, built_units
+from siliconloom.arch.opcodes import OPCODE_BITS, UNIT_BITS, Format, Unit, built_units
 from siliconloom.arch.scaled import result_bytes
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.units.pim import burst_of, results_of
@@ -51,8 +51,16 @@ class _Faults(Struct):
     def add(
         self, name: str, instructions: list[Instruction], cause: Cause, number: int | None = None, **options: Any
     ) -> None:
-        """A program of these instructions; three semaphores, the first of which nobody posts."""
+        """A program of these instructions; three semaphores, the first of which nobody posts.
+
+        Those that compute are in the tile's format, but of a program that is ``foreign``.
+        """
         semaphores = options.pop("semaphores", (Semaphore("never"), Semaphore("one"), Semaphore("two")))
+        if not options.pop("foreign", False):
+            own = self.tile.circuit_format
+            instructions = [
+                replace(i, dtype=own) if i.opcode.spec.format is Format.COMPUTE else i for i in instructions
+            ]
         program = Program((*instructions, END), semaphores)
         self.found.append(
             Faulty(name, ProgramCase(program, self.memory, PROGRAM_BASE, limit=LIMIT, **options), cause, number)
@@ -232,7 +240,8 @@ def _illegal(faults: _Faults) -> None:
     vector = Instruction(opcode=Opcode.VECTOR, m=1, n=1)
     illegal, misaligned = Cause.ILLEGAL_INSTRUCTION, Cause.MISALIGNED_OPERAND
     faults.add("a function without circuit", [load, replace(vector, function=VectorFunction.RESCALE)], illegal, 1)
-    faults.add("a vector in bf16", [replace(vector, dtype=DataType.BF16)], illegal, 0)
+    other = DataType.BF16 if faults.tile.circuit_format.is_integer else DataType.INT8
+    faults.add("a vector in another format", [replace(vector, dtype=other)], illegal, 0, foreign=True)
     norm = replace(vector, function=VectorFunction.RMS_NORM)
     faults.add("too many rows", [replace(norm, m=257)], illegal, 0)
     faults.add("too many rows to divide", [replace(vector, function=VectorFunction.REQUANTIZE_ROWS, m=257)], illegal, 0)
