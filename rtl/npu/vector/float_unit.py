@@ -239,7 +239,10 @@ class FloatVectorUnit(VectorUnitCircuit):
                 fall.eq(Mux(what.is_["softmax"], Mux(rise > RISE_LIMIT, RISE_LIMIT, rise), 0)),
             ]
             if ahead == stages:
-                fall = Mux(slots[7].opens, falls[0], fall)
+                # of a row's first blocks what they are added to is nothing, and the peaks ahead of them another row's,
+                # or unknown: of nothing, by nobody knows how much lower, a four-valued simulator knows nothing
+                opened = (delayed(m, f"opened_{place}", slots[7].opens, place) for place in range(1, stages))
+                fall = Mux(slots[7].opens, falls[0], Mux(Cat(*opened).any(), 0, fall))
             for stage in (7, 8):
                 fall = self.later(m, f"fall_of_{ahead}_in_{stage + 1}", fall, stage)
             found.append(fall if ahead == stages else delayed(m, f"late_fall_{ahead}", fall, stages))
