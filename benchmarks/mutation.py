@@ -187,20 +187,7 @@ def float_stages(folder: Path, simulator: str | None) -> list[Stage]:
 
 def sums_stages(folder: Path, simulator: str | None) -> list[Stage]:
     """Programs of tiles of 4x4 whose additions take several cycles, of small numbers and of large ones."""
-    from siliconloom.verification.directed import directed_programs
-    from siliconloom.verification.programs import random_program
-
-    stages: list[Stage] = []
-    for name, chip in sums_chips().items():
-        run = _Tile(chip, folder / name, simulator or "verilator")
-        random = [(f"random {n}", random_program(chip, n)) for n in range(8)]
-        extreme = [(f"extreme {n}", random_program(chip, n, extreme=True)) for n in range(100, 108)]
-        stages += [
-            (f"{name}: directed programs", partial(run.programs, directed_programs(chip), 3)),
-            (f"{name}: random programs", partial(run.programs, random, 0)),
-            (f"{name}: extreme programs", partial(run.programs, extreme, 1)),
-        ]
-    return stages
+    return _tile_stages(sums_chips(), folder, simulator, extreme=True)
 
 
 def sums_chips() -> dict[str, Any]:
@@ -227,8 +214,12 @@ def _tile_stages(
     directed: Callable[[Any], Any] | None = None,
     *,
     refused: bool = False,
+    extreme: bool = False,
 ) -> list[Stage]:
-    """Directed programs of each tile (by default all that there are), random ones, and where asked what it refuses."""
+    """Directed programs of each tile (by default all that there are), random ones, and what else is asked for.
+
+    That is what it ``refused``, and programs of ``extreme`` numbers.
+    """
     from siliconloom.verification.directed import directed_programs
     from siliconloom.verification.programs import random_program
 
@@ -236,10 +227,12 @@ def _tile_stages(
     for name, chip in chips.items():
         run = _Tile(chip, folder / name, simulator or "verilator")
         random = [(f"random {n}", random_program(chip, n)) for n in range(8)]
+        large = [(f"extreme {n}", random_program(chip, n, extreme=True)) for n in range(100, 108)] if extreme else []
         stages += [
             (f"{name}: directed programs", partial(run.programs, (directed or directed_programs)(chip), 3)),
             (f"{name}: random programs", partial(run.programs, random, 0)),
             *([(f"{name}: refusals", partial(refusals, run))] if refused else []),
+            *([(f"{name}: extreme programs", partial(run.programs, large, 1))] if extreme else []),
         ]
     return stages
 

@@ -360,7 +360,7 @@ class OutputTile(SystolicTileCircuit):
         en, fires = Signal(name="en"), Signal(name="fires")
 
         # The drain chain moves one row per cycle, so last beats keep R enabled cycles apart.
-        # A matmul's first one are further apart from the matmul before: its sums may be added to any of those.
+        # A matmul's first ones are further apart from the matmul before: its sums may be added to any of those.
         apart = array.products_apart
         wait, rest = Signal(range(rows + apart + 1)), Mux(self.product_ends, apart, 0) if apart else 0
         first, ends = Signal(init=1), Signal()
