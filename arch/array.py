@@ -160,6 +160,13 @@ class SystolicArray(Description):
         description="cycles in which an npu tile adds sums in floating point to those that its accumulator holds: 1, 2 "
         "or 4; no sums come before those that they may be added to are there",
     )
+    unpack_stages: int = Field(
+        default=0,
+        ge=0,
+        le=timing.MOST_UNPACK_STAGES,
+        description="registers where packed weights, and keys and values in formats of their own, are made to operands:"
+        " whatever stays enters the array so many cycles later",
+    )
     load_rows: LoadRows = Field(
         default=1,
         ge=1,
@@ -224,6 +231,9 @@ class SystolicArray(Description):
             raise rule_at("load_rows", "is meant for weight and input stationary arrays, 1 here", str(self.load_rows))
         if self.accumulate_stages & (self.accumulate_stages - 1):
             raise rule_at("accumulate_stages", "must be a power of two", str(self.accumulate_stages))
+        if self.unpack_stages and not self.has_edge:
+            rule = "there are no packed weights, and no keys and values in formats of their own, 0 here"
+            raise rule_at("unpack_stages", rule, str(self.unpack_stages))
         if self.load_port == "shared" and self.dataflow == "output_stationary":
             raise rule_at("load_port", "is meant for weight and input stationary arrays, own here", self.load_port)
         if self.add_stages and self.dataflow == "output_stationary":
@@ -305,6 +315,11 @@ class SystolicArray(Description):
     def has_edge(self) -> bool:
         """Whether what stays may come in formats that are made to operands as they enter."""
         return self.weights is not None or bool(self.cache_codes or self.cache_scaled)
+
+    @property
+    def operand_latency(self) -> int:
+        """Cycles from an npu tile's matmul leaving its queue to its first operand that stays entering the array."""
+        return timing.OPERAND_LATENCY + self.unpack_stages
 
     @property
     def row_hop(self) -> int:

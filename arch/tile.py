@@ -197,6 +197,11 @@ class SystolicTile(Description):
         return self
 
 
+def _sides(array: dict[str, Any]) -> dict[str, Any]:
+    """What a description says of an array beside its ways in and its pipeline: other keys may need those."""
+    return {key: array[key] for key in ("rows", "cols", "dataflow", "operands") if key in array}
+
+
 def rows_as_the_dma(array: SystolicArray, weights: WeightFormats | None, dma: Dma) -> int:
     """Rows of the narrowest weights that take a cycle of the DMA: a power of two that divides the array's rows.
 
@@ -261,7 +266,7 @@ class NpuTile(Description):
             return data
         if array.get("load_rows") == AS_THE_DMA:
             try:
-                plain = SystolicArray.model_validate(array | {"load_rows": 1, "weights": None, "cache": ()})
+                plain = SystolicArray.model_validate(_sides(array))
                 packed = WeightFormats.model_validate(array["weights"]) if array.get("weights") is not None else None
                 dma = Dma.model_validate(data.get("dma", {}))
                 rows = rows_as_the_dma(plain, packed, dma)
@@ -271,7 +276,7 @@ class NpuTile(Description):
         cache = [array["cache"]] if isinstance(array.get("cache"), str) else array.get("cache")
         if isinstance(cache, list | tuple) and SCALED in cache:
             try:
-                plain = SystolicArray.model_validate(array | {"weights": None, "cache": ()})
+                plain = SystolicArray.model_validate(_sides(array) | {"load_rows": array.get("load_rows", 1)})
                 lanes = VectorUnit.model_validate(data.get("vector", {})).lanes
                 made = [dtype for dtype in CACHE_SCALED if misfit_of_scales(plain, lanes, dtype) is None]
             except ValidationError:

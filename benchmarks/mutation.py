@@ -250,9 +250,10 @@ def packed_chips() -> dict[str, Any]:
     narrow = npu_chips()["two-ports"]
     formats = {"all": INTEGER_CODES + MX_ELEMENTS, "int4": INTEGER_CODES[:1], "blocks": MX_ELEMENTS}
     made = {}
-    for name, operand, rows, kinds, minima, elements in PACKED:
+    for name, operand, rows, kinds, minima, elements, stages in PACKED:
         weights = WeightFormats(formats=formats[kinds], minima=minima)
         operands: dict[str, Any] = {"operands": (DataType(operand),), "load_rows": rows, "weights": weights}
+        operands |= {"unpack_stages": stages}
         parts = {
             "array": narrow.tile.array.model_copy(update=operands),
             "vector": narrow.tile.vector.model_copy(update={"format": elements and DataType(elements)}),
@@ -295,9 +296,9 @@ def cache_chips() -> dict[str, Any]:
     from siliconloom.arch.datatype import CACHE_CODES, MX_ELEMENTS, DataType
 
     narrow, made = npu_chips()["two-ports"], {}
-    for name, operand, rows, elements in CACHE:
+    for name, operand, rows, elements, stages in CACHE:
         dtype = DataType(operand)
-        operands: dict[str, Any] = {"operands": (dtype,), "load_rows": rows}
+        operands: dict[str, Any] = {"operands": (dtype,), "load_rows": rows, "unpack_stages": stages}
         operands |= {"cache": (dtype, *CACHE_CODES)} if elements else {"cache": CACHE_CODES}
         operands |= {} if elements else {"weights": WeightFormats(formats=MX_ELEMENTS)}
         parts = {
@@ -360,13 +361,14 @@ def causes(run: _Tile, faults: Sequence[Any]) -> list[str]:
 
 
 PACKED = (
-    ("two-lines", "bf16", 1, "all", True, "fp32"),
-    ("signed", "fp16", 2, "int4", False, None),
-    ("blocks", "fp16", 2, "blocks", False, None),
+    ("two-lines", "bf16", 1, "all", True, "fp32", 6),
+    ("signed", "fp16", 2, "int4", False, None, 3),
+    ("blocks", "fp16", 2, "blocks", False, None, 1),
 )
-"""Tiles with packed weights: format of operands, rows a beat, formats of weights, minima, format of elements."""
-CACHE = (("wide", "bf16", 2, "fp32"), ("blocks", "fp16", 1, None))
-"""Tiles that keep keys and values in fewer bits: format of operands, rows a beat, format of elements."""
+"""Tiles with packed weights: format of operands, rows a beat, formats of weights, minima, format of elements,
+registers between edge and array."""
+CACHE = (("wide", "bf16", 2, "fp32", 2), ("blocks", "fp16", 1, None, 0))
+"""Tiles that keep keys and values in fewer bits: format of operands, rows a beat, format of elements, registers."""
 SHARED = (("two-rows", "int8", 2), ("one-row", "int8", 1), ("int16", "int16", 2))
 """Tiles in int8 between elements in fp32, by the rows of a beat."""
 NARROW = (("weights-stay", "weight_stationary", 2), ("sums-stay", "output_stationary", 1))

@@ -47,22 +47,19 @@ SMALL = {
 Described = tuple[str, dict[str, str]]
 PLACED: dict[str, Described] = {"npu-edge-int8, 4 x 4": ("npu-edge-int8", SMALL)}
 """Whole tiles that are placed: chips of the library and what is set."""
+DIVIDED = {
+    **SMALL,
+    "clock": "250MHz",
+    "tile.array.multiply_stages": "2",
+    "tile.array.add_stages": "3",
+    "tile.array.accumulate_stages": "4",
+    "tile.vector.sum_stages": "4",
+    "tile.vector.latency": "88",
+}
 TIMED: dict[str, Described] = {
     "npu-edge-int8, 4 x 4": ("npu-edge-int8", {**SMALL, "clock": "250MHz", "tile.vector.latency": "27"}),
-    "npu-edge, 4 x 4": (
-        "npu-edge",
-        {
-            **SMALL,
-            "clock": "250MHz",
-            "tile.array.multiply_stages": "2",
-            "tile.array.add_stages": "3",
-            "tile.array.accumulate_stages": "4",
-            "tile.vector.sum_stages": "4",
-            "tile.vector.latency": "88",
-            "tile.array.weights": "null",
-            "tile.array.cache": "[]",
-        },
-    ),
+    "npu-edge in bf16, 4 x 4": ("npu-edge", {**DIVIDED, "tile.array.weights": "null", "tile.array.cache": "[]"}),
+    "npu-edge, 4 x 4": ("npu-edge", {**DIVIDED, "tile.array.unpack_stages": "8"}),
 }
 """Whole tiles that are mapped to a library's cells, for the clock of their descriptions."""
 TIMED_RESULTS = RESULTS.with_name("timed.json")

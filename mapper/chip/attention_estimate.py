@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from siliconloom.arch.array import TILE_FORMATS
 from siliconloom.arch.description import Chip
 from siliconloom.arch.tile import NpuTile
-from siliconloom.arch.timing import LOAD_WRITE, OPERAND_LATENCY, QUEUE_POP, STORE_WRITE, TRANSFER_START
+from siliconloom.arch.timing import LOAD_WRITE, QUEUE_POP, STORE_WRITE, TRANSFER_START
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.attention_layout import AttentionLayout, loads
 from siliconloom.mapper.chip.attention_places import (
@@ -133,6 +133,7 @@ class AttentionCosts:
         self.chip, self.tile, self.shape, self.parts = chip, oriented(chip.tile), shape, query_parts(shape)
         latency = chip.cycles(chip.nearest.latency) + QUEUE_POP + TRANSFER_START
         self.arrive, self.away = latency + LOAD_WRITE, latency + STORE_WRITE
+        self.enter = chip.tile.array.operand_latency
         self.out = chip.tile.array.output_latency + chip.tile.array.accumulator_write
         self.layout = AttentionLayout.of(chip, shape, held)
         self.carries = carries(shape)
@@ -336,7 +337,7 @@ class AttentionCosts:
         each takes, none where these stay; keys and values take turns in the slots of one ring, or each have their own.
         Queries have theirs.
         """
-        moved, wait = t.keys + t.values + rows, self.arrive + OPERAND_LATENCY
+        moved, wait = t.keys + t.values + rows, self.arrive + self.enter
         # slots of the cache's ring: loaded, then read by the array; and sums through the vector unit
         if apart:
             turn = np.maximum(t.keys + t.scores, t.values + t.context) + np.maximum(parts, 1) * wait
@@ -345,7 +346,7 @@ class AttentionCosts:
         sums = t.scores + self.out + t.softmax + self.out + t.context + t.merge
         products, units = t.scores + t.context, t.softmax + t.merge
         each = np.maximum(np.maximum(products, units), np.maximum(moved, np.maximum(turn, sums) / SLOTS))
-        first = t.scores + self.out + t.softmax + t.context + 2 * OPERAND_LATENCY
+        first = t.scores + self.out + t.softmax + t.context + 2 * self.enter
         return each, np.maximum(first - each, 0)
 
     def _shared(self, count: Int, t: _Tile, alone: Flags) -> Int:
@@ -385,7 +386,7 @@ class AttentionCosts:
         work.port += times * (keys + values)
         if last is not None:
             scores, context = last
-            wait = self.arrive + OPERAND_LATENCY
+            wait = self.arrive + self.enter
             exposed = np.maximum(keys + wait - context, 0) + np.maximum(values + wait - scores, 0)
             work.filled += times * shape.batch * shape.kv_heads * exposed
 

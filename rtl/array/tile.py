@@ -21,7 +21,7 @@ from siliconloom.rtl.array.elements import arithmetic_of
 from siliconloom.rtl.array.grid import GridFabric, grid_of
 from siliconloom.rtl.array.recoding import DigitEdge
 from siliconloom.rtl.array.shared import LEVEL, MovingCodes, SharedSum, StayingCodes, code_format, shared_marks
-from siliconloom.rtl.array.weights import BeatKind, WeightEdge, any_kind, header_kind, weight_marks
+from siliconloom.rtl.array.weights import BeatKind, WeightEdge, any_kind, header_kind, held, weight_marks
 from siliconloom.rtl.cells.floating import EXPONENT
 from siliconloom.rtl.cells.plumbing import RegisterSlice, delayed, reversed_lanes, skewed
 from siliconloom.rtl.library import Circuit, Library
@@ -142,7 +142,7 @@ class StationaryTile(SystolicTileCircuit):
         en, load_fires, moving_fires = (Signal(name=n) for n in ("en", "load_fires", "moving_fires"))
         load, loaded = self.slice_input(m, "stationary")
         move, moved = self.slice_input(m, "moving")
-        load_last, moving_last = loaded.last, moved.last
+        moving_last = moved.last
         level: Value = Const(0, LEVEL + 1)
         if not self.shares:
             moving_data = self.arithmetic.entering(self, m, "moving_lane", moved.data)
@@ -153,9 +153,9 @@ class StationaryTile(SystolicTileCircuit):
             move.ready.eq(en & active),
             moving_fires.eq(move.valid & move.ready),
             swap.eq(en & shadow_full & (~active | (moving_fires & moving_last)) & self._rested(m, en, swap)),
-            load.ready.eq(en & (~shadow_full | swap)),
         ]
-        load_data = self._loaded(m, load, loaded, load_fires)
+        load_data, loaded = self._loaded(m, load, loaded, load_fires, en & (~shadow_full | swap))
+        load_last = loaded.last
         if self.shares:
             load_data, tops = self._staying(m, load_data, loaded, load_fires, swap)
             kind = self.library.make(MovingCodes, rows, code_format(array))
@@ -265,28 +265,49 @@ class StationaryTile(SystolicTileCircuit):
             )
         )
 
-    def _loaded(self, m: Module, load: Any, loaded: Any, fires: Signal) -> Value:
-        """Operands inside the array, of the beat in front; those that ``fires`` are loaded, headers are kept."""
-        taken = load.valid & load.ready
+    def _loaded(self, m: Module, load: Any, loaded: Any, fires: Signal, ready: Value) -> tuple[Value, Any]:
+        """Operands inside the array of a beat that `ready` takes, and the beat; headers are kept, others ``fires``."""
         if not self.array.has_edge:
-            m.d.comb += fires.eq(taken)
+            m.d.comb += [load.ready.eq(ready), fires.eq(load.valid & ready)]
             if self.shares:
-                return loaded.data
-            return self.arithmetic.entering(self, m, "stationary_lane", loaded.data)
+                return loaded.data, loaded
+            return self.arithmetic.entering(self, m, "stationary_lane", loaded.data), loaded
         edge = self.library.make(WeightEdge, self.array, *([self.elements] if self.elements else []))
         marks = {name: loaded[name] for name in weight_marks(self.array)}
         header: Value = Const(0, 1)
+        en, valid = self._unpacking(m, load, ready)
+        taken = load.valid & load.ready
         if self.array.weights is not None:
             header = any_kind(loaded.kind, sorted(set(map(header_kind, self.array.weights.formats))))
             marks |= {"keep": taken & header}
         if self.array.cache_scaled:
             marks |= {"taken": taken}
             header = header | (loaded.kind == BeatKind.CACHE_SCALES)
-        if self.array.weights is None and not self.array.cache_scaled:
-            m.d.comb += fires.eq(taken)
-        else:
-            m.d.comb += fires.eq(taken & ~header)
-        return self.place(m, edge, "weights", data=loaded.data, **marks).o
+        if self.array.unpack_stages:
+            marks |= {"en": en}
+        bits = len(loaded.data)
+        passes = [loaded.as_value()[0 if self.shares else bits :], header]
+        beat, header = held(m, "unpacking", passes, en, self.array.unpack_stages)
+        if not self.shares:  # nothing else is made of the data
+            beat = Cat(Const(0, bits), beat)
+        m.d.comb += fires.eq(valid & ready & ~header)
+        return self.place(m, edge, "weights", data=loaded.data, **marks).o, data.View(self.layout("stationary"), beat)
+
+    def _unpacking(self, m: Module, load: Any, ready: Value) -> tuple[Value, Value]:
+        """Registers between the edge and the array; when they take on what is before them, and what the last one has.
+
+        All do at once, when the last one has nothing or is taken: beats of a matmul come one after the other, so that
+        none of them has nothing while that one waits.
+        """
+        en, valid = ready, load.valid
+        if self.array.unpack_stages:
+            en, full = Signal(name="unpacking_moves"), Signal(self.array.unpack_stages, name="unpacking_full")
+            valid = full[-1]
+            m.d.comb += en.eq(~valid | ready)
+            with m.If(en):
+                m.d.sync += full.eq(Cat(load.valid, full))
+        m.d.comb += load.ready.eq(en)
+        return en, valid
 
     def _wave(self, m: Module, name: str, en: Signal, start: Signal, rows: int) -> Signal:
         """A pulse that reaches row r after r times the cycles from row to row, all of them enabled."""

@@ -4,11 +4,14 @@ The layout is that of `arch.packing`, whose `unpacked` gives the same numbers. A
 number, exactly; it is multiplied by its scale, exactly in fp32, and the minimum, where there is one, is added; the sum
 is rounded to the operands' format. MX blocks go the same way: their scale is a power of two, and where other weights
 have minima theirs is -0.
+
+With ``unpack_stages`` registers divide the way of a beat (`Steps`). Scales and minima are kept as a header enters it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from functools import reduce
 from operator import or_
@@ -24,11 +27,17 @@ from siliconloom.arch.scaled import PLACES
 from siliconloom.rtl.array.arithmetic import Widening
 from siliconloom.rtl.array.elements import arithmetic_of
 from siliconloom.rtl.cells.floating import (
+    ADDED,
+    ALIGNED,
     BIAS,
     BITS,
     EXPONENT,
     FRACTION,
     NAN,
+    NORMALISED,
+    ORDERED,
+    ROUNDED,
+    ProductParts,
     float_product,
     float_sum,
     narrowed,
@@ -39,6 +48,24 @@ from siliconloom.rtl.library import Circuit, Library
 
 CODE = 8
 """Bits of the widest code."""
+CHOSEN, NUMBER, PRODUCT, SCALED, OFFSET = range(5, 10)
+"""Where a code's way may be cut beside the places of its sum.
+
+Behind the choice of the code and of what goes with it, behind its floating-point number, behind the product of the
+significands, behind the product with its scale, before it is rounded to an operand.
+"""
+WITH_MINIMA = (SCALED, ADDED, PRODUCT, NORMALISED, CHOSEN, ORDERED, OFFSET, NUMBER)
+WITHOUT_MINIMA = (PRODUCT, CHOSEN, NUMBER, SCALED)
+OF_CACHE = (OFFSET, NUMBER, CHOSEN)
+"""Where some registers are, the first place first; what is left over stands where the last one in the way is."""
+WAY = (CHOSEN, NUMBER, PRODUCT, SCALED, ORDERED, ALIGNED, ADDED, NORMALISED, ROUNDED, OFFSET)
+"""All places, in the order in which a code passes them."""
+OTHERS = 3
+"""Registers in which beats of all kinds but packed weights are made to operands; they then wait for those."""
+
+
+Kept = tuple[Value, list[Value]]
+"""Whether a beat is of keys or values in a format, as it comes, and its operands."""
 
 
 class BeatKind(IntEnum):
@@ -98,6 +125,49 @@ def kind_bits(array: SystolicArray) -> int:
     return 3 if array.weights is not None and array.weights.blocks else 2
 
 
+def held(m: Module, name: str, values: Sequence[Value], en: Value | None, count: int) -> list[Value]:
+    """Values behind so many registers, which take on what is before them in cycles of ``en``."""
+    found = list(values)
+    for stage in range(count):
+        later = [Signal(v.shape(), name=f"{name}_{n}_{stage}", reset_less=True) for n, v in enumerate(found)]
+        with m.If(en):
+            m.d.sync += [register.eq(value) for register, value in zip(later, found, strict=True)]
+        found = list[Value](later)
+    return found
+
+
+class Steps:
+    """Registers that divide the way of a code to its operand.
+
+    Parameters
+    ----------
+    en
+        The cycles in which they take on what is before them.
+    stages
+        Their number.
+    order
+        The places of a kind of code, as `WITH_MINIMA`.
+    """
+
+    def __init__(self, m: Module, en: Value | None, stages: int, order: Sequence[int]) -> None:
+        self.m, self.en, self.spent = m, en, Counter(order[:stages])
+        self.spent[max(order, key=WAY.index)] += stages - self.spent.total()
+
+    def cut(self, place: int, values: Sequence[Value]) -> list[Value]:
+        """Values behind the registers of a place."""
+        return held(self.m, f"step_{place}", values, self.en, self.spent.pop(place, 0))
+
+
+def step_ports(array: SystolicArray) -> dict[str, In]:
+    """What tells registers of a way to take on what is before them; none where there are no such registers."""
+    return {"en": In(1)} if array.unpack_stages else {}
+
+
+def enable_of(circuit: Circuit) -> Value | None:
+    """That of a circuit's `step_ports`."""
+    return circuit.en if "en" in circuit.signature.members else None
+
+
 def weight_marks(array: SystolicArray) -> dict[str, int]:
     """What a beat of an array's stationary operand says of itself, with widths: its kind, how many rows are used."""
     if not array.has_edge:
@@ -106,7 +176,7 @@ def weight_marks(array: SystolicArray) -> dict[str, int]:
 
 
 class WeightLane(Circuit):
-    """The operand that a code stands for, without a register.
+    """The operand that a code stands for.
 
     Parameters
     ----------
@@ -121,6 +191,8 @@ class WeightLane(Circuit):
         `BeatKind` of the code, where the array takes MX blocks.
     scale, minimum : In
         As leading bits of their fp32 numbers (`Widening`); the minimum where there is one.
+    en : In(1)
+        Registers take on what is before them, where there are some (`Steps`).
     o : Out
         The operand as it is stored.
     """
@@ -133,6 +205,8 @@ class WeightLane(Circuit):
         wide = 1 + EXPONENT + self.fraction
         ports = {"code": In(CODE)} | ({"kind": In(kind_bits(array))} if array.weights.blocks else {})
         ports |= {"scale": In(wide), **({"minimum": In(wide)} if self.minima else {}), "o": Out(self.dtype.bits)}
+        self.stages = array.unpack_stages
+        ports |= step_ports(array)
         codes = ("minimum" if self.minima else "signed",) if array.weights.codes else ()
         name = library.name("weight", self.dtype.value, *codes, *(d.value for d in array.weights.blocks))
         super().__init__(library, name, ports)
@@ -140,36 +214,45 @@ class WeightLane(Circuit):
     def elaborate(self, platform: object) -> Module:
         m = self.module()
         fraction = self.fraction
-        number = self._of_kind(m)
+        steps = Steps(m, enable_of(self), self.stages, WITH_MINIMA if self.minima else WITHOUT_MINIMA)
+        minimum = [self.minimum] if self.minima else []
+        blocks = [self.kind] if self.weights.blocks else []
+        code, scale, *rest = steps.cut(CHOSEN, [self.code, self.scale, *minimum, *blocks])
+        found = self._of_kind(m, code, *rest[len(minimum) :])
+        number, scale, *minimum = steps.cut(NUMBER, [found, scale, *rest[: len(minimum)]])
         significand = Signal(2 * fraction + 2, name="significand")
-        m.d.comb += significand.eq(Cat(number[:fraction], 1) * Cat(self.scale[:fraction], 1))
-        parts = product_parts(number, self.scale, fraction)
-        value: Value = float_product(m, "product", parts, significand, fraction)
+        m.d.comb += significand.eq(Cat(number[:fraction], 1) * Cat(scale[:fraction], 1))
+        significand, *parts = steps.cut(PRODUCT, [significand, *product_parts(number, scale, fraction), *minimum])
+        kinds = ProductParts(*parts[: len(parts) - len(minimum)])
+        product = float_product(m, "product", kinds, significand, fraction)
+        value, *minimum = steps.cut(SCALED, [product, *parts[len(parts) - len(minimum) :]])
         if self.minima:
-            value = float_sum(m, "sum", value, Cat(Const(0, BITS - len(self.minimum)), self.minimum))
+            other = Cat(Const(0, BITS - len(minimum[0])), minimum[0])
+            (value,) = steps.cut(OFFSET, [float_sum(m, "sum", value, other, steps.cut)])
+        assert not steps.spent.total()
         m.d.comb += self.o.eq(narrowed(m, "operand", value, self.dtype.layout))
         return m
 
-    def _of_kind(self, m: Module) -> Value:
+    def _of_kind(self, m: Module, code: Value, kind: Value | None = None) -> Value:
         """The code as the leading bits of its fp32 number, whatever kind it is of."""
-        found: Value | None = self._number(m) if self.weights.codes else None
+        found: Value | None = self._number(m, code) if self.weights.codes else None
         for dtype in self.weights.blocks:
-            short = widened(m, dtype.value, self.code[: dtype.bits], dtype.layout)
+            short = widened(m, dtype.value, code[: dtype.bits], dtype.layout)
             wide = Cat(Const(0, self.fraction - dtype.layout.fraction_bits), short)
-            found = wide if found is None else Mux(self.kind == code_kind(dtype), wide, found)
+            found = wide if found is None or kind is None else Mux(kind == code_kind(dtype), wide, found)
         assert found is not None
         number = Signal(len(found), name="number")
         m.d.comb += number.eq(found)
         return number
 
-    def _number(self, m: Module) -> Value:
+    def _number(self, m: Module, code: Value) -> Value:
         """A whole number as the leading bits of its fp32 number."""
         negative = Signal(name="negative")
         magnitude = Signal(CODE, name="magnitude")
         if self.minima:
-            m.d.comb += magnitude.eq(self.code)
+            m.d.comb += magnitude.eq(code)
         else:
-            m.d.comb += [negative.eq(self.code[-1]), magnitude.eq(Mux(negative, -self.code, self.code))]
+            m.d.comb += [negative.eq(code[-1]), magnitude.eq(Mux(negative, -code, code))]
         exponent, bits = Signal(EXPONENT, name="exponent"), Signal(self.fraction, name="bits")
         for top in range(CODE):  # the highest bit that is set becomes the leading one
             with m.If(magnitude[top] & ~magnitude[top + 1 :].any()):
@@ -203,7 +286,7 @@ class CacheLane(Circuit):
 
 
 class ScaledLane(Circuit):
-    """The operand that a key or a value with a scale is, without a register.
+    """The operand that a key or a value with a scale is.
 
     Members
     -------
@@ -213,6 +296,8 @@ class ScaledLane(Circuit):
         The exponent that its line shares, as fp32 counts it.
     short : In(1)
         The code is one of four bits, whose point is elsewhere; where the array takes such and others.
+    en : In(1)
+        As of `WeightLane`; of registers there are `OTHERS` at most.
     o : Out
         The operand as it is stored.
     """
@@ -220,29 +305,37 @@ class ScaledLane(Circuit):
     def __init__(self, library: Library, array: SystolicArray) -> None:
         self.formats, self.operand = array.cache_scaled, arithmetic_of(array).dtype
         ports = {"code": In(CODE), "scale": In(EXPONENT), **({"short": In(1)} if len(self.formats) > 1 else {})}
+        ports |= {"o": Out(self.operand.bits)} | step_ports(array)
+        self.stages = min(array.unpack_stages, OTHERS)
         names = (dtype.value for dtype in self.formats)
-        super().__init__(
-            library, library.name("scaled", *names, self.operand.value), ports | {"o": Out(self.operand.bits)}
-        )
+        super().__init__(library, library.name("scaled", *names, self.operand.value), ports)
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
-        negative, magnitude = self.code[-1], Signal(CODE, name="magnitude")
-        m.d.comb += magnitude.eq(Mux(self.code[-1], -self.code, self.code))
+        steps = Steps(m, enable_of(self), self.stages, OF_CACHE)
+        short = [self.short] if len(self.formats) > 1 else []
+        code, scale, *short = steps.cut(CHOSEN, [self.code, self.scale, *short])
+        negative, magnitude = code[-1], Signal(CODE, name="magnitude")
+        m.d.comb += magnitude.eq(Mux(code[-1], -code, code))
         top, bits = Signal(range(CODE), name="top"), Signal(CODE - 1, name="bits")
         for place in range(CODE):  # the highest bit that is set becomes the leading one
             with m.If(magnitude[place] & ~magnitude[place + 1 :].any()):
                 m.d.comb += [top.eq(place), bits.eq(magnitude[:place] << (CODE - 1 - place))]
+        leading, fraction, some, negative, scale, *short = steps.cut(
+            NUMBER, [top, bits, magnitude.any(), negative, scale, *short]
+        )
         places: Value = Const(PLACES[self.formats[0]], 3)
         if len(self.formats) > 1:
-            places = Mux(self.short, PLACES[DataType.INT4], PLACES[DataType.INT8])
+            places = Mux(short[0], PLACES[DataType.INT4], PLACES[DataType.INT8])
         exponent = Signal(signed(EXPONENT + 2), name="exponent")
-        m.d.comb += exponent.eq(self.scale + top - places)
-        least = Mux(exponent > 0, Cat(bits, exponent[:EXPONENT]), 0)
+        m.d.comb += exponent.eq(scale + leading - places)
+        least = Mux(exponent > 0, Cat(fraction, exponent[:EXPONENT]), 0)
         word = Signal(BITS, name="word")
         whole = Cat(Const(0, FRACTION - (CODE - 1)), least, negative)
-        m.d.comb += word.eq(Mux(self.scale.all(), NAN, Mux(magnitude.any(), whole, 0)))
-        m.d.comb += self.o.eq(narrowed(m, "operand", word, self.operand.layout))
+        m.d.comb += word.eq(Mux(scale.all(), NAN, Mux(some, whole, 0)))
+        (number,) = steps.cut(OFFSET, [word])
+        assert not steps.spent.total()
+        m.d.comb += self.o.eq(narrowed(m, "operand", number, self.operand.layout))
         return m
 
 
@@ -264,8 +357,10 @@ class WeightEdge(Circuit):
         It enters the array, or is kept. Where keys and values have scales.
     rows : In
         Rows of the beat that are used; the others' operands are zero. Where a beat has more than one.
+    en : In(1)
+        Registers on the way of a beat take on what is before them, where there are some.
     o : Out
-        Operands as they travel inside the array, or elements, row by row.
+        As many registers later: operands as they travel inside the array, or elements, row by row.
     """
 
     def __init__(self, library: Library, array: SystolicArray, elements: DataType | None = None) -> None:
@@ -280,6 +375,7 @@ class WeightEdge(Circuit):
             **{name: In(width) for name, width in weight_marks(array).items()},
             **({"keep": In(1)} if array.weights is not None else {}),
             **({"taken": In(1)} if array.cache_scaled else {}),
+            **step_ports(array),
             "o": Out(self.lanes * (self.arithmetic.bits if elements is None else elements.bits)),
         }
         reset = self.lines > 1 or bool(array.cache_scaled)
@@ -287,20 +383,22 @@ class WeightEdge(Circuit):
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
-        array, dtype = self.array, self.dtype
-        made = self._cached(m, self._packed(m) if array.weights is not None else None)
-        if array.cache_scaled:
-            made = self._scaled(m, made)
-        assert made is not None
+        array, bits = self.array, self.dtype.bits
+        en, early = enable_of(self), min(array.unpack_stages, OTHERS)
+        others = held(m, "plain", [self.data[bits * lane :][:bits] for lane in range(self.lanes)], en, early)
+        own: Value = self.kind == BeatKind.OPERANDS
+        for kind, values in (*self._cached(m, en, early), *self._scaled(m)):
+            own = own | kind
+            (which,) = held(m, "kind", [kind], en, early)
+            others = [Mux(which, its, other) for its, other in zip(values, others, strict=True)]
+        made = held(m, "others", others, en, array.unpack_stages - early)
+        if array.weights is not None:
+            (is_own,) = held(m, "own", [own], en, array.unpack_stages)
+            made = [Mux(is_own, other, its) for its, other in zip(self._packed(m), made, strict=True)]
         if array.load_rows > 1:
-            plain = (self.data[dtype.bits * lane :][: dtype.bits] for lane in range(self.lanes))
-            made = [
-                Mux(number // array.cols < self.rows, Mux(self.kind == BeatKind.OPERANDS, own, packed), 0)
-                for number, (own, packed) in enumerate(zip(plain, made, strict=True))
-            ]
-            beat: Value = Cat(*made)
-        else:
-            beat = Mux(self.kind == BeatKind.OPERANDS, self.data, Cat(*made))
+            (rows,) = held(m, "rows", [self.rows], en, array.unpack_stages)
+            made = [Mux(number // array.cols < rows, each, 0) for number, each in enumerate(made)]
+        beat: Value = Cat(*made)
         if self.elements is None:
             beat = self.arithmetic.entering(self, m, "stationary_lane", beat)
         m.d.comb += self.o.eq(beat)
@@ -317,16 +415,19 @@ class WeightEdge(Circuit):
         for number in range(self.lanes):
             column = number % array.cols
             ports = {**kind, "scale": scales[column], **({"minimum": minima[column]} if self.minima else {})}
+            ports |= {"en": self.en} if array.unpack_stages else {}
             made.append(self.place(m, lane, f"lane_{number}", code=self._code(m, number), **ports).o)
         return made
 
-    def _scaled(self, m: Module, others: list[Value] | None) -> list[Value]:
-        """Operands of keys and values with scales, or the others where a beat is none of them.
+    def _scaled(self, m: Module) -> list[Kept]:
+        """Operands of keys and values with scales.
 
         Scales are kept as they come: those in front are of the beat. Keys have one for each column, and the next ones
         behind a block of as many rows; values have one for each row, and the next ones behind a beat.
         """
         array, formats = self.array, self.array.cache_scaled
+        if not formats:
+            return []
         cols, rows, count = array.cols, array.load_rows, self.lanes
         scales = Signal(EXPONENT * count, name="cache_scales", reset_less=True)
         beats = cols // rows
@@ -348,12 +449,10 @@ class WeightEdge(Circuit):
             scale = Signal(EXPONENT, name=f"cache_scale_{number}")
             own, theirs = (scales[EXPONENT * at :][:EXPONENT] for at in (row, column))
             m.d.comb += scale.eq(Mux(by_rows, own, theirs))
-            ports = {"short": short} if len(formats) > 1 else {}
+            ports = ({"short": short} if len(formats) > 1 else {}) | ({"en": self.en} if array.unpack_stages else {})
             code = self._whole(m, number, by_rows)
             made.append(self.place(m, lane, f"scaled_{number}", code=code, scale=scale, **ports).o)
-        if others is None:
-            return made
-        return [Mux(by_rows | by_cols, its, other) for its, other in zip(made, others, strict=True)]
+        return [(by_rows | by_cols, made)]
 
     def _whole(self, m: Module, number: int, by_rows: Value) -> Value:
         """The code of a lane among those of keys or values with scales."""
@@ -372,19 +471,16 @@ class WeightEdge(Circuit):
         m.d.comb += code.eq(found)
         return code
 
-    def _cached(self, m: Module, packed: list[Value] | None) -> list[Value] | None:
-        """Operands of keys and values without scales, or those of codes that have them."""
-        made = packed
+    def _cached(self, m: Module, en: Value | None, steps: int) -> list[Kept]:
+        """Operands of keys and values without scales, of each format."""
+        found = list[Kept]()
         for dtype in self.array.cache_codes:
             lane = self.library.make(CacheLane, self.array, dtype)
-            codes = (self.data[8 * number : 8 * number + 8] for number in range(self.lanes))
+            codes = [self.data[8 * number : 8 * number + 8] for number in range(self.lanes)]
+            codes = held(m, f"{dtype.value}_code", codes, en, min(steps, 1))
             own = [self.place(m, lane, f"{dtype.value}_{number}", code=code).o for number, code in enumerate(codes)]
-            if made is None:
-                made = own
-            else:
-                kind = self.kind == cache_kind(dtype)
-                made = [Mux(kind, its, other) for its, other in zip(own, made, strict=True)]
-        return made
+            found.append((self.kind == cache_kind(dtype), held(m, dtype.value, own, en, max(steps - 1, 0))))
+        return found
 
     def _code(self, m: Module, number: int) -> Value:
         """The code of a lane, of whatever format that the array has."""

@@ -92,6 +92,7 @@ def npu_design(library: Library, chip: Chip, vectors: Sequence[ProgramVectors] =
             "load_rows": array.load_rows,
             "output_latency": geometry.array.output_latency,
             "accumulate_stages": geometry.array.accumulate_stages,
+            "unpack_stages": geometry.array.unpack_stages,
             "input_slice": INPUT_SLICE,
             "issue_cycles": geometry.issue_cycles,
             "loop_cycles": geometry.loop_cycles,

@@ -16,7 +16,7 @@ from siliconloom.arch.isa import Draft, Instruction, Opcode, Program, Unit
 from siliconloom.arch.opcodes import memory_units
 from siliconloom.arch.pim import PimTile
 from siliconloom.arch.tile import NpuTile, SystolicTile
-from siliconloom.arch.timing import INPUT_SLICE, LOADER_GAP, OPERAND_LATENCY, QUEUE_POP, QUEUE_REFILL
+from siliconloom.arch.timing import INPUT_SLICE, LOADER_GAP, QUEUE_POP, QUEUE_REFILL
 from siliconloom.arch.word import LEVELS, SEMAPHORES
 from siliconloom.sim.chip.levels import instruction_levels
 from siliconloom.sim.chip.opcodes import TIMINGS, Counter, Int, Timing, Work
@@ -266,7 +266,7 @@ def constants_of(chip: Chip, tile: SystolicTile | NpuTile) -> UnitConstants:
         queue_depth=sequencer.queue_depth,
         array_rows=array.rows,
         output_latency=array.output_latency,
-        operand_latency=OPERAND_LATENCY,
+        operand_latency=array.operand_latency,
         output_stationary=stationary,
         shared_port=int(array.load_port == "shared"),
         pop=QUEUE_POP,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from siliconloom.arch.array import SystolicArray
 from siliconloom.arch.datatype import Packing
 from siliconloom.arch.packing import loads, worked_rows
-from siliconloom.arch.timing import LOADER_GAP, OPERAND_LATENCY
+from siliconloom.arch.timing import LOADER_GAP
 from siliconloom.sim.timing.systolic import fold_pace, gemm_run
 
 Int = NDArray[np.int64]
@@ -27,7 +27,7 @@ def matmul_pace(array: SystolicArray, m: Int, n: Int, k: Int, packing: Packing |
     if array.dataflow == "output_stationary":
         folds = -(-m // rows) * -(-n // cols)
         last = rows + array.products_apart
-        apart: Int = (folds - 1) * np.maximum(k, rows) + np.maximum(k + OPERAND_LATENCY, last)
+        apart: Int = (folds - 1) * np.maximum(k, rows) + np.maximum(k + array.operand_latency, last)
         return apart
     outer, beats = (n, m) if array.dataflow == "weight_stationary" else (m, n)
     load, k = loads(array, k, packing), np.asarray(worked_rows(array, k, packing))
@@ -37,7 +37,7 @@ def matmul_pace(array: SystolicArray, m: Int, n: Int, k: Int, packing: Packing |
         + np.where(k % rows > 0, fold_pace(array, load.rest, beats), 0)
     )
     first = load.first
-    between = fold_pace(array, first + LOADER_GAP + OPERAND_LATENCY, beats)
+    between = fold_pace(array, first + LOADER_GAP + array.operand_latency, beats)
     pace: Int = paced - fold_pace(array, first, beats) + np.maximum(between, beats + array.products_apart)
     return pace
 
@@ -46,14 +46,14 @@ def product_pace(array: SystolicArray, m: int, n: int, k: int, packing: Packing 
     """`matmul_pace` of one shape."""
     run = gemm_run(array, m, n, k, packing)
     if array.dataflow == "output_stationary":
-        return run.advance + max(k + OPERAND_LATENCY, array.rows + array.products_apart)
-    first, beats = run.first_load + LOADER_GAP + OPERAND_LATENCY, run.stream_beats
+        return run.advance + max(k + array.operand_latency, array.rows + array.products_apart)
+    first, beats = run.first_load + LOADER_GAP + array.operand_latency, run.stream_beats
     return run.advance + max(int(fold_pace(array, first, beats)), beats + array.products_apart)
 
 
 def first_load(array: SystolicArray, k: Int, packing: Packing | None = None) -> Int:
     """Cycles from a matmul leaving its queue to its first tile being active, or its first beat (output stationary)."""
     if array.dataflow == "output_stationary":
-        return np.full_like(k, OPERAND_LATENCY)
-    first: Int = OPERAND_LATENCY + loads(array, k, packing).first
+        return np.full_like(k, array.operand_latency)
+    first: Int = array.operand_latency + loads(array, k, packing).first
     return first

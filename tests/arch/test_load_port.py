@@ -36,6 +36,18 @@ def test_the_port_of_an_array_whose_sums_stay_is_one_row():
     assert chip.tile.array.load_rows == 1
 
 
+@given(st.data())
+def test_keys_of_the_array_s_pipeline_change_neither_its_port_nor_its_formats(data):
+    kept = load_chip("npu-edge").tile.array
+    values = {"multiply_stages": [0, 3], "add_stages": [0, 3], "accumulate_stages": [1, 2, 4], "unpack_stages": [1, 8]}
+    values["load_port"] = ["own", "shared"]
+    keys = data.draw(st.lists(st.sampled_from(sorted(values)), min_size=1, unique=True))
+    sets = [(f"tile.array.{key}", str(data.draw(st.sampled_from(values[key])))) for key in keys]
+    array = load_chip("npu-edge", sets).tile.array
+    assert (array.load_rows, array.cache) == (kept.load_rows, kept.cache)
+    assert len(kept.cache_scaled) == 2
+
+
 @pytest.mark.parametrize(
     ("name", "sets", "words"),
     [

@@ -25,7 +25,7 @@ ROWS = (
         "edge",
         "tile.array.",
         "rows=8 cols=8 load_rows=1&tile.array.dataflow=output_stationary operands=[int8,bf16] multiply_stages=3 "
-        "add_stages=2 accumulate_stages!2 load_rows=1 load_rows!3 load_port=shared element=carry_save "
+        "add_stages=2 accumulate_stages!2 unpack_stages!1 load_rows=1 load_rows!3 load_port=shared element=carry_save "
         "element!compressor element!digit_serial depth!2 operand_sigma!9",
     ),
     (
@@ -56,7 +56,12 @@ ROWS = (
     ("VectorUnit", "packed elements", "tile.vector.", "format=null"),
     ("SystolicArray", "own energy", "tile.array.", "energy=null"),
     ("ArrayEnergy", "own energy", "tile.array.energy.", "product=2pJ clock=3pJ clock=0J"),
-    ("SystolicArray", "packed", "tile.array.", "weights!null accumulate_stages=2 accumulate_stages!3"),
+    (
+        "SystolicArray",
+        "packed",
+        "tile.array.",
+        "weights!null accumulate_stages=2 accumulate_stages!3 unpack_stages=5 unpack_stages!9",
+    ),
     ("SystolicArray", "kept", "tile.array.", "cache!bf16 cache!int8"),
     ("SystolicArray", "packed rtl", "tile.array.", "cache=[bf16]"),
     ("SparseWeights", "sparse", "tile.array.sparsity.", "skips=false patterns!block"),

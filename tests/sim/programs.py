@@ -71,7 +71,10 @@ def chips(draw):
         }
     )
     # a description has several stages in floating point alone, whose vector functions the reference does not know
-    array = chip.tile.array.model_copy(update={"accumulate_stages": draw(st.sampled_from([1, 1, 2, 4]))})
+    stages = {"accumulate_stages": draw(st.sampled_from([1, 1, 2, 4]))}
+    if dataflow != "output_stationary":
+        stages["unpack_stages"] = draw(st.sampled_from([0, 0, 1, 5]))
+    array = chip.tile.array.model_copy(update=stages)
     return chip.model_copy(update={"tile": chip.tile.model_copy(update={"array": array})})
 
 

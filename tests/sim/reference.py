@@ -214,7 +214,9 @@ class Reference:
             consumed = done = now + max(BARRIER, launch)
             worker.free = max(worker.free, now + launch)
         elif unit == Unit.MATMUL:
-            consumed, left, loader_free = self.array.multiply(i.m, i.n, i.k, now + OPERANDS_ENTER)
+            consumed, left, loader_free = self.array.multiply(
+                i.m, i.n, i.k, now + OPERANDS_ENTER + self.chip.tile.array.unpack_stages
+            )
             done = left + SUMS_WRITTEN + self.chip.tile.array.accumulate_stages - 1
             stationary = self.tile.array.dataflow != "output_stationary"
             worker.free = loader_free + NEXT_MATMUL if stationary else consumed

@@ -33,7 +33,11 @@ def arrays(draw, **fixed):
         fields["operand_sigma"] = 20.0 if fields["element"] == "digit_serial" and draw(st.booleans()) else None
     elif not adds:
         fields["element"] = draw(st.sampled_from(["multiply_add", "carry_save"]))
-    return SystolicArray(rows=rows, cols=draw(st.integers(1, 12)), dataflow=dataflow, **(fields | fixed))
+    array = SystolicArray(rows=rows, cols=draw(st.integers(1, 12)), dataflow=dataflow, **(fields | fixed))
+    if dataflow == "output_stationary":
+        return array
+    # a description has registers where operands are made of packed weights alone
+    return array.model_copy(update={"unpack_stages": draw(st.sampled_from([0, 0, 3]))})
 
 
 whole = arrays(element="multiply_add", depth=1, operand_sigma=None)
@@ -95,6 +99,19 @@ def test_no_sums_are_brought_before_those_that_they_may_be_added_to_are_there(ar
 def test_additions_of_cycles_that_an_accumulator_cannot_have_are_refused(chip, stages, why):
     with pytest.raises(DescriptionError, match=why):
         load_chip(chip, [("tile.array.accumulate_stages", str(stages))])
+
+
+@pytest.mark.parametrize(
+    ("chip", "stages", "why"),
+    [
+        ("npu-edge", 9, "tile.array.unpack_stages: must be less than or equal to 8"),
+        ("npu-edge-int8", 1, "tile.array.unpack_stages: there are no packed weights, and no keys and values in form"),
+        ("systolic-ws-8", 1, "tile.array.unpack_stages: there are no packed weights"),
+    ],
+)
+def test_registers_where_nothing_is_unpacked_are_refused(chip, stages, why):
+    with pytest.raises(DescriptionError, match=why):
+        load_chip(chip, [("tile.array.unpack_stages", str(stages))])
 
 
 @given(arrays(), st.lists(st.tuples(sizes, sizes, sizes), min_size=1, max_size=4))
@@ -163,7 +180,7 @@ def test_the_mapper_s_pace_is_that_of_equal_matmuls_back_to_back(array, m, n, k)
     timeline, run, starts = ArrayTimeline(array), gemm_run(array, m, n, k), []
     start = 0
     for _ in range(4):
-        times = timeline.run(run, start + OPERAND_LATENCY)
+        times = timeline.run(run, start + OPERAND_LATENCY + array.unpack_stages)
         starts.append(times.last_fire)
         start = timeline.stream_free if array.dataflow == "output_stationary" else timeline.load_free + LOADER_GAP
     pace = matmul_pace(array, *(np.array([size]) for size in (m, n, k)))

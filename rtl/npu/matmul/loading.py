@@ -26,7 +26,7 @@ def load_folds(m: Module, unit: MatmulUnitCircuit, operands: MatmulOperands, loa
     outer_left, k_all, k_left, lines_left = (
         Signal(SIZE_BITS, name=f"load_{n}") for n in ("outer", "k", "left", "lines")
     )
-    waiting = Signal(range(BUFFER + 8))
+    waiting = Signal(range(BUFFER + 8 + array.unpack_stages))
     fold_read = Signal()
     tags, last_line, counts = Signal(), Signal(), Signal()
     step, spread_out = read_panel(m, unit, "load", outer_left, narrow)

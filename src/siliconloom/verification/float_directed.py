@@ -24,6 +24,7 @@ from siliconloom.arch.packing import (
     NO_SCALE,
     SCALE_BIAS,
     has_groups,
+    loads,
     may_be_narrow,
     set_scales,
     unpacked_weights,
@@ -407,6 +408,7 @@ def packed_programs(chip: Chip) -> list[tuple[str, LoadedProgram]]:
     codes = tuple(dtype for dtype in own if dtype in INTEGER_CODES)
     kinds = {"packed weights": tuple(dtype for dtype in own if dtype not in blocks), "MX blocks": blocks}
     made = [(name, packed_weights(chip, formats)) for name, formats in kinds.items() if formats]
+    made += [(f"{name} that wait", waiting_weights(chip, formats)) for name, formats in kinds.items() if formats]
     made += [
         (f"narrow panels of {dtype.value}", packed_panels(chip, packing))
         for dtype in own
@@ -431,6 +433,26 @@ def packed_weights(chip: Chip, formats: Sequence[DataType]) -> LoadedProgram:
             while weight_bytes(array, packing, cols, k) > min(rows.places.bank, RESULTS // 12) and k > 1:
                 k -= 1
             packed_product(rows, packing, cols, k)
+    return rows.program()
+
+
+def waiting_weights(chip: Chip, formats: Sequence[DataType]) -> LoadedProgram:
+    """Products of several folds whose weights wait at the array's edge: a few more rows move than beats are loaded.
+
+    A group is about a fold, so that headers wait, too.
+    """
+    rows = FloatRows(chip, np.random.default_rng(43))
+    array = rows.tile.array
+    group = max(1 << array.rows.bit_length() - 1, array.load_rows)
+    for dtype in formats:
+        packing = Packing(dtype, group if has_groups(array, dtype) else 0)
+        k = 3 * array.rows
+        while weight_bytes(array, packing, array.cols, k) > min(rows.places.bank, RESULTS // 24) and k > 1:
+            k -= 1
+        first = loads(array, k, packing).first
+        for m in (first + 1, first + 4):
+            if rows.size * product_values(rows.tile, m, array.cols, k).a <= min(rows.places.bank, RESULTS // 24):
+                packed_product(rows, packing, array.cols, k, m=m)
     return rows.program()
 
 

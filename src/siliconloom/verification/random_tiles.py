@@ -46,11 +46,13 @@ def random_npu(
     cache = random_cache(seed, dtype, load_rows, wide) if able else []
     if cache and lanes % cols == 0 and is_power(lanes) and cols % load_rows == 0 and cols > 1:
         cache += random_scaled(seed, load_rows)
+    edge = bool(weights) or any(kept != dtype.value for kept in cache)
     add_stages = random.Random(f"{seed} adders").choice([0, 0, 1, 2, 3]) if dataflow != "output_stationary" else 0
     element = random_element(seed, dataflow, dtype, add_stages)
     floats = wide or not dtype.is_integer
     sum_stages = random_sum_stages(seed) if floats else 1
     accumulate_stages = random_sum_stages(f"{seed} accumulator") if floats else 1
+    unpack_stages = random.Random(f"{seed} unpacking").choice([0, 0, 1, 2, 3, 5, 8])
     registers = random.Random(f"{seed} registers").choice([0, 0, 10, 20, 30]) if floats else 0
     gigabytes = bus * chance.choice([1.0, 1.0, 0.8, 0.55, 0.3])
     return Chip.model_validate(
@@ -72,6 +74,7 @@ def random_npu(
                     "element": element,
                     **({"weights": weights} if weights else {}),
                     **({"cache": cache} if cache else {}),
+                    **({"unpack_stages": unpack_stages} if edge else {}),
                 },
                 "scratchpad": {"capacity": "64 KiB" if wide else "16 KiB", "banks": chance.choice([8, 16])},
                 "accumulator": {"capacity": f"{4 * cols * chance.choice([64, 128])} B"},
