@@ -114,9 +114,6 @@ class VectorUnit(Description):
             raise rule_at("transpose_rows", "must be a power of two", self.transpose_rows)
         if self.sum_stages & (self.sum_stages - 1):
             raise rule_at("sum_stages", "must be a power of two", self.sum_stages)
-        least = vector_stages(self.sum_stages)
-        if self.sum_stages > 1 and self.latency < least:
-            raise rule_at("sum_stages", f"so many are within a latency of {least} or more", f"latency {self.latency}")
         if self.format not in (None, DataType.FP32):
             raise rule_at("format", "must be fp32, or null", self.format.value)
         return self
@@ -317,6 +314,9 @@ class NpuTile(Description):
             if stages > 1 and self.circuit_format.is_integer:
                 rule = "sums of integers take a cycle: more stages are for elements in floating point"
                 raise rule_at(key, rule, self.circuit_format.value)
+        latency, least = self.vector.latency, vector_stages(self.vector.sum_stages)
+        if self.vector.sum_stages > 1 and latency < least:
+            raise rule_at("vector.sum_stages", f"so many are within a latency of {least} or more", f"latency {latency}")
         if self.pim is not None:
             self._check_channel(self.pim)
         for name, capacity in (("scratchpad", self.scratchpad.capacity), ("accumulator", self.accumulator.capacity)):

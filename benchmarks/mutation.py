@@ -296,14 +296,16 @@ def cache_chips() -> dict[str, Any]:
     from siliconloom.arch.datatype import CACHE_CODES, MX_ELEMENTS, DataType
 
     narrow, made = npu_chips()["two-ports"], {}
-    for name, operand, rows, elements, stages in CACHE:
+    for name, operand, rows, elements, stages, together in CACHE:
         dtype = DataType(operand)
         operands: dict[str, Any] = {"operands": (dtype,), "load_rows": rows, "unpack_stages": stages}
         operands |= {"cache": (dtype, *CACHE_CODES)} if elements else {"cache": CACHE_CODES}
         operands |= {} if elements else {"weights": WeightFormats(formats=MX_ELEMENTS)}
         parts = {
             "array": narrow.tile.array.model_copy(update=operands),
-            "vector": narrow.tile.vector.model_copy(update={"format": elements and DataType(elements)}),
+            "vector": narrow.tile.vector.model_copy(
+                update={"format": elements and DataType(elements), "transpose_rows": together}
+            ),
             "scratchpad": narrow.tile.scratchpad.model_copy(update={"capacity": 64 * 1024}),
         }
         made[name] = narrow.model_copy(update={"tile": narrow.tile.model_copy(update=parts)})
@@ -367,8 +369,9 @@ PACKED = (
 )
 """Tiles with packed weights: format of operands, rows a beat, formats of weights, minima, format of elements,
 registers between edge and array."""
-CACHE = (("wide", "bf16", 2, "fp32", 2), ("blocks", "fp16", 1, None, 0))
-"""Tiles that keep keys and values in fewer bits: format of operands, rows a beat, format of elements, registers."""
+CACHE = (("wide", "bf16", 2, "fp32", 2, 4), ("blocks", "fp16", 1, None, 0, 1))
+"""Tiles that keep keys and values in fewer bits: format of operands, rows a beat, format of elements, registers
+between edge and array, rows that are turned together."""
 SHARED = (("two-rows", "int8", 2), ("one-row", "int8", 1), ("int16", "int16", 2))
 """Tiles in int8 between elements in fp32, by the rows of a beat."""
 NARROW = (("weights-stay", "weight_stationary", 2), ("sums-stay", "output_stationary", 1))

@@ -18,6 +18,11 @@ def test_kept_tiles_close_the_clocks_that_they_are_described_with_and_documents_
     for row in kept.values():
         assert row["mhz"] >= row["asked_mhz"] == float(row["sets"]["clock"].removesuffix("MHz"))
         assert f"| {row['area']:,.0f} | {row['mhz']:.1f} |" in text
-        for key in ("tile.vector.latency", "tile.vector.sum_stages", "tile.array.accumulate_stages"):
+        for key in (
+            "tile.vector.latency",
+            "tile.vector.sum_stages",
+            "tile.array.accumulate_stages",
+            "tile.array.unpack_stages",
+        ):
             if key in row["sets"]:
                 assert f"`{key}={row['sets'][key]}`" in text

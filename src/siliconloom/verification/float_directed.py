@@ -446,7 +446,7 @@ def waiting_weights(chip: Chip, formats: Sequence[DataType]) -> LoadedProgram:
     group = max(1 << array.rows.bit_length() - 1, array.load_rows)
     for dtype in formats:
         packing = Packing(dtype, group if has_groups(array, dtype) else 0)
-        k = 3 * array.rows
+        k = 5 * array.rows
         while weight_bytes(array, packing, array.cols, k) > min(rows.places.bank, RESULTS // 24) and k > 1:
             k -= 1
         first = loads(array, k, packing).first
