@@ -244,13 +244,28 @@ class Program(Struct, frozen=True):
         return b"".join(encode(i) for i in self.instructions)
 
 
+class Stretch(Struct, frozen=True, eq=False):
+    """Instructions that stand one after the other, for programs that are only asked how long they take.
+
+    ``working`` are the tiles that execute each, none where all of the chip's do. Which slots of rings they use depends
+    on what stands before and around them, so that elsewhere their addresses are not those of a program that runs;
+    nobody's time depends on that. Whoever times them puts down in ``kept`` what is the same in the next program.
+    """
+
+    instructions: tuple[Instruction, ...]
+    working: tuple[int | None, ...]
+    kept: dict[Hashable, Any] = field(default_factory=dict)
+
+
 class Draft(Program, frozen=True):
     """A program that is only asked how long it takes, and not checked: one of many, most of which nothing will run.
 
-    Whoever times it puts down in ``kept`` what is the same when it is asked for again, on whatever chip.
+    Whoever times it puts down in ``kept`` what is the same when it is asked for again, on whatever chip. Where other
+    programs have instructions in common with it, ``stretches`` are all of its own, one behind the other.
     """
 
     kept: dict[Hashable, Any] = field(default_factory=dict)
+    stretches: tuple[Stretch, ...] = ()
 
     def __post_init__(self) -> None:
         pass

@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from siliconloom.arch.datatype import DataType, Packing
-from siliconloom.arch.isa import Address, Draft, Instruction, Opcode, Program, Semaphore
+from siliconloom.arch.isa import Address, Draft, Instruction, Opcode, Program, Semaphore, Stretch
 from siliconloom.arch.opcodes import Unit
 from siliconloom.arch.phases import fence
 from siliconloom.arch.vector import VectorFunction
@@ -47,17 +46,6 @@ def _frozen(draft: dict[str, object] | Instruction) -> Instruction:
     return Instruction(**draft)  # type: ignore[arg-type]
 
 
-class Stretch(Struct, frozen=True):
-    """Instructions that stand one after the other, for programs that are only asked how long they take.
-
-    Which slots of rings they use depends on what stands before and around them, so that elsewhere their addresses are
-    not those of a program that runs; nobody's time depends on that.
-    """
-
-    instructions: tuple[Instruction, ...]
-    working: tuple[int | None, ...]
-
-
 class ProgramBuilder:
     """Collects instructions in program order."""
 
@@ -70,6 +58,8 @@ class ProgramBuilder:
         self.drafts: list[dict[str, object] | Instruction] = []
         """Fields of each instruction whose local addresses may still change, or the instruction."""
         self.working: list[int | None] = []
+        self.added: list[tuple[int, Stretch]] = []
+        """What was added of other programs as it stands, with the number of its first instruction."""
         self.semaphores: list[Semaphore] = []
         self.rings: list[Ring] = []
         self.sides: list[RingSide] = []
@@ -494,8 +484,20 @@ class ProgramBuilder:
         """Close the program and check it, unless it is a draft."""
         self._add(opcode=Opcode.END)
         working = tuple(tiles for tiles in self.working if tiles is not None)
-        made = Draft if draft else Program
-        return made(tuple(map(_frozen, self.drafts)), tuple(self.semaphores), operators, working)
+        instructions, semaphores = tuple(map(_frozen, self.drafts)), tuple(self.semaphores)
+        if not draft:
+            return Program(instructions, semaphores, operators, working)
+        return Draft(instructions, semaphores, operators, working, stretches=self._stretches(instructions))
+
+    def _stretches(self, instructions: tuple[Instruction, ...]) -> tuple[Stretch, ...]:
+        """What was added, and what stands before, between and behind that; nothing where nothing was."""
+        found, end = list[Stretch](), 0
+        for first, stretch in self.added:
+            if end < first:
+                found.append(Stretch(instructions[end:first], tuple(self.working[end:first])))
+            found.append(stretch)
+            end = first + len(stretch.instructions)
+        return (*found, Stretch(instructions[end:], tuple(self.working[end:]))) if found else ()
 
     def take(self, first: int) -> Stretch:
         """Remove what was added from instruction number ``first`` on, and return it."""
@@ -505,6 +507,7 @@ class ProgramBuilder:
 
     def add(self, stretch: Stretch) -> None:
         """Add what was taken from this program or from another."""
+        self.added.append((len(self.drafts), stretch))
         self.drafts += stretch.instructions
         self.working += stretch.working
 

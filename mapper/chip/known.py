@@ -3,7 +3,7 @@
 What a task is lowered to follows from its tiling and share, from which rings there are and what their slots begin at
 multiples of, and from the addresses of what was made before it. Two drafts that agree in these have the same
 instructions there, but for local addresses: where slots lie is the division of the buffers, and which of them has its
-turn follows from everything before and around a task (`builder.Stretch`). Nobody's time depends on either. So what is
+turn follows from everything before and around a task (`arch.isa.Stretch`). Nobody's time depends on either. So what is
 found here serves drafts, whose time is asked for, and no program that runs.
 """
 
@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
+from siliconloom.arch.isa import Stretch
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.attention_cost import AttentionTiling
 from siliconloom.mapper.chip.banked import ChannelTiling
-from siliconloom.mapper.chip.builder import Stretch
 from siliconloom.mapper.chip.chosen import Chosen
 from siliconloom.mapper.chip.gemm_layout import gemm_layout_of
 from siliconloom.mapper.chip.layout import index_bytes, most_indices

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from math import prod
 
 import numpy as np
@@ -17,7 +17,6 @@ from siliconloom.arch.listing import disassemble
 from siliconloom.arch.machine_code import FixedArgument
 from siliconloom.arch.opcodes import memory_units
 from siliconloom.arch.pim import Command
-from siliconloom.arch.tile import NpuTile
 from siliconloom.sim.chip.channel import ChannelDriver, drives_channel
 from siliconloom.sim.chip.levels import level_traffic
 from siliconloom.sim.chip.state import (
@@ -198,7 +197,7 @@ class Stopwatch:
     def __init__(self, chip: Chip) -> None:
         from siliconloom.sim.chip import recurrence
 
-        self.chip, self._timer, self._key = chip, Timer(chip), timing_key(chip)
+        self.chip, self._timer = chip, Timer(chip)
         self._snapshots = FixedArgument(recurrence.empty_snapshots())
         self._wishes = FixedArgument(Wishes(True, NOTHING, NOTHING))
         self._in_full = FixedArgument(Wishes(False, NOTHING, NOTHING))
@@ -208,9 +207,9 @@ class Stopwatch:
         """Cycles of ``program``; raises `LoomError` as `run` does."""
         if not isinstance(program, Draft):
             return self._run(program)
-        cycles: int | None = program.kept.get(self._key)
+        cycles: int | None = program.kept.get(self._timer.key)
         if cycles is None:
-            cycles = program.kept[self._key] = self._run(program)
+            cycles = program.kept[self._timer.key] = self._run(program)
         return cycles
 
     def _run(self, program: Program) -> int:
@@ -240,17 +239,6 @@ class Stopwatch:
         if status != kernel.DONE:
             raise _failure(program, tables, status, state)
         return int(state.clock[CYCLES])
-
-
-def timing_key(chip: Chip) -> Hashable:
-    """All of a chip that the cycles of a draft depend on: not its name, its energies, nor the size of its memories."""
-    if not isinstance(chip.tile, NpuTile) or len(chip.memory) != 1:
-        return "whole", chip.digest
-    tile, memory = chip.tile, chip.nearest
-    parts = ",".join(p.model_dump_json() for p in (tile.array, tile.vector, tile.dma, tile.sequencer, tile.pim) if p)
-    moved = (memory.bandwidth, memory.latency, memory.access_bytes, memory.ports, memory.devices, memory.interleave)
-    stated = memory.dram and memory.dram.model_dump_json()
-    return f"{parts} {chip.clock} {chip.tile_count} {memory.kind} {moved} {stated}"
 
 
 def duration(program: Program, chip: Chip) -> int:

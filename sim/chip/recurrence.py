@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from siliconloom.arch.isa import Opcode
-from siliconloom.arch.kernels import part
+from siliconloom.arch.kernels import UNCOUNTED, kernel, part
 from siliconloom.arch.word import LEVELS
 from siliconloom.sim.chip.snapshot import (
     FLAGS,
@@ -144,30 +144,59 @@ def find_loops(tables: Tables) -> Any:
     Rows: its last instruction; lowest and highest operator that does work inside; loop levels that instructions inside
     have a ``first`` and a ``last`` predicate on.
     """
-    columns = [COLUMNS[name] for name in ("opcode", "operator", "first", "last", "duration")]
-    rows = tables.instructions[:, columns].tolist()
+    rows = tables.instructions
     found = np.full((5, max(len(rows), 1)), -1, np.int64)
-    # of each open loop: where it begins, operators inside that do work, operators inside, both predicates
-    opened: list[list[Any]] = [[0, [], [], 0, 0]]
-    for pc, (opcode, operator, first, last, duration) in enumerate(rows):
-        if opcode == Opcode.LOOP:
-            opened.append([pc, [], [], 0, 0])
-        inner = opened[-1]
-        if opcode not in IDLE or duration:
-            inner[1].append(operator)
-        inner[2].append(operator)
-        inner[3] |= first
-        inner[4] |= last
-        if opcode == Opcode.NEXT:
-            start, works, all_, first, last = opened.pop()
-            counted = works or all_
-            found[:, start] = pc, min(counted), max(counted), first, last
-            outer = opened[-1]
-            outer[1] += works
-            outer[2] += all_
-            outer[3] |= first
-            outer[4] |= last
+    _note_loops(rows, np.empty((LEVELS + 1, 7), np.int64), found)
     return found
+
+
+WORK_LOW, WORK_HIGH, ALL_LOW, ALL_HIGH, FIRSTS, LASTS, OPENED = range(7)
+"""Columns of `_note_loops` for an open loop: lowest and highest operator that does work inside, and of all inside; both
+predicates; the instruction that opens it."""
+_OPCODE, _OPERATOR, _DURATION = COLUMNS["opcode"], COLUMNS["operator"], COLUMNS["duration"]
+_FIRST, _LAST = COLUMNS["first"], COLUMNS["last"]
+_LOOP, _NEXT = int(Opcode.LOOP), int(Opcode.NEXT)
+_IDLE = tuple(sorted(map(int, IDLE)))
+
+
+@kernel(**UNCOUNTED)
+def _note_loops(rows: Any, levels: Any, found: Any) -> None:
+    """Fill `find_loops`; ``levels`` is room for a row of each open loop, the first of what is in none."""
+    level = 0
+    _open(levels[0], 0)
+    for pc in range(rows.shape[0]):
+        row = rows[pc]
+        if row[_OPCODE] == _LOOP:
+            level += 1
+            _open(levels[level], pc)
+        inner = levels[level]
+        if row[_OPCODE] not in _IDLE or row[_DURATION] != 0:
+            inner[WORK_LOW] = min(inner[WORK_LOW], row[_OPERATOR])
+            inner[WORK_HIGH] = max(inner[WORK_HIGH], row[_OPERATOR])
+        inner[ALL_LOW] = min(inner[ALL_LOW], row[_OPERATOR])
+        inner[ALL_HIGH] = max(inner[ALL_HIGH], row[_OPERATOR])
+        inner[FIRSTS] |= row[_FIRST]
+        inner[LASTS] |= row[_LAST]
+        if row[_OPCODE] == _NEXT:
+            works = inner[WORK_HIGH] >= 0
+            opened = inner[OPENED]
+            found[END, opened] = pc
+            found[OPERATOR_LOW, opened] = inner[WORK_LOW] if works else inner[ALL_LOW]
+            found[OPERATOR_HIGH, opened] = inner[WORK_HIGH] if works else inner[ALL_HIGH]
+            found[FIRST_LEVELS, opened], found[LAST_LEVELS, opened] = inner[FIRSTS], inner[LASTS]
+            level -= 1
+            outer = levels[level]
+            for low, high in ((WORK_LOW, WORK_HIGH), (ALL_LOW, ALL_HIGH)):
+                outer[low], outer[high] = min(outer[low], inner[low]), max(outer[high], inner[high])
+            outer[FIRSTS] |= inner[FIRSTS]
+            outer[LASTS] |= inner[LASTS]
+
+
+@part()
+def _open(level: Any, pc: Any) -> None:
+    """A loop of which no instruction is known but the one that opens it."""
+    level[WORK_LOW], level[WORK_HIGH], level[ALL_LOW], level[ALL_HIGH] = TIME_LIMIT, -1, TIME_LIMIT, -1
+    level[FIRSTS], level[LASTS], level[OPENED] = 0, 0, pc
 
 
 def empty_snapshots() -> Snapshots:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from enum import IntEnum
+from functools import cached_property
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from msgspec import Struct
 
 from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError, NotSupported
-from siliconloom.arch.isa import Draft, Instruction, Opcode, Program, Unit
+from siliconloom.arch.isa import Draft, Instruction, Opcode, Program, Stretch, Unit
 from siliconloom.arch.opcodes import memory_units
 from siliconloom.arch.pim import PimTile
 from siliconloom.arch.tile import NpuTile, SystolicTile
@@ -148,25 +149,45 @@ class Timer:
         self._times: dict[tuple[object, ...], tuple[int, ...]] = {}
         self._rows: dict[tuple[int, int, int], tuple[Instruction, tuple[int, ...]]] = {}
 
+    @cached_property
+    def key(self) -> Hashable:
+        """`timing_key` of the chip."""
+        return timing_key(self.chip)
+
     def rows(self, program: Program) -> Int:
         """One row for each instruction of ``program``."""
         tiles = self.chip.tile_count
         if isinstance(program, Draft) and len(self.chip.memory) == 1:
-            known = program.kept.get(("columns", tiles))
-            if known is None:
-                known = program.kept["columns", tiles] = self._columns(program)
-            times = np.array([self._timed(*each) for each in known.timed], np.int64)
-            return np.concatenate((known.plain, times[known.which]), axis=1)
+            if program.stretches:
+                return np.concatenate([self._kept_rows(each) for each in program.stretches])
+            working = program.tiles or (None,) * len(program.instructions)
+            return self._stretch_rows(Stretch(program.instructions, working, program.kept))
         levels = instruction_levels(program, self.chip)
         workings = program.tiles or (tiles,) * len(levels)
         return np.array(list(map(self._row, program.instructions, workings, levels)), np.int64)
 
-    def _columns(self, program: Draft) -> _Columns:
-        """What of the rows of a program is the same on every chip with one memory level."""
-        workings = program.tiles or (self.chip.tile_count,) * len(program.instructions)
+    def _kept_rows(self, stretch: Stretch) -> Int:
+        """Rows of a stretch that other programs have, too; those of the chip that was asked for last are kept."""
+        key, rows = stretch.kept.get("rows", (None, None))
+        if key != self.key:
+            rows = self._stretch_rows(stretch)
+            stretch.kept["rows"] = self.key, rows
+        return np.asarray(rows)
+
+    def _stretch_rows(self, stretch: Stretch) -> Int:
+        tiles = self.chip.tile_count
+        known = stretch.kept.get(("columns", tiles))
+        if known is None:
+            known = stretch.kept["columns", tiles] = self._columns(stretch)
+        times = np.array([self._timed(*each) for each in known.timed], np.int64)
+        return np.concatenate((known.plain, times[known.which]), axis=1)
+
+    def _columns(self, stretch: Stretch) -> _Columns:
+        """What of the rows of a stretch is the same on every chip with one memory level."""
         plain, numbers, which = list[tuple[int, ...]](), dict[Hashable, int](), list[int]()
         timed = list[tuple[Instruction, int, int]]()
-        for instruction, working in zip(program.instructions, workings, strict=True):
+        for instruction, tiles in zip(stretch.instructions, stretch.working, strict=True):
+            working = self.chip.tile_count if tiles is None else tiles
             plain.append(PLAIN(instruction))
             key = (
                 None if instruction.opcode in UNTIMED and not launches(instruction) else (*ASKED(instruction), working)
@@ -214,6 +235,17 @@ class Timer:
         if working not in self._sharing:
             self._sharing[working] = self.chip.model_copy(update={"tile_count": working})
         return Work(instruction, self._sharing[working], self.tile, level)
+
+
+def timing_key(chip: Chip) -> Hashable:
+    """All of a chip that the cycles of a draft depend on: not its name, its energies, nor the size of its memories."""
+    if not isinstance(chip.tile, NpuTile) or len(chip.memory) != 1:
+        return "whole", chip.digest
+    tile, memory = chip.tile, chip.nearest
+    parts = ",".join(p.model_dump_json() for p in (tile.array, tile.vector, tile.dma, tile.sequencer, tile.pim) if p)
+    moved = (memory.bandwidth, memory.latency, memory.access_bytes, memory.ports, memory.devices, memory.interleave)
+    stated = memory.dram and memory.dram.model_dump_json()
+    return f"{parts} {chip.clock} {chip.tile_count} {memory.kind} {moved} {stated}"
 
 
 def build_tables(program: Program, chip: Chip, *, timer: Timer | None = None) -> Tables:
@@ -305,4 +337,4 @@ def _count(work: Work, count: Int) -> None:
         count[counter] = quantity
 
 
-__all__ = ["COLUMNS", "Counter", "Int", "LEVELS", "Stall", "Tables", "Timer", "Unit", "build_tables"]
+__all__ = ["COLUMNS", "Counter", "Int", "LEVELS", "Stall", "Tables", "Timer", "Unit", "build_tables", "timing_key"]

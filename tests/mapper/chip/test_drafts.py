@@ -17,7 +17,8 @@ from siliconloom.mapper.chip.divisions import divisions_of
 from siliconloom.mapper.chip.drafts import DraftsOf, KnownDrafts, lowering_key
 from siliconloom.mapper.chip.mapping import _in_a_row, fit_precision, map_workload
 from siliconloom.mapper.chip.program import blocks_of
-from siliconloom.sim.chip.engine import Stopwatch, duration, timing_key
+from siliconloom.sim.chip.engine import Stopwatch, duration
+from siliconloom.sim.chip.tables import timing_key
 from siliconloom.workloads import Attention, load_workload
 from tests.in_turn import in_turn
 from tests.mapper.chip.improvements import KIB, made_chip, random_chip, random_workload, workload
