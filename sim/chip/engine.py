@@ -51,6 +51,9 @@ EVERYTHING = (0, 2**62)
 NOTHING = (0, 0)
 SLICE = 4_000_000
 """Events between two looks at the clock and the keyboard."""
+WORTH = 128
+"""Instructions that a jump must save where cycles alone are asked for: so many, and no fewer, take longer than it does
+to write down a few states, most of which are none that the tile was in before."""
 FOLD_LIMIT = 5_000
 """Most jumps to list in a trace."""
 
@@ -199,7 +202,7 @@ class Stopwatch:
 
         self.chip, self._timer = chip, Timer(chip)
         self._snapshots = FixedArgument(recurrence.empty_snapshots())
-        self._wishes = FixedArgument(Wishes(True, NOTHING, NOTHING))
+        self._wishes = FixedArgument(Wishes(True, NOTHING, NOTHING, WORTH))
         self._in_full = FixedArgument(Wishes(False, NOTHING, NOTHING))
         self._states: dict[tuple[int, int], FixedArgument] = {}
 

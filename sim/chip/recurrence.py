@@ -103,7 +103,7 @@ _COLUMNS = MORE + 6
 IDLE = frozenset((Opcode.LOOP, Opcode.NEXT, Opcode.BARRIER, Opcode.END))
 """Instructions that give an operator no work, but for barriers that launch its program."""
 
-END, OPERATOR_LOW, OPERATOR_HIGH, FIRST_LEVELS, LAST_LEVELS = range(5)
+END, OPERATOR_LOW, OPERATOR_HIGH, FIRST_LEVELS, LAST_LEVELS, LENGTH = range(6)
 """Rows of `find_loops`."""
 
 ANCHORED, POWER, ANCHOR, PENDING, PENDING_BEGAN, PENDING_OUTCOME, PENDING_ROWS, PENDING_FOLDS = range(8)
@@ -142,19 +142,21 @@ def find_loops(tables: Tables) -> Any:
     """What there is to know of each loop, in the column of the instruction that opens it.
 
     Rows: its last instruction; lowest and highest operator that does work inside; loop levels that instructions inside
-    have a ``first`` and a ``last`` predicate on.
+    have a ``first`` and a ``last`` predicate on; instructions that one iteration executes, loops inside it unrolled.
     """
     rows = tables.instructions
-    found = np.full((5, max(len(rows), 1)), -1, np.int64)
-    _note_loops(rows, np.empty((LEVELS + 1, 7), np.int64), found)
+    found = np.full((6, max(len(rows), 1)), -1, np.int64)
+    _note_loops(rows, np.empty((LEVELS + 1, 8), np.int64), found)
     return found
 
 
-WORK_LOW, WORK_HIGH, ALL_LOW, ALL_HIGH, FIRSTS, LASTS, OPENED = range(7)
+WORK_LOW, WORK_HIGH, ALL_LOW, ALL_HIGH, FIRSTS, LASTS, OPENED, INSIDE = range(8)
 """Columns of `_note_loops` for an open loop: lowest and highest operator that does work inside, and of all inside; both
-predicates; the instruction that opens it."""
+predicates; the instruction that opens it; instructions of an iteration."""
+LONGEST = 1 << 40
+"""Most instructions of an iteration that are counted."""
 _OPCODE, _OPERATOR, _DURATION = COLUMNS["opcode"], COLUMNS["operator"], COLUMNS["duration"]
-_FIRST, _LAST = COLUMNS["first"], COLUMNS["last"]
+_FIRST, _LAST, _M = COLUMNS["first"], COLUMNS["last"], COLUMNS["m"]
 _LOOP, _NEXT = int(Opcode.LOOP), int(Opcode.NEXT)
 _IDLE = tuple(sorted(map(int, IDLE)))
 
@@ -177,6 +179,7 @@ def _note_loops(rows: Any, levels: Any, found: Any) -> None:
         inner[ALL_HIGH] = max(inner[ALL_HIGH], row[_OPERATOR])
         inner[FIRSTS] |= row[_FIRST]
         inner[LASTS] |= row[_LAST]
+        inner[INSIDE] += 1
         if row[_OPCODE] == _NEXT:
             works = inner[WORK_HIGH] >= 0
             opened = inner[OPENED]
@@ -184,19 +187,22 @@ def _note_loops(rows: Any, levels: Any, found: Any) -> None:
             found[OPERATOR_LOW, opened] = inner[WORK_LOW] if works else inner[ALL_LOW]
             found[OPERATOR_HIGH, opened] = inner[WORK_HIGH] if works else inner[ALL_HIGH]
             found[FIRST_LEVELS, opened], found[LAST_LEVELS, opened] = inner[FIRSTS], inner[LASTS]
+            found[LENGTH, opened] = inner[INSIDE]
+            times = min(rows[opened, _M], LONGEST // inner[INSIDE])
             level -= 1
             outer = levels[level]
             for low, high in ((WORK_LOW, WORK_HIGH), (ALL_LOW, ALL_HIGH)):
                 outer[low], outer[high] = min(outer[low], inner[low]), max(outer[high], inner[high])
             outer[FIRSTS] |= inner[FIRSTS]
             outer[LASTS] |= inner[LASTS]
+            outer[INSIDE] = min(outer[INSIDE] + times * inner[INSIDE], LONGEST)
 
 
 @part()
 def _open(level: Any, pc: Any) -> None:
     """A loop of which no instruction is known but the one that opens it."""
     level[WORK_LOW], level[WORK_HIGH], level[ALL_LOW], level[ALL_HIGH] = TIME_LIMIT, -1, TIME_LIMIT, -1
-    level[FIRSTS], level[LASTS], level[OPENED] = 0, 0, pc
+    level[FIRSTS], level[LASTS], level[OPENED], level[INSIDE] = 0, 0, pc, 0
 
 
 def empty_snapshots() -> Snapshots:
@@ -232,7 +238,7 @@ def back_edge(machine: TileMachine, wishes: Wishes, snapshots: Snapshots, state:
     level = clock[LEVEL] - 1
     index, opened = state.loop[INDEX, level], state.loop[BODY, level] - 1
     remaining = state.loop[COUNT, level] - 1 - index
-    if remaining < 1:
+    if remaining < 1 or remaining * loops[LENGTH, opened] < wishes.worth:
         return True
     row, ledger, anchored = snapshots.row, snapshots.ledger, snapshots.level[level]
     visits = room(snapshots.visits, level)
@@ -311,6 +317,8 @@ def enter(machine: TileMachine, wishes: Wishes, snapshots: Snapshots, state: Sta
     interval = machine.constants.fetch_interval
     if interval and machine.constants.fetch_first + interval * (end + 1) > clock[SEQ]:
         return False  # instructions of the loop are still being fetched
+    if machine.table[opened, _M] * loops[LENGTH, opened] < wishes.worth:
+        return False
     asked = state.clock[ENTERED]
     state.clock[ENTERED] += 1
     if asked < credit[RESUME]:
