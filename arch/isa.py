@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cache
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import astuple, force_setattr
@@ -407,6 +407,16 @@ def decode_program(data: bytes) -> tuple[Instruction, ...]:
     return tuple(decode(data[i : i + size]) for i in range(0, len(data), size))
 
 
+class _Where(NamedTuple):
+    """Names an instruction in an error's text."""
+
+    number: int
+    instruction: Instruction
+
+    def __format__(self, spec: str) -> str:
+        return f"instruction {self.number} ({self.instruction.opcode.name.lower()})"
+
+
 def check(program: Program) -> None:
     """Refuse a malformed program; raises `LoomError` that names the instruction."""
     if len(program.semaphores) > SEMAPHORES:
@@ -418,8 +428,9 @@ def check(program: Program) -> None:
     fitting = set[tuple[str, int]]()
     posters: dict[int, tuple[UnitCode, str, int]] = {}
     waiters: dict[int, tuple[UnitCode, str, int]] = {}
+    looked_at = set[tuple[int, UnitCode, str]]()
     for number, i in enumerate(program.instructions):
-        where = f"instruction {number} ({i.opcode.name.lower()})"
+        where = _Where(number, i)
         if i.opcode == Opcode.LOOP:
             depth += 1
             if depth > LEVELS:
@@ -452,6 +463,9 @@ def check(program: Program) -> None:
             (i.release, posters, "released"),
             (i.post | i.last_post, posters, "posted"),
         ):
+            if not mask or (mask, i.unit, how) in looked_at:
+                continue
+            looked_at.add((mask, i.unit, how))
             for bit in set_bits(mask):
                 if bit >= len(program.semaphores):
                     raise LoomError(f"{where}: semaphore {bit} is not declared")

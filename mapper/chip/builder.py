@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import chain
 
 from msgspec.structs import replace
 
@@ -483,25 +484,27 @@ class ProgramBuilder:
     def finish(self, operators: tuple[str, ...], *, draft: bool = False) -> Program:
         """Close the program and check it, unless it is a draft."""
         self._add(opcode=Opcode.END)
-        working = tuple(tiles for tiles in self.working if tiles is not None)
-        instructions, semaphores = tuple(map(_frozen, self.drafts)), tuple(self.semaphores)
+        working, semaphores = tuple(tiles for tiles in self.working if tiles is not None), tuple(self.semaphores)
         if not draft:
-            return Program(instructions, semaphores, operators, working)
-        return Draft(instructions, semaphores, operators, working, stretches=self._stretches(instructions))
-
-    def _stretches(self, instructions: tuple[Instruction, ...]) -> tuple[Stretch, ...]:
-        """What was added, and what stands before, between and behind that; nothing where nothing was."""
+            return Program(tuple(map(_frozen, self.drafts)), semaphores, operators, working)
+        if not self.added:
+            return Draft(tuple(map(_frozen, self.drafts)), semaphores, operators, working)
         found, end = list[Stretch](), 0
-        for first, stretch in self.added:
+        for first, stretch in self.added:  # and what stands before, between and behind that
             if end < first:
-                found.append(Stretch(instructions[end:first], tuple(self.working[end:first])))
+                found.append(self._stretch(end, first))
             found.append(stretch)
             end = first + len(stretch.instructions)
-        return (*found, Stretch(instructions[end:], tuple(self.working[end:]))) if found else ()
+        found.append(self._stretch(end, len(self.drafts)))
+        instructions = tuple(chain.from_iterable(stretch.instructions for stretch in found))
+        return Draft(instructions, semaphores, operators, working, stretches=tuple(found))
+
+    def _stretch(self, first: int, end: int) -> Stretch:
+        return Stretch(tuple(map(_frozen, self.drafts[first:end])), tuple(self.working[first:end]))
 
     def take(self, first: int) -> Stretch:
         """Remove what was added from instruction number ``first`` on, and return it."""
-        taken = Stretch(tuple(map(_frozen, self.drafts[first:])), tuple(self.working[first:]))
+        taken = self._stretch(first, len(self.drafts))
         del self.drafts[first:], self.working[first:]
         return taken
 
