@@ -1,10 +1,12 @@
 """Tasks that were lowered before: programs that differ in a task have the instructions of all others in common.
 
 What a task is lowered to follows from its tiling and share, from which rings there are and what their slots begin at
-multiples of, and from the addresses of what was made before it. Two drafts that agree in these have the same
-instructions there, but for local addresses: where slots lie is the division of the buffers, and which of them has its
-turn follows from everything before and around a task (`arch.isa.Stretch`). Nobody's time depends on either. So what is
-found here serves drafts, whose time is asked for, and no program that runs.
+multiples of, and from the results that were made before it, with what their addresses are multiples of. Two drafts
+that agree in these have the same instructions there, but for addresses: where slots lie is the division of the buffers,
+which of them has its turn follows from everything before and around a task (`arch.isa.Stretch`), and objects lie in
+main memory behind those of all tasks before. Nobody's time depends on any of these, but where there are several levels
+of memory, or a channel that computes. So what is found here serves drafts, whose time is asked for, and no program that
+runs.
 """
 
 from __future__ import annotations
@@ -88,7 +90,9 @@ class KnownTasks:
     def lower(self, course: Course, context: Context, task: Task, chosen: Chosen, emit: Callable[[], None]) -> None:
         """Do what ``emit``, which lowers the task that is chosen so, would do."""
         builder, memory = context.builder, context.memory
-        at = builder.operator, context.layer.level, memory.repetition, memory.used, course.made
+        exact = len(context.chip.memory) != 1 or context.tile.pim is not None
+        used = memory.used if exact else 0
+        at = builder.operator, context.layer.level, memory.repetition, used, course.made
         if course.rings is None:
             course.rings = context.layout.values, builder.kinds_of_rings
         key = form_of(context.tile, task, chosen), course.rings, context.anew, *at
@@ -102,7 +106,10 @@ class KnownTasks:
             for name, reason in told.apart.items():
                 context.apart.setdefault(name, reason)
         builder.add(told.stretch)
-        made = course.made, *told.outputs.items()
+        made: tuple[object, ...] = course.made, *told.outputs.items()
+        if not exact:
+            kinds = ((name, s.address % memory.alignment, s.size, s.row) for name, s in told.outputs.items())
+            made = course.made, *kinds
         course.made = self._numbers.setdefault(made, next(self._next))
 
     def _listen(self, context: Context, emit: Callable[[], None]) -> _Told:
