@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from math import prod
@@ -190,21 +191,50 @@ def run(
     return _outcome(program, chip, tables, state, wall, channel)
 
 
+class _Rooms:
+    """Room for states of a tile, and for those that recur, whose pages take longer to get than most programs to run."""
+
+    def __init__(self) -> None:
+        from siliconloom.sim.chip import recurrence
+
+        self.snapshots = FixedArgument(recurrence.empty_snapshots())
+        self._states: dict[tuple[int, ...], FixedArgument] = {}
+
+    def state(self, tables: Tables, operators: int) -> FixedArgument:
+        """That of a tile in a program with so many operators."""
+        sizes = 1 << len(tables.instructions).bit_length(), 1 << operators.bit_length()
+        key = *sizes, tables.constants.queue_depth, tables.constants.outstanding
+        found = self._states.get(key)
+        if found is None:
+            if len(self._states) >= MOST_STATES:
+                self._states.clear()
+            found = self._states[key] = FixedArgument(empty_state(tables.constants, *sizes))
+        return found
+
+
+MOST_STATES = 64
+"""Sizes of states that are kept, of about a MiB each."""
+_OWN = threading.local()
+
+
+def _rooms() -> _Rooms:
+    """Those of this thread."""
+    found: _Rooms | None = getattr(_OWN, "rooms", None)
+    if found is None:
+        found = _OWN.rooms = _Rooms()
+    return found
+
+
 class Stopwatch:
     """Cycles of `run`, and nothing else, of one program after the other: for the many of which one will be chosen.
 
-    What is the same from program to program is kept: rows of instructions, and the room for states that recur, whose
-    pages take longer to get than most programs to run.
+    What is the same from program to program is kept: rows of instructions, and the room for states (`_Rooms`).
     """
 
     def __init__(self, chip: Chip) -> None:
-        from siliconloom.sim.chip import recurrence
-
         self.chip, self._timer = chip, Timer(chip)
-        self._snapshots = FixedArgument(recurrence.empty_snapshots())
         self._wishes = FixedArgument(Wishes(True, NOTHING, NOTHING, WORTH))
         self._in_full = FixedArgument(Wishes(False, NOTHING, NOTHING))
-        self._states: dict[tuple[int, int], FixedArgument] = {}
 
     def __call__(self, program: Program) -> int:
         """Cycles of ``program``; raises `LoomError` as `run` does."""
@@ -220,17 +250,15 @@ class Stopwatch:
         from siliconloom.sim.chip import recurrence as fast
 
         tables = build_tables(program, self.chip, timer=self._timer)
-        size = 1 << len(program.instructions).bit_length(), len(program.operators)
-        if size not in self._states:
-            self._states[size] = FixedArgument(empty_state(tables.constants, *size))
-        tile = self._states[size]
+        rooms = _rooms()
+        tile, snapshots = rooms.state(tables, len(program.operators)), rooms.snapshots
         state: State = tile.value
         begin_again(state, tables)
         if isinstance(program, Draft) and "loops" not in program.kept:
             program.kept["loops"] = fast.find_loops(tables)
         loops = program.kept["loops"] if isinstance(program, Draft) else fast.find_loops(tables)
         machine = TileMachine(tables.instructions, tables.causes, tables.constants, loops)
-        fast.empty(self._snapshots.value)
+        fast.empty(snapshots.value)
         status = kernel.RUNNING
         channel = ChannelDriver(program, self.chip) if drives_channel(program) else None
         wishes = self._wishes if channel is None else self._in_full
@@ -238,7 +266,7 @@ class Stopwatch:
             if status == kernel.ASKING:
                 assert channel is not None
                 channel.answer(state)
-            status = int(kernel.run(machine, wishes, self._snapshots, tile, SLICE))  # type: ignore[arg-type]
+            status = int(kernel.run(machine, wishes, snapshots, tile, SLICE))  # type: ignore[arg-type]
         if status != kernel.DONE:
             raise _failure(program, tables, status, state)
         return int(state.clock[CYCLES])

@@ -125,7 +125,8 @@ class _Columns(NamedTuple):
     """Of the rows of a draft, those of `PLAIN_COLUMNS`, and which of some instructions has the times of each."""
 
     plain: Int
-    timed: list[tuple[Instruction, int, int]]
+    timed: list[tuple[Instruction, int, Hashable]]
+    """Instructions, tiles that execute them, and all that their times are asked by; nothing of those without a time."""
     which: Int
 
 
@@ -146,7 +147,7 @@ class Timer:
         self.chip, self.tile = chip, chip.tile
         self.constants = constants_of(chip, chip.tile)
         self._sharing = {chip.tile_count: chip}
-        self._times: dict[tuple[object, ...], tuple[int, ...]] = {}
+        self._times: dict[Hashable, tuple[int, ...]] = {}
         self._rows: dict[tuple[int, int, int], tuple[Instruction, tuple[int, ...]]] = {}
 
     @cached_property
@@ -179,22 +180,22 @@ class Timer:
         known = stretch.kept.get(("columns", tiles))
         if known is None:
             known = stretch.kept["columns", tiles] = self._columns(stretch)
-        times = np.array([self._timed(*each) for each in known.timed], np.int64)
+        times = np.array([NO_TIME if each[2] is None else self._asked(*each) for each in known.timed], np.int64)
         return np.concatenate((known.plain, times[known.which]), axis=1)
 
     def _columns(self, stretch: Stretch) -> _Columns:
         """What of the rows of a stretch is the same on every chip with one memory level."""
         plain, numbers, which = list[tuple[int, ...]](), dict[Hashable, int](), list[int]()
-        timed = list[tuple[Instruction, int, int]]()
+        timed = list[tuple[Instruction, int, Hashable]]()
         for instruction, tiles in zip(stretch.instructions, stretch.working, strict=True):
             working = self.chip.tile_count if tiles is None else tiles
             plain.append(PLAIN(instruction))
-            key = (
-                None if instruction.opcode in UNTIMED and not launches(instruction) else (*ASKED(instruction), working)
-            )
+            key = None if instruction.opcode in UNTIMED else (*ASKED(instruction), working, 0)
+            if launches(instruction):
+                key = ASKED(instruction)
             number = numbers.setdefault(key, len(timed))
             if number == len(timed):
-                timed.append((instruction, working, 0))
+                timed.append((instruction, working, key))
             which.append(number)
         return _Columns(np.array(plain, np.int64), timed, np.array(which, np.int64))
 
@@ -225,9 +226,14 @@ class Timer:
             return tuple(held if name == "duration" else 0 for name in TIMED_COLUMNS)
         if instruction.opcode in UNTIMED:
             return NO_TIME
-        key = (*ASKED(instruction), working, level)
+        return self._asked(instruction, working, (*ASKED(instruction), working, level), level)
+
+    def _asked(self, instruction: Instruction, working: int, key: Hashable, level: int = 0) -> tuple[int, ...]:
+        """Times of an instruction, by all that they are asked by."""
         times = self._times.get(key)
-        if times is None:
+        if times is None and launches(instruction):
+            times = self._times[key] = self._timed(instruction, working, level)
+        elif times is None:
             times = self._times[key] = _time(self._work(instruction, working, level))
         return times
 
