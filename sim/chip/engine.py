@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import prod
 
 import numpy as np
@@ -161,29 +162,30 @@ def run(
     tables = build_tables(program, chip)
     state = initial_state(tables, len(program.operators), trace_limit, FOLD_LIMIT if trace_limit else 0)
     machine = TileMachine(tables.instructions, tables.causes, tables.constants, fast.find_loops(tables))
-    snapshots = fast.empty_snapshots()
     wishes = Wishes(not exact, window or NOTHING, (window or EVERYTHING) if trace_limit else NOTHING)
     expected = program_events(tables) if progress else 0
-
-    def go_on(budget: int) -> int:
-        return int(kernel.run(machine, wishes, snapshots, state, budget))
 
     channel = ChannelDriver(program, chip, log=commands is not None) if drives_channel(program) else None
     if channel is not None:
         wishes = wishes._replace(jumps=False)
-    go_on(0)  # loads the machine code, or compiles it; that is not the simulation's time
-    began = time.perf_counter()
-    while True:
-        status = go_on(SLICE)
-        if status == kernel.ASKING:
-            assert channel is not None
-            channel.answer(state)
-            continue
-        if status != kernel.RUNNING:
-            break
-        if progress:
-            progress(int(state.clock[EVENTS]) / expected)
-    wall = time.perf_counter() - began
+    with _rooms().snapshots() as snapshots:
+
+        def go_on(budget: int) -> int:
+            return int(kernel.run(machine, wishes, snapshots, state, budget))  # type: ignore[arg-type]
+
+        go_on(0)  # loads the machine code, or compiles it; that is not the simulation's time
+        began = time.perf_counter()
+        while True:
+            status = go_on(SLICE)
+            if status == kernel.ASKING:
+                assert channel is not None
+                channel.answer(state)
+                continue
+            if status != kernel.RUNNING:
+                break
+            if progress:
+                progress(int(state.clock[EVENTS]) / expected)
+        wall = time.perf_counter() - began
     if status != kernel.DONE:
         raise _failure(program, tables, int(status), state)
     if commands is not None and channel is not None:
@@ -195,10 +197,20 @@ class _Rooms:
     """Room for states of a tile, and for those that recur, whose pages take longer to get than most programs to run."""
 
     def __init__(self) -> None:
+        self._snapshots: FixedArgument | None = None
+        self._states: dict[tuple[int, ...], FixedArgument] = {}
+
+    @contextmanager
+    def snapshots(self) -> Iterator[FixedArgument]:
+        """Room for states that recur, empty, which nobody else has meanwhile, such as who is told of a run's progress."""
         from siliconloom.sim.chip import recurrence
 
-        self.snapshots = FixedArgument(recurrence.empty_snapshots())
-        self._states: dict[tuple[int, ...], FixedArgument] = {}
+        taken, self._snapshots = self._snapshots or FixedArgument(recurrence.empty_snapshots()), None
+        recurrence.empty(taken.value)
+        try:
+            yield taken
+        finally:
+            self._snapshots = taken
 
     def state(self, tables: Tables, operators: int) -> FixedArgument:
         """That of a tile in a program with so many operators."""
@@ -250,23 +262,22 @@ class Stopwatch:
         from siliconloom.sim.chip import recurrence as fast
 
         tables = build_tables(program, self.chip, timer=self._timer)
-        rooms = _rooms()
-        tile, snapshots = rooms.state(tables, len(program.operators)), rooms.snapshots
+        tile = _rooms().state(tables, len(program.operators))
         state: State = tile.value
         begin_again(state, tables)
         if isinstance(program, Draft) and "loops" not in program.kept:
             program.kept["loops"] = fast.find_loops(tables)
         loops = program.kept["loops"] if isinstance(program, Draft) else fast.find_loops(tables)
         machine = TileMachine(tables.instructions, tables.causes, tables.constants, loops)
-        fast.empty(snapshots.value)
         status = kernel.RUNNING
         channel = ChannelDriver(program, self.chip) if drives_channel(program) else None
         wishes = self._wishes if channel is None else self._in_full
-        while status in (kernel.RUNNING, kernel.ASKING):
-            if status == kernel.ASKING:
-                assert channel is not None
-                channel.answer(state)
-            status = int(kernel.run(machine, wishes, snapshots, tile, SLICE))  # type: ignore[arg-type]
+        with _rooms().snapshots() as snapshots:
+            while status in (kernel.RUNNING, kernel.ASKING):
+                if status == kernel.ASKING:
+                    assert channel is not None
+                    channel.answer(state)
+                status = int(kernel.run(machine, wishes, snapshots, tile, SLICE))  # type: ignore[arg-type]
         if status != kernel.DONE:
             raise _failure(program, tables, status, state)
         return int(state.clock[CYCLES])
