@@ -35,6 +35,7 @@ from siliconloom.mapper.chip.gemm_work import (
     COMPUTE,
     DRAINS,
     EPILOGUE,
+    F_TIME,
     FIRST,
     HELD,
     K_TILES,
@@ -233,8 +234,8 @@ def _reloaded(order: Any, at: _Stages, tiles: _Tiles, i: Any, pace: _Pace) -> An
         a_times, b_times, parameter_times = 1 if whole_k else n_tiles, rounds, 1 if n_tiles == 1 else m_tiles
     reads = whole[A_BYTES, i] * a_times + whole[B_BYTES, i] * b_times + whole[P_BYTES, i] * parameter_times
     reads += whole[C_BYTES, i] * at.residual
-    port = time[A_TIME, i] * a_times + time[B_TIME, i] * b_times + time[P_TIME, i] * parameter_times
-    port += time[C_TIME, i] * (1 + at.residual)
+    port = time[A_TIME, i] * a_times + time[B_TIME, i] * b_times
+    port += (time[P_TIME, i] + time[F_TIME, i]) * parameter_times + time[C_TIME, i] * (1 + at.residual)
     kept, moving, outer = (b_one, a_one, n_tiles) if n_outer else (a_one, b_one, rounds)
     if pairs:  # two tiles stay, and what moves meets both
         kept, moving = 2 * a_one, b_one
@@ -285,7 +286,7 @@ def _kept(at: _Stages, tiles: _Tiles, i: Any, pace: _Pace) -> Any:
     a_bytes = whole[A_BYTES, i] + whole[AGAIN_BYTES, i] * (n_tiles - 1)
     reads = a_bytes + whole[B_BYTES, i] * b_times + whole[P_BYTES, i] * p_times + whole[C_BYTES, i] * at.residual
     port = time[A_TIME, i] + time[AGAIN_TIME, i] * (n_tiles - 1) + time[B_TIME, i] * b_times
-    port += time[P_TIME, i] * p_times + time[C_TIME, i] * (1 + at.residual)
+    port += (time[P_TIME, i] + time[F_TIME, i]) * p_times + time[C_TIME, i] * (1 + at.residual)
     opening = a_one + b_one + p_one + at.arrive + BARRIER + first
     stay, uses = parts * result, _waits(batch * rounds * n_tiles)
     stay_turn = stay + uses * (b_one + at.arrive + BARRIER + first + stay)

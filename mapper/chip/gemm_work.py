@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from siliconloom.arch.memory import Memory
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.timing import QUEUE_POP
 from siliconloom.mapper.chip.gemm_layout import GemmShape, gemm_layout_of
-from siliconloom.mapper.chip.gemm_moves import AllMoved, GemmMemories, Moved, Parts, operand_transfers
+from siliconloom.mapper.chip.gemm_moves import AllMoved, GemmMemories, Moved, Parts, PortCycles, operand_transfers
 from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.rings import SLOTS
 from siliconloom.sim.timing.pace import first_load, matmul_pace
@@ -41,32 +42,24 @@ class GridPlaces:
         return values.ravel()[numbers]
 
 
-class MovedTiles(NamedTuple):
-    """What moves tiles of a grid: all of them of an operand, one whole tile (``_one``), and the last results.
+class MovedTiles:
+    """What moves tiles of a grid: all of them of an operand, one whole tile (``_one``), and the last results."""
 
-    ``again`` is what of A comes for every tile of columns, where a part of the depth of its rows stays.
-    """
-
-    a: AllMoved
-    again: AllMoved
-    b: AllMoved
-    c: AllMoved
-    p: tuple[AllMoved, AllMoved]
-    a_one: Moved
-    b_one: Moved
-    c_one: Moved | AllMoved
-    p_one: Moved
-    c_last: Moved
+    def __init__(self, work: TileWork) -> None:
+        self._a = ((A_TIME, work.a), (AGAIN_TIME, work.again), (A_ONE, work.a_one))
+        self._b = ((B_TIME, work.b), (P_TIME, work.p), (F_TIME, work.f), (B_ONE, work.b_one), (P_ONE, work.p_one))
+        self._c = ((C_TIME, work.c), (C_ONE, work.c_one), (LAST_STORE, work.c_last))
+        self._port = PortCycles(moved for _, moved in (*self._a, *self._b, *self._c))
 
     def cycles(self, chip: Chip, memories: GemmMemories, places: GridPlaces) -> Int:
         """For which they hold the memory port, a row of `A_TIME` and so on, a column for each place."""
-        a, b, c = memories.a, memories.b, memories.c
         held = np.empty((TIME_ROWS, len(places.some)), np.int64)
-        of = ((A_TIME, self.a, a), (AGAIN_TIME, self.again, a), (B_TIME, self.b, b), (C_TIME, self.c, c))
-        one = ((A_ONE, self.a_one, a), (B_ONE, self.b_one, b), (C_ONE, self.c_one, c), (P_ONE, self.p_one, b))
-        for row, moved, memory in (*of, *one, (LAST_STORE, self.c_last, c)):
-            held[row] = places.of(moved.cycles(chip, memory))
-        held[P_TIME] = places.of(self.p[0].cycles(chip, b) + self.p[1].cycles(chip, b))
+        known: dict[int, Callable[[Moved | AllMoved], Int]] = {}
+        for rows, memory in ((self._a, memories.a), (self._b, memories.b), (self._c, memories.c)):
+            if id(memory) not in known:
+                known[id(memory)] = self._port.of(chip, memory)
+            for row, moved in rows:
+                held[row] = places.of(known[id(memory)](moved))
         return held
 
 
@@ -75,8 +68,9 @@ DRAINS, COMPUTE, VECTOR, SEQUENCER, FIRST, EPILOGUE, LAST_EPILOGUE, B_TILE, ALON
 """Rows of `TileColumns.whole`: fields of `TileWork`; with the rows that are held, and bytes of all that moves."""
 PRODUCT, REST = range(2)
 """Rows of `TileColumns.real`."""
-A_TIME, AGAIN_TIME, B_TIME, C_TIME, P_TIME, A_ONE, B_ONE, C_ONE, P_ONE, LAST_STORE, TIME_ROWS = range(11)
-"""Rows of `MovedTiles.cycles`."""
+A_TIME, AGAIN_TIME, B_TIME, C_TIME, P_TIME, F_TIME, A_ONE, B_ONE, C_ONE, P_ONE, LAST_STORE, TIME_ROWS = range(12)
+"""Rows of `MovedTiles.cycles`: all tiles of A, of what of it comes again for every tile of columns, of B, of results,
+of parameters of columns and of functions; one tile of each; the last results."""
 
 
 class TileColumns(NamedTuple):
@@ -169,11 +163,7 @@ class TileWork(NamedTuple):
         for row, values in rows.items():
             whole[row] = places.of(values)
         real[PRODUCT], real[REST] = places.of(self.product), places.of(self.rest)
-        moved = MovedTiles(
-            *(self.a, self.again, self.b, self.c, (self.p, self.f)),
-            *(self.a_one, self.b_one, self.c_one, self.p_one, self.c_last),
-        )
-        return TileColumns(self.shape, self.blocks, self.out, whole, real, moved, places)
+        return TileColumns(self.shape, self.blocks, self.out, whole, real, MovedTiles(self), places)
 
 
 def tile_work(
