@@ -335,26 +335,28 @@ def pick_cheapest(among: Any, taken: Any, moved: Any, cycles: Any, found: Any) -
     """
     kept = found.shape[1] - 2
     for row in range(among.shape[0]):
-        picks = found[row]
+        picks, fits = found[row], among[row]
         picks[:] = -1
         frugal, fastest = -1, -1
-        for i in range(among.shape[1]):
-            if not among[row, i]:
+        least, limit, fewest = np.inf, np.inf, 0
+        for i in range(fits.shape[0]):
+            if not fits[i]:
                 continue
-            cost, fewer = taken[i], frugal < 0
-            if not fewer and cost == taken[frugal]:
-                fewer = moved[i] < moved[frugal] or (moved[i] == moved[frugal] and cycles[i] < cycles[frugal])
-            if fewer or cost < taken[frugal]:
-                frugal = i
-            if fastest < 0 or cycles[i] < cycles[fastest] or (cycles[i] == cycles[fastest] and cost < taken[fastest]):
-                fastest = i
-            place = kept
-            while place > 0 and (picks[place] < 0 or cost < taken[picks[place]]):
-                if place < kept:
-                    picks[place + 1] = picks[place]
-                place -= 1
-            if place < kept:
-                picks[place + 1] = i
+            cost, taking = taken[i], cycles[i]
+            if cost <= least:
+                fewer = cost < least or moved[i] < moved[frugal]
+                if fewer or (moved[i] == moved[frugal] and taking < cycles[frugal]):
+                    frugal, least = i, cost
+            if fastest < 0 or taking < fewest or (taking == fewest and cost < taken[fastest]):
+                fastest, fewest = i, taking
+            if cost < limit:
+                place = kept
+                while place > 1 and (picks[place - 1] < 0 or cost < taken[picks[place - 1]]):
+                    picks[place] = picks[place - 1]
+                    place -= 1
+                picks[place] = i
+                if picks[kept] >= 0:
+                    limit = taken[picks[kept]]
         picks[0], picks[kept + 1] = frugal, fastest
 
 

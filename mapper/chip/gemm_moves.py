@@ -139,20 +139,31 @@ class PortCycles:
         parts = ([each] if isinstance(each, Moved) else [one for _, one in each.parts] for each in self._every)
         tiles = {id(one): one for some in parts for one in some}
         self._places: dict[int, list[tuple[int, int, tuple[int, ...]]]] = {}
-        rows: tuple[list[Int], ...] = ([], [], [], [])
-        end = 0
+        transfers, end = list[tuple[_Transfer, tuple[int, ...]]](), 0
         for key, tile in tiles.items():
             self._places[key] = []
             for each in tile.transfers:
                 own = (each.moved, each.busiest, each.made, each.where)
-                shape = np.broadcast_shapes(*(np.shape(values) for values in own if values is not None))
-                for row, values, otherwise in zip(rows, own, (0, 0, 0, 1), strict=True):
-                    row.append(np.broadcast_to(otherwise if values is None else values, shape).ravel())
+                shape = np.broadcast_shapes(*(values.shape for values in own if values is not None))
                 begin, end = end, end + prod(shape)
                 self._places[key].append((begin, end, shape))
-        moved, busiest, made, where = (np.concatenate(row) for row in rows)
-        self._moved, self._busiest = moved, busiest if busiest.any() else None
-        self._made, self._where = made if made.any() else None, None if where.all() else where
+                transfers.append((each, shape))
+
+        def row(name: str, otherwise: int) -> Int | None:
+            """What transfers have of this name, one behind the other; nothing where none of them has any."""
+            every = [getattr(each, name) for each, _ in transfers]
+            if all(values is None for values in every):
+                return None
+            shapes = (shape for _, shape in transfers)
+            filled = (np.array(otherwise) if values is None else values for values in every)
+            return np.concatenate([
+                (each if each.shape == shape else np.broadcast_to(each, shape)).ravel()
+                for each, shape in zip(filled, shapes, strict=True)
+            ])
+
+        moved = row("moved", 0)
+        assert moved is not None
+        self._moved, self._busiest, self._made, self._where = moved, row("busiest", 0), row("made", 0), row("where", 1)
 
     def of(self, chip: Chip, memory: Memory) -> Callable[[Moved | AllMoved], Int]:
         """Cycles of each of the tiles, of which this was made."""
