@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cache
-from operator import attrgetter
+from operator import attrgetter, le
 from typing import Any, NamedTuple
 
 from msgspec import Struct, field
@@ -310,9 +310,14 @@ def _check_fields(instruction: Instruction, fitting: set[tuple[str, int]]) -> No
 
     Instructions of a program have many of their addresses in common.
     """
-    plain, addresses = _fields_of(instruction.opcode.spec.format)
-    if all(low <= read(instruction) <= high for read, low, high in plain):
-        for name, fields in addresses:
+    of = _fields_of(instruction.opcode.spec.format)
+    values = of.together(instruction)
+    if (
+        all(map(le, of.lows, values))
+        and all(map(le, values, of.highs))
+        and all(low <= read(instruction) <= high for read, low, high in of.others)
+    ):
+        for name, fields in of.addresses:
             key = name, id(address := getattr(instruction, name))
             if key in fitting:
                 continue
@@ -513,19 +518,38 @@ _Limits = tuple[Callable[[Any], int], int, int]
 """How to read a field, and its least and largest value."""
 
 
+class _FormatFields(NamedTuple):
+    """What `_reading` says, without places."""
+
+    together: Callable[[Any], tuple[int, ...]]
+    """Reads those of the instruction's own fields that are numbers, of which the least and largest values follow."""
+    lows: tuple[int, ...]
+    highs: tuple[int, ...]
+    others: tuple[_Limits, ...]
+    addresses: tuple[tuple[str, tuple[_Limits, ...]], ...]
+
+
 @cache
-def _fields_of(kind: Format) -> tuple[tuple[_Limits, ...], tuple[tuple[str, tuple[_Limits, ...]], ...]]:
-    """What `_reading` says, without places: fields of the instruction itself, and those of each of its addresses."""
-    plain, addresses = list[_Limits](), dict[str, list[_Limits]]()
+def _fields_of(kind: Format) -> _FormatFields:
+    """Fields of the instruction itself, and those of each of its addresses."""
+    plain, others, addresses = list[tuple[str, int, int]](), list[_Limits](), dict[str, list[_Limits]]()
     for name, read, low, high, _ in _reading(kind):
         head, _, part = name.partition(".")
-        if not part:
-            plain.append((read, low, high))
+        if not part and head not in _CODED:
+            plain.append((name, low, high))
+        elif not part:
+            others.append((read, low, high))
         elif part.startswith("stride"):
             addresses.setdefault(head, []).append((_stride(int(part[6:])), low, high))
         else:
             addresses.setdefault(head, []).append((attrgetter(part), low, high))
-    return tuple(plain), tuple((head, tuple(fields)) for head, fields in addresses.items())
+    names, lows, highs = zip(*plain, strict=True)
+    every = tuple((head, tuple(fields)) for head, fields in addresses.items())
+    return _FormatFields(attrgetter(*names), lows, highs, tuple(others), every)
+
+
+_CODED = ("dtype", "function")
+"""Fields that hold the code of what they name."""
 
 
 def _stride(level: int) -> Callable[[Any], int]:

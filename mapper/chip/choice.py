@@ -159,8 +159,9 @@ def _ranked(
         pool.of_price = of_price
     every = [(part.count, pools[task]) for part in parts for task in part.levels.items()]
     different = {id(pool): pool for _, pool in every}
+    numbers = np.array(fitting, np.int64)
     while True:  # what decides is simulated before it decides
-        worths = {key: pool.worths()[pool.picks(fitting)] for key, pool in different.items()}
+        worths = {key: pool.worths()[pool.picks(numbers)] for key, pool in different.items()}
         totals = np.zeros(len(fitting))
         for count, pool in every:
             totals += count * worths[id(pool)]

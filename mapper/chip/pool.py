@@ -275,17 +275,20 @@ class Pool:
 
     def pick(self, layout: int) -> int:
         """Of those under a layout the one that costs the least, and of equals that which moves the fewest bytes."""
-        columns = self.as_columns()
-        way = columns.way[layout]  # many layouts have room for the same candidates
+        return self._pick(self.as_columns().way[layout])
+
+    def _pick(self, way: int) -> int:
+        """`pick` of the layouts with the same candidates, by the number that `_Columns.way` has."""
         found = self._picks.get(way)
         if found is None:
-            frugal = columns.frugal[way]
+            frugal = self.as_columns().frugal[way]
             found = self._picks[way] = int(frugal[self.worths()[frugal].argmin()])
         return found
 
-    def picks(self, layouts: Sequence[int]) -> NDArray[np.int64]:
+    def picks(self, layouts: NDArray[np.int64]) -> NDArray[np.int64]:
         """`pick` under each of some layouts."""
-        return np.array([self.pick(layout) for layout in layouts], np.int64)
+        ways, places = np.unique(np.array(self.as_columns().way, np.int64)[layouts], return_inverse=True)
+        return np.array([self._pick(way) for way in ways.tolist()], np.int64)[places]
 
     def rivals(self, layout: int) -> list[Chosen]:
         """The candidates under a layout: the best of each kind, then the others, both in order of cycles.

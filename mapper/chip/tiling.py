@@ -143,7 +143,7 @@ def _that_stay(
                 for pick in dict.fromkeys(table.best("fits", way[0])):
                     size = looked.size(pick)
                     part = looked.part(pick)
-                    ring = *size, looked.ring(pick, way[1]), part
+                    ring = *size, looked.ring(pick, way[1]) if way[1] else 0, part
                     if ring not in made:
                         passing = int(looked.passing[pick])
                         tiling = _costed(size, KEPT[0], size[2] == shape.k, table.costs(pick), passing, part)
@@ -197,7 +197,7 @@ def _in_slots(
         tilings = []
         for order, pick in picks:
             # a ring of values makes no difference to tiles that take no turns in it: one tiling for both
-            ring = order, pick, looked.ring(pick, way[1])
+            ring = order, pick, looked.ring(pick, way[1]) if way[1] else 0
             if ring not in made:
                 size, table = looked.size(pick), tables_of[way[1]][order]
                 tiling = _costed(size, order, size[2] == shape.k, table.costs(pick), int(looked.passing[pick]))
