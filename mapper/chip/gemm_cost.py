@@ -182,7 +182,7 @@ def cost_tiles(order: Any, values: Any, stages: _Stages, tiles: _Tiles, found: A
         found[VECTORS, i], found[CYCLES, i] = batch * whole[VECTOR, i], np.int64(np.ceil(min(cycles, LONGEST)))
 
 
-@part(inside=False)
+@part()
 def _paced(at: _Stages, tiles: _Tiles, i: Any, values: Any) -> Any:
     """What sets the pace of tiling ``i``, whose tiles of the second operand take turns where they fit ``values``."""
     whole, real, time, batch = tiles.whole, tiles.real, tiles.time, at.batch
@@ -218,7 +218,7 @@ def _paced(at: _Stages, tiles: _Tiles, i: Any, values: Any) -> Any:
     )
 
 
-@part(inside=False)
+@part()
 def _reloaded(order: Any, at: _Stages, tiles: _Tiles, i: Any, pace: _Pace) -> Any:
     """Bytes read, port cycles and all cycles where tiles of both operands lie in slots; that of the outer loop may stay."""
     whole, time, batch = tiles.whole, tiles.time, at.batch
@@ -268,7 +268,7 @@ def _reloaded(order: Any, at: _Stages, tiles: _Tiles, i: Any, pace: _Pace) -> An
     return reads, port, max(max(pace.lead + steps + pace.tail, pace.drained), pace.behind + batch * port)
 
 
-@part(inside=False)
+@part()
 def _kept(at: _Stages, tiles: _Tiles, i: Any, pace: _Pace) -> Any:
     """The same where as many rows as both slots hold stay, in parts, each the rows of a result tile.
 
