@@ -138,7 +138,10 @@ def choose_layouts(
             (
                 divisions[number],
                 [
-                    {name: (pool := pools[name, levels]).chosen(pool.pick(number)) for name, levels in part.levels.items()}
+                    {
+                        name: (pool := pools[name, levels]).chosen(pool.pick(number))
+                        for name, levels in part.levels.items()
+                    }
                     for part in parts
                 ],
             )

@@ -220,7 +220,10 @@ def _paced(at: _Stages, tiles: _Tiles, i: Any, values: Any) -> Any:
 
 @part()
 def _reloaded(order: Any, at: _Stages, tiles: _Tiles, i: Any, pace: _Pace) -> Any:
-    """Bytes read, port cycles and all cycles where tiles of both operands lie in slots; that of the outer loop may stay."""
+    """Bytes read, cycles of the port, and all cycles, where tiles of both operands lie in slots.
+
+    That of the outer loop may stay.
+    """
     whole, time, batch = tiles.whole, tiles.time, at.batch
     n_outer, pairs = order == _N_OUTER, order == _M_PAIRS
     whole_k, m_tiles, n_tiles = whole[WHOLE_K, i] > 0, whole[M_TILES, i], whole[N_TILES, i]

@@ -156,10 +156,12 @@ class PortCycles:
                 return None
             shapes = (shape for _, shape in transfers)
             filled = (np.array(otherwise) if values is None else values for values in every)
-            return np.concatenate([
-                (each if each.shape == shape else np.broadcast_to(each, shape)).ravel()
-                for each, shape in zip(filled, shapes, strict=True)
-            ])
+            return np.concatenate(
+                [
+                    (each if each.shape == shape else np.broadcast_to(each, shape)).ravel()
+                    for each, shape in zip(filled, shapes, strict=True)
+                ]
+            )
 
         moved = row("moved", 0)
         assert moved is not None

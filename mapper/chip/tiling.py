@@ -229,7 +229,9 @@ def gemm_tiling(
     if order in KEPT:
         held, m = m, laid.result_rows(m, n, k)
     work = tile_work(chip, memories, shape, (m, n, k), np.array([[[stays]]], np.int64) if stays else None)
-    (costs,) = gemm_costs(chip, memories, work.at(GridPlaces((1, 1, 1), np.zeros(1, np.int64)), held), (order,), (values,))
+    (costs,) = gemm_costs(
+        chip, memories, work.at(GridPlaces((1, 1, 1), np.zeros(1, np.int64)), held), (order,), (values,)
+    )
     passing = int(np.ravel(work.passing)[0])
     return _costed(sizes, order, resident, costs[order][:, 0].tolist(), passing, stays)
 

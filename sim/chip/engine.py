@@ -202,7 +202,7 @@ class _Rooms:
 
     @contextmanager
     def snapshots(self) -> Iterator[FixedArgument]:
-        """Room for states that recur, empty, which nobody else has meanwhile, such as who is told of a run's progress."""
+        """Room for states that recur, empty, which nobody else has meanwhile: no simulation within this one."""
         from siliconloom.sim.chip import recurrence
 
         taken, self._snapshots = self._snapshots or FixedArgument(recurrence.empty_snapshots()), None
