@@ -74,6 +74,10 @@ class Course(Struct):
     """Which rings there are, as far as transfers are cut by it."""
 
 
+MOST_ASKED = 1 << 14
+"""Candidates whose forms are kept by what they are in Python's memory."""
+
+
 class KnownTasks:
     """Lowered tasks of one workload, on chips of which a lowering reads the same; blocks and placement are the same.
 
@@ -86,6 +90,20 @@ class KnownTasks:
         self._told: dict[tuple[object, ...], _Told] = {}
         self._numbers: dict[tuple[object, ...], int] = {}
         self._next = count(1)
+        self._forms: dict[Hashable, int] = {}
+        self._asked: dict[Hashable, tuple[NpuTile, Chosen, int]] = {}
+
+    def form(self, tile: NpuTile, task: Task, chosen: Chosen) -> int:
+        """The number of `form_of` a task, by its name: that takes long to compare."""
+        own = chosen.ahead, chosen.chunk, chosen.divided
+        key = id(tile), id(chosen.tiling), id(chosen.share), own, task.operator.name
+        found = self._asked.get(key)
+        if found is None:  # what is asked for is kept, so that nothing else has its place in Python's memory
+            if len(self._asked) >= MOST_ASKED:
+                self._asked.clear()
+            form = task.operator.name, form_of(tile, task, chosen)
+            found = self._asked[key] = tile, chosen, self._forms.setdefault(form, next(self._next))
+        return found[2]
 
     def lower(self, course: Course, context: Context, task: Task, chosen: Chosen, emit: Callable[[], None]) -> None:
         """Do what ``emit``, which lowers the task that is chosen so, would do."""
@@ -95,7 +113,7 @@ class KnownTasks:
         at = builder.operator, context.layer.level, memory.repetition, used, course.made
         if course.rings is None:
             course.rings = context.layout.values, builder.kinds_of_rings
-        key = form_of(context.tile, task, chosen), course.rings, context.anew, *at
+        key = self.form(context.tile, task, chosen), course.rings, context.anew, *at
         told = self._told.get(key)
         if told is None:
             told = self._told[key] = self._listen(context, emit)

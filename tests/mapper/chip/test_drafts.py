@@ -139,7 +139,8 @@ def test_equal_keys_have_equal_programs(key):
             continue
         if blocks_of(other, graph, None) != parts or lowering_key(one, graph) != lowering_key(other, graph):
             continue
-        mine, its = DraftsOf(one, KnownDrafts()), DraftsOf(other, KnownDrafts())
+        known = KnownDrafts()
+        mine, its = DraftsOf(one, known), DraftsOf(other, known)
         layout = choices[0][0]
         for part in parts:
             for task in part.tasks:
