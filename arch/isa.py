@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cache
-from operator import attrgetter
-from typing import Any
+from operator import attrgetter, le
+from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import astuple, force_setattr
@@ -244,13 +244,28 @@ class Program(Struct, frozen=True):
         return b"".join(encode(i) for i in self.instructions)
 
 
+class Stretch(Struct, frozen=True, eq=False):
+    """Instructions that stand one after the other, for programs that are only asked how long they take.
+
+    ``working`` are the tiles that execute each, none where all of the chip's do. Which slots of rings they use depends
+    on what stands before and around them, so that elsewhere their addresses are not those of a program that runs;
+    nobody's time depends on that. Whoever times them puts down in ``kept`` what is the same in the next program.
+    """
+
+    instructions: tuple[Instruction, ...]
+    working: tuple[int | None, ...]
+    kept: dict[Hashable, Any] = field(default_factory=dict)
+
+
 class Draft(Program, frozen=True):
     """A program that is only asked how long it takes, and not checked: one of many, most of which nothing will run.
 
-    Whoever times it puts down in ``kept`` what is the same when it is asked for again, on whatever chip.
+    Whoever times it puts down in ``kept`` what is the same when it is asked for again, on whatever chip. Where other
+    programs have instructions in common with it, ``stretches`` are all of its own, one behind the other.
     """
 
     kept: dict[Hashable, Any] = field(default_factory=dict)
+    stretches: tuple[Stretch, ...] = ()
 
     def __post_init__(self) -> None:
         pass
@@ -295,9 +310,14 @@ def _check_fields(instruction: Instruction, fitting: set[tuple[str, int]]) -> No
 
     Instructions of a program have many of their addresses in common.
     """
-    plain, addresses = _fields_of(instruction.opcode.spec.format)
-    if all(low <= read(instruction) <= high for read, low, high in plain):
-        for name, fields in addresses:
+    of = _fields_of(instruction.opcode.spec.format)
+    values = of.together(instruction)
+    if (
+        all(map(le, of.lows, values))
+        and all(map(le, values, of.highs))
+        and all(low <= read(instruction) <= high for read, low, high in of.others)
+    ):
+        for name, fields in of.addresses:
             key = name, id(address := getattr(instruction, name))
             if key in fitting:
                 continue
@@ -392,6 +412,16 @@ def decode_program(data: bytes) -> tuple[Instruction, ...]:
     return tuple(decode(data[i : i + size]) for i in range(0, len(data), size))
 
 
+class _Where(NamedTuple):
+    """Names an instruction in an error's text."""
+
+    number: int
+    instruction: Instruction
+
+    def __format__(self, spec: str) -> str:
+        return f"instruction {self.number} ({self.instruction.opcode.name.lower()})"
+
+
 def check(program: Program) -> None:
     """Refuse a malformed program; raises `LoomError` that names the instruction."""
     if len(program.semaphores) > SEMAPHORES:
@@ -403,8 +433,9 @@ def check(program: Program) -> None:
     fitting = set[tuple[str, int]]()
     posters: dict[int, tuple[UnitCode, str, int]] = {}
     waiters: dict[int, tuple[UnitCode, str, int]] = {}
+    looked_at = set[tuple[int, UnitCode, str]]()
     for number, i in enumerate(program.instructions):
-        where = f"instruction {number} ({i.opcode.name.lower()})"
+        where = _Where(number, i)
         if i.opcode == Opcode.LOOP:
             depth += 1
             if depth > LEVELS:
@@ -437,6 +468,9 @@ def check(program: Program) -> None:
             (i.release, posters, "released"),
             (i.post | i.last_post, posters, "posted"),
         ):
+            if not mask or (mask, i.unit, how) in looked_at:
+                continue
+            looked_at.add((mask, i.unit, how))
             for bit in set_bits(mask):
                 if bit >= len(program.semaphores):
                     raise LoomError(f"{where}: semaphore {bit} is not declared")
@@ -484,19 +518,38 @@ _Limits = tuple[Callable[[Any], int], int, int]
 """How to read a field, and its least and largest value."""
 
 
+class _FormatFields(NamedTuple):
+    """What `_reading` says, without places."""
+
+    together: Callable[[Any], tuple[int, ...]]
+    """Reads those of the instruction's own fields that are numbers, of which the least and largest values follow."""
+    lows: tuple[int, ...]
+    highs: tuple[int, ...]
+    others: tuple[_Limits, ...]
+    addresses: tuple[tuple[str, tuple[_Limits, ...]], ...]
+
+
 @cache
-def _fields_of(kind: Format) -> tuple[tuple[_Limits, ...], tuple[tuple[str, tuple[_Limits, ...]], ...]]:
-    """What `_reading` says, without places: fields of the instruction itself, and those of each of its addresses."""
-    plain, addresses = list[_Limits](), dict[str, list[_Limits]]()
+def _fields_of(kind: Format) -> _FormatFields:
+    """Fields of the instruction itself, and those of each of its addresses."""
+    plain, others, addresses = list[tuple[str, int, int]](), list[_Limits](), dict[str, list[_Limits]]()
     for name, read, low, high, _ in _reading(kind):
         head, _, part = name.partition(".")
-        if not part:
-            plain.append((read, low, high))
+        if not part and head not in _CODED:
+            plain.append((name, low, high))
+        elif not part:
+            others.append((read, low, high))
         elif part.startswith("stride"):
             addresses.setdefault(head, []).append((_stride(int(part[6:])), low, high))
         else:
             addresses.setdefault(head, []).append((attrgetter(part), low, high))
-    return tuple(plain), tuple((head, tuple(fields)) for head, fields in addresses.items())
+    names, lows, highs = zip(*plain, strict=True)
+    every = tuple((head, tuple(fields)) for head, fields in addresses.items())
+    return _FormatFields(attrgetter(*names), lows, highs, tuple(others), every)
+
+
+_CODED = ("dtype", "function")
+"""Fields that hold the code of what they name."""
 
 
 def _stride(level: int) -> Callable[[Any], int]:

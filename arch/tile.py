@@ -254,6 +254,10 @@ class NpuTile(Description):
         default=None, description="a channel of memory that computes, driven by the program, beside main memory"
     )
 
+    def __hash__(self) -> int:
+        sizes = self.array.rows, self.array.cols, self.array.load_rows, self.scratchpad.capacity
+        return hash((*sizes, self.accumulator.capacity, self.vector.lanes, self.dma.bytes_per_cycle))
+
     @model_validator(mode="before")
     @classmethod
     def _load_port(cls, data: Any) -> Any:

@@ -110,6 +110,7 @@ def go_ahead(
     moved = [line for stretch in stretches for line in stretch]
     builder.drafts[begins[0] :] = [draft for draft, _ in moved]
     builder.working[begins[0] :] = [tiles for _, tiles in moved]
+    builder.added = [added for added in builder.added if added[0] < begins[0]]
 
 
 def _move(stretches: Sequence[list[Line]], names: Sequence[str], key: str, ring: Ring, stored: int) -> None:

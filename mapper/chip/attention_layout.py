@@ -231,10 +231,24 @@ class AttentionLayout:
         width = size(rest) if size(rest) <= bus else padded(size(rest), bus)
         if size(self.block) % window_of(bus, width) or width > self.key_line(keys):
             return 0
-        taken = access_cycles(chip, chip.nearest, panel_rows(self.array, self.shape.head_dim), width)
+        taken = self._taken.get(width)
+        if taken is None:
+            rows = panel_rows(self.array, self.shape.head_dim)
+            taken = self._taken[width] = access_cycles(chip, chip.nearest, rows, width)
         if keys > self.block:  # a transfer more
             taken += QUEUE_POP + TRANSFER_START
-        return width if taken < access_cycles(chip, chip.nearest, 1, self.key_block) else 0
+        return width if taken < self._block_cycles else 0
+
+    @cached_property
+    def _taken(self) -> dict[int, int]:
+        """Cycles of the rows of a part of a block, by bytes of each, as far as they were asked for."""
+        return {}
+
+    @cached_property
+    def _block_cycles(self) -> int:
+        """Cycles in which a whole block is loaded."""
+        assert self.chip is not None
+        return access_cycles(self.chip, self.chip.nearest, 1, self.key_block)
 
     @cached_property
     def most_keys(self) -> int:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import chain
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from siliconloom.arch.datatype import DataType, Packing
-from siliconloom.arch.isa import Address, Draft, Instruction, Opcode, Program, Semaphore
+from siliconloom.arch.isa import Address, Draft, Instruction, Opcode, Program, Semaphore, Stretch
 from siliconloom.arch.opcodes import Unit
 from siliconloom.arch.phases import fence
 from siliconloom.arch.vector import VectorFunction
@@ -47,17 +47,6 @@ def _frozen(draft: dict[str, object] | Instruction) -> Instruction:
     return Instruction(**draft)  # type: ignore[arg-type]
 
 
-class Stretch(Struct, frozen=True):
-    """Instructions that stand one after the other, for programs that are only asked how long they take.
-
-    Which slots of rings they use depends on what stands before and around them, so that elsewhere their addresses are
-    not those of a program that runs; nobody's time depends on that.
-    """
-
-    instructions: tuple[Instruction, ...]
-    working: tuple[int | None, ...]
-
-
 class ProgramBuilder:
     """Collects instructions in program order."""
 
@@ -70,6 +59,8 @@ class ProgramBuilder:
         self.drafts: list[dict[str, object] | Instruction] = []
         """Fields of each instruction whose local addresses may still change, or the instruction."""
         self.working: list[int | None] = []
+        self.added: list[tuple[int, Stretch]] = []
+        """What was added of other programs as it stands, with the number of its first instruction."""
         self.semaphores: list[Semaphore] = []
         self.rings: list[Ring] = []
         self.sides: list[RingSide] = []
@@ -493,18 +484,33 @@ class ProgramBuilder:
     def finish(self, operators: tuple[str, ...], *, draft: bool = False) -> Program:
         """Close the program and check it, unless it is a draft."""
         self._add(opcode=Opcode.END)
-        working = tuple(tiles for tiles in self.working if tiles is not None)
-        made = Draft if draft else Program
-        return made(tuple(map(_frozen, self.drafts)), tuple(self.semaphores), operators, working)
+        working, semaphores = tuple(tiles for tiles in self.working if tiles is not None), tuple(self.semaphores)
+        if not draft:
+            return Program(tuple(map(_frozen, self.drafts)), semaphores, operators, working)
+        if not self.added:
+            return Draft(tuple(map(_frozen, self.drafts)), semaphores, operators, working)
+        found, end = list[Stretch](), 0
+        for first, stretch in self.added:  # and what stands before, between and behind that
+            if end < first:
+                found.append(self._stretch(end, first))
+            found.append(stretch)
+            end = first + len(stretch.instructions)
+        found.append(self._stretch(end, len(self.drafts)))
+        instructions = tuple(chain.from_iterable(stretch.instructions for stretch in found))
+        return Draft(instructions, semaphores, operators, working, stretches=tuple(found))
+
+    def _stretch(self, first: int, end: int) -> Stretch:
+        return Stretch(tuple(map(_frozen, self.drafts[first:end])), tuple(self.working[first:end]))
 
     def take(self, first: int) -> Stretch:
         """Remove what was added from instruction number ``first`` on, and return it."""
-        taken = Stretch(tuple(map(_frozen, self.drafts[first:])), tuple(self.working[first:]))
+        taken = self._stretch(first, len(self.drafts))
         del self.drafts[first:], self.working[first:]
         return taken
 
     def add(self, stretch: Stretch) -> None:
         """Add what was taken from this program or from another."""
+        self.added.append((len(self.drafts), stretch))
         self.drafts += stretch.instructions
         self.working += stretch.working
 

@@ -12,6 +12,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple, cast
 
+import numpy as np
 from msgspec.structs import replace
 
 from siliconloom.arch.datatype import Packing
@@ -134,8 +135,17 @@ def choose_layouts(
 
     def ranked(of_price: float) -> list[Choice]:
         found = [
-            (divisions[number], [{name: pool.chosen(pick) for name, (pool, pick) in made.items()} for made in picks])
-            for _, number, picks in _ranked(parts, pools, fitting, of_price)
+            (
+                divisions[number],
+                [
+                    {
+                        name: (pool := pools[name, levels]).chosen(pool.pick(number))
+                        for name, levels in part.levels.items()
+                    }
+                    for part in parts
+                ],
+            )
+            for number in _ranked(parts, pools, fitting, of_price)
         ]
         for (name, _), pool in pools.items():
             search.tasks[name] = pool.effort
@@ -146,34 +156,28 @@ def choose_layouts(
 
 def _ranked(
     parts: Sequence[Part], pools: Mapping[tuple[str, tuple[str, ...]], Pool], fitting: Sequence[int], of_price: float
-) -> list[tuple[float, int, list[dict[str, tuple[Pool, int]]]]]:
-    """What is picked for every task under each layout, by its number, with what all cost; the cheapest first."""
+) -> list[int]:
+    """The layouts by their numbers, the one first under which all tasks cost the least together, as `Pool.pick` has."""
     for pool in pools.values():
         pool.of_price = of_price
+    every = [(part.count, pools[task]) for part in parts for task in part.levels.items()]
+    different = {id(pool): pool for _, pool in every}
+    numbers = np.array(fitting, np.int64)
     while True:  # what decides is simulated before it decides
-        choices = []
-        for number in fitting:
-            picks = [
-                {name: (pool := pools[name, levels], pool.pick(number)) for name, levels in part.levels.items()}
-                for part in parts
-            ]
-            total = sum(
-                part.count * pool.worth_of(pick)
-                for part, made in zip(parts, picks, strict=True)
-                for pool, pick in made.values()
-            )
-            choices.append((total, number, picks))
-        choices.sort(key=lambda choice: choice[:2])
+        worths = {key: pool.worths()[pool.picks(numbers)] for key, pool in different.items()}
+        totals = np.zeros(len(fitting))
+        for count, pool in every:
+            totals += count * worths[id(pool)]
+        order = totals.argsort(kind="stable").tolist()
         unsure = {
             (id(pool), pick): (pool, pick)
-            for total, _, picks in choices[:FINALISTS]
-            if total <= CLOSE * choices[0][0]
-            for made in picks
-            for pool, pick in made.values()
-            if pool.unsure(pick)
+            for place in order[:FINALISTS]
+            if totals[place] <= CLOSE * totals[order[0]]
+            for _, pool in every
+            if pool.unsure(pick := pool.pick(fitting[place]))
         }
         if not unsure:
-            return choices
+            return [fitting[place] for place in order]
         for pool, pick in unsure.values():
             if not pool.simulated(pick):
                 break

@@ -10,6 +10,7 @@ barriers. So it is tried where estimates say that it gains more, and taken where
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 
 from msgspec.structs import replace
 
@@ -23,7 +24,7 @@ from siliconloom.mapper.chip.choice import best_in, choose_layouts, cost_of, mov
 from siliconloom.mapper.chip.chosen import Choice, Chosen, Part, SearchEffort
 from siliconloom.mapper.chip.divisions import least_of
 from siliconloom.mapper.chip.gemm_layout import gemm_layout_of
-from siliconloom.mapper.chip.layout import SHARES, NotDivided, Undivided, banks_of, layouts
+from siliconloom.mapper.chip.layout import SHARES, Layout, NotDivided, Undivided, banks_of, layouts
 from siliconloom.mapper.chip.objective import Objective
 from siliconloom.mapper.chip.program import Drafted
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
@@ -247,11 +248,19 @@ def _products(chip: Chip, tile: NpuTile, task: Task, levels: tuple[str, ...], ob
         assert isinstance(product, Gemm)
         assert isinstance(t, GemmTiling)
         needs = gemm_layout_of(tile, gemm_shape(product, task)).needs_in(t.order, t.m, t.n, t.k, t.held)
-        room = {ring: max(least.get(ring, 0), needs.get(ring, 0)) for ring in sorted({*least, *needs})}
-        fitting = layouts(tile, [room["constants"]], room, SHARES[:1])
-        if fitting and banks_of(tile, fitting[0]) <= tile.scratchpad.banks:
-            found.append(replace(chosen, divided=fitting[0]))
+        room = tuple((ring, max(least.get(ring, 0), needs.get(ring, 0))) for ring in sorted({*least, *needs}))
+        fitting = _just_fitting(tile, room)
+        if fitting is not None:
+            found.append(replace(chosen, divided=fitting))
     return found
+
+
+@lru_cache(maxsize=1 << 12)
+def _just_fitting(tile: NpuTile, room: tuple[tuple[str, int], ...]) -> Layout | None:
+    """The division whose slots have so much room, by ring, and share out the rest; nothing where there is none."""
+    needs = dict(room)
+    fitting = layouts(tile, [needs["constants"]], needs, SHARES[:1])
+    return fitting[0] if fitting and banks_of(tile, fitting[0]) <= tile.scratchpad.banks else None
 
 
 def _attentions(chip: Chip, tile: NpuTile, graph: Graph, part: Part, task: Task, objective: Objective) -> list[Chosen]:

@@ -16,13 +16,12 @@ from typing import Any
 from siliconloom.arch.description import Chip
 from siliconloom.arch.isa import Program
 from siliconloom.arch.tile import NpuTile
-from siliconloom.mapper.chip.ahead import Ahead
 from siliconloom.mapper.chip.attention_layout import AttentionLayout
 from siliconloom.mapper.chip.banked import is_banked
 from siliconloom.mapper.chip.builder import ProgramBuilder
 from siliconloom.mapper.chip.chosen import Chosen, Part
 from siliconloom.mapper.chip.divisions import Divisions
-from siliconloom.mapper.chip.known import KnownTasks, form_of
+from siliconloom.mapper.chip.known import KnownTasks
 from siliconloom.mapper.chip.layout import Layout, declare_rings
 from siliconloom.mapper.chip.tasks import Task
 from siliconloom.workloads import Attention, Graph
@@ -92,7 +91,6 @@ class DraftsOf:
         assert isinstance(chip.tile, NpuTile)
         self.chip, self.tile, self.known, self.banked = chip, chip.tile, known, banked
         self._rings: dict[Layout, Hashable] = {}
-        self._forms: dict[tuple[int, int, Ahead, int, Layout | None, str], tuple[Chosen, Hashable]] = {}
 
     def rings(self, layout: Layout) -> Hashable:
         """What a draft reads of a division of the buffers: which rings there are, and what cuts their transfers."""
@@ -104,12 +102,8 @@ class DraftsOf:
         return found
 
     def form(self, task: Task, chosen: Chosen) -> Hashable:
-        """`form_of` a task, by its name."""
-        key = id(chosen.tiling), id(chosen.share), chosen.ahead, chosen.chunk, chosen.divided, task.operator.name
-        found = self._forms.get(key)
-        if found is None:  # what is chosen is kept, so that nothing else has its place in Python's memory
-            found = self._forms[key] = chosen, (task.operator.name, form_of(self.tile, task, chosen))
-        return found[1]
+        """`KnownTasks.form` of a task on this chip."""
+        return self.known.tasks.form(self.tile, task, chosen)
 
 
 _KEPT: OrderedDict[Hashable, KnownDrafts] = OrderedDict()

@@ -6,6 +6,7 @@ Cycles are those of one tile that works alone; an operator's are shared evenly b
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -106,10 +107,15 @@ def read_floor(tile: NpuTile, operator: Gemm) -> int:
     the rest once for every result tile along n, and B once for every panel. Panels of B likewise; the least of all
     panel sizes counts (as in Orojenesis, Huang et al., ISCA 2024, with what is partly kept besides).
     """
-    size = operator.precision.size
-    a, b = size(operator.m * operator.k), operator.matrix_bytes
-    room = tile.scratchpad.capacity
+    a, b = operator.precision.size(operator.m * operator.k), operator.matrix_bytes
     sums = max(tile.accumulator.capacity // operator.precision.accumulator.size(1), 1)
+    least = _least_read(operator.m, operator.n, a, b, tile.scratchpad.capacity, sums)
+    return operator.batch * max(least, a + b)
+
+
+@lru_cache(maxsize=1 << 12)
+def _least_read(m: int, n: int, a: int, b: int, room: int, sums: int) -> int:
+    """Of a product of operands of ``a`` and ``b`` bytes, with so many bytes of scratchpad and so many sums."""
 
     def with_panels(total: int, kept: int, other: int, across: int) -> float:
         at = _grid(total)
@@ -118,10 +124,10 @@ def read_floor(tile: NpuTile, operator: Gemm) -> int:
         again = share + (1 - share) * np.maximum(1.0, across * at[:-1] / sums)
         return float((kept * again + other * np.maximum(1.0, total / at[1:])).min())
 
-    least = min(with_panels(operator.m, a, b, operator.n), with_panels(operator.n, b, a, operator.m))
-    return operator.batch * max(int(least), a + b)
+    return int(min(with_panels(m, a, b, n), with_panels(n, b, a, m)))
 
 
+@lru_cache(maxsize=256)
 def _grid(total: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """Sizes from 1 to ``total``, each pair of neighbours at most a factor `GRID` apart, or one; the first one twice."""
     steps = int(np.log(max(total, 2)) / np.log(GRID)) + 2

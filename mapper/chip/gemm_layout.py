@@ -132,6 +132,9 @@ class GemmLayout:
         )
         self.a_row *= shape.step
         passes = shape.passes
+        self._passing: dict[tuple[int, int], int] = {}
+        self._result_rows: dict[tuple[int, int, int], int] = {}
+        """What was asked of single tiles."""
         self.column_bytes, self.function_bytes = column_bytes(passes, self.tile), function_bytes(passes, self.tile)
 
     def size(self, elements: Count) -> Count:
@@ -295,6 +298,16 @@ class GemmLayout:
         array and lanes, and whole beats of the DMA. What the last tile has left over must be so, too, or fill more than
         half of a line of parameters, as short ones are narrow.
         """
+        if isinstance(rows, int) and isinstance(cols, int):
+            if (rows, cols) not in self._passing:
+                self._passing[rows, cols] = int(self._columns_that_pass(rows, cols)[0])
+            return self._passing[rows, cols]
+        every = cols + 0 * rows
+        found = self._columns_that_pass(rows, cols)
+        return found if isinstance(every, np.ndarray) and every.ndim else int(found[0])
+
+    def _columns_that_pass(self, rows: Any, cols: Any) -> Any:
+        """As `passing`, of numbers an array of one."""
         every = cols + 0 * rows
         unit, found = max(self.array.cols, self.lanes, self.beat * 8 // self.shape.dtype.bits), np.atleast_1d(every)
         scratchpad = self.tile.scratchpad
@@ -307,7 +320,7 @@ class GemmLayout:
             if not np.any(again):
                 break
             found = np.where(again, found // 2, found)
-        return found if isinstance(every, np.ndarray) and every.ndim else int(found[0])
+        return found
 
     def result_rows(self, rows: Any, n: Any, k: Any) -> Any:
         """Rows of a result tile where ``rows`` of the first operand stay in both slots of their ring (``m_kept``).
@@ -316,6 +329,14 @@ class GemmLayout:
         depth they stay, too, while halves of the rows, of these and so on pass, so that a result tile is no large part
         of accumulator and scratchpad.
         """
+        if isinstance(rows, int) and isinstance(n, int) and isinstance(k, int):
+            if (rows, n, k) not in self._result_rows:
+                self._result_rows[rows, n, k] = int(self._rows_of_result(rows, n, k))
+            return self._result_rows[rows, n, k]
+        return self._rows_of_result(rows, n, k)
+
+    def _rows_of_result(self, rows: Any, n: Any, k: Any) -> Any:
+        """As `result_rows`, worked out."""
         half, taken = n // self.shape.halves, np.asarray(rows)
         # a row's sums and results: of a tile at most so many rows, the whole tiles of which rows are multiples
         line, most = self.c_local(half), self.tile.scratchpad.capacity // SMALL

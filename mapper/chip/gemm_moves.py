@@ -5,7 +5,8 @@ Which transfers a tile takes is the same however fast memory is; `Moved.cycles` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -109,34 +110,17 @@ class _Transfer(NamedTuple):
     def bytes(self) -> Int:
         return self.moved if self.where is None else np.where(self.where, self.moved, 0)
 
-    def cycles(self, chip: Chip, memory: Memory) -> Int:
-        """For which they hold the memory port."""
-        held: Int = np.asarray(passing_cycles(chip, memory, self.moved, self.busiest))
-        if self.made is not None:
-            held = np.maximum(held, self.made)
-        return held if self.where is None else np.where(self.where, held, 0)
-
 
 class Moved:
     """What moves one tile."""
 
     def __init__(self, transfers: Sequence[_Transfer]) -> None:
         self.transfers = transfers
-        self._last: tuple[tuple[int, int], Int] | None = None
-        """What was answered last: of which bandwidth, and cycles a second of all tiles."""
 
     @property
     def bytes(self) -> Int:
         first, *others = (each.bytes for each in self.transfers)
         return sum(others, first)
-
-    def cycles(self, chip: Chip, memory: Memory) -> Int:
-        """For which it holds the memory port."""
-        asked = memory.total_bandwidth, chip.clock * chip.tile_count
-        if self._last is None or self._last[0] != asked:
-            first, *others = (each.cycles(chip, memory) for each in self.transfers)
-            self._last = asked, sum(others, first)
-        return self._last[1]
 
 
 class AllMoved:
@@ -146,9 +130,58 @@ class AllMoved:
         self.parts = parts
         self.bytes: Int = sum((many * each.bytes for many, each in parts), np.zeros((1, 1, 1), np.int64))
 
-    def cycles(self, chip: Chip, memory: Memory) -> Int:
-        """For which they hold the memory port."""
-        return sum((many * each.cycles(chip, memory) for many, each in self.parts), np.zeros((1, 1, 1), np.int64))
+
+class PortCycles:
+    """For how long tiles hold the memory port: of the transfers of all of them at once, as one row of numbers."""
+
+    def __init__(self, every: Iterable[Moved | AllMoved]) -> None:
+        self._every = list(every)
+        parts = ([each] if isinstance(each, Moved) else [one for _, one in each.parts] for each in self._every)
+        tiles = {id(one): one for some in parts for one in some}
+        self._places: dict[int, list[tuple[int, int, tuple[int, ...]]]] = {}
+        transfers, end = list[tuple[_Transfer, tuple[int, ...]]](), 0
+        for key, tile in tiles.items():
+            self._places[key] = []
+            for each in tile.transfers:
+                own = (each.moved, each.busiest, each.made, each.where)
+                shape = np.broadcast_shapes(*(values.shape for values in own if values is not None))
+                begin, end = end, end + prod(shape)
+                self._places[key].append((begin, end, shape))
+                transfers.append((each, shape))
+
+        def row(name: str, otherwise: int) -> Int | None:
+            """What transfers have of this name, one behind the other; nothing where none of them has any."""
+            every = [getattr(each, name) for each, _ in transfers]
+            if all(values is None for values in every):
+                return None
+            shapes = (shape for _, shape in transfers)
+            filled = (np.array(otherwise) if values is None else values for values in every)
+            return np.concatenate(
+                [
+                    (each if each.shape == shape else np.broadcast_to(each, shape)).ravel()
+                    for each, shape in zip(filled, shapes, strict=True)
+                ]
+            )
+
+        moved = row("moved", 0)
+        assert moved is not None
+        self._moved, self._busiest, self._made, self._where = moved, row("busiest", 0), row("made", 0), row("where", 1)
+
+    def of(self, chip: Chip, memory: Memory) -> Callable[[Moved | AllMoved], Int]:
+        """Cycles of each of the tiles, of which this was made."""
+        held: Int = np.asarray(passing_cycles(chip, memory, self._moved, self._busiest))
+        if self._made is not None:
+            held = np.maximum(held, self._made)
+        if self._where is not None:
+            held = held * self._where
+
+        def cycles(moved: Moved | AllMoved) -> Int:
+            if isinstance(moved, AllMoved):
+                return sum((many * cycles(each) for many, each in moved.parts), np.zeros((1, 1, 1), np.int64))
+            first, *others = (held[begin:end].reshape(shape) for begin, end, shape in self._places[id(moved)])
+            return sum(others, first)
+
+        return cycles
 
 
 class _Transfers:
@@ -295,4 +328,4 @@ class _Panels(_Tiles):
         return found
 
 
-__all__ = ["AllMoved", "GemmMemories", "Moved", "Parts", "operand_transfers"]
+__all__ = ["AllMoved", "GemmMemories", "Moved", "Parts", "PortCycles", "operand_transfers"]

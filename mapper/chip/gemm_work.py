@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 from siliconloom.arch.array import SystolicArray
 from siliconloom.arch.description import Chip
 from siliconloom.arch.layout import sums_room
-from siliconloom.arch.memory import Memory
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.timing import QUEUE_POP
 from siliconloom.mapper.chip.gemm_layout import GemmShape, gemm_layout_of
-from siliconloom.mapper.chip.gemm_moves import AllMoved, GemmMemories, Moved, Parts, operand_transfers
+from siliconloom.mapper.chip.gemm_moves import AllMoved, GemmMemories, Moved, Parts, PortCycles, operand_transfers
 from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.rings import SLOTS
 from siliconloom.sim.timing.pace import first_load, matmul_pace
@@ -42,17 +41,50 @@ class GridPlaces:
         return values.ravel()[numbers]
 
 
-class MovedAt:
-    """What moves the tiles at some places of a grid: `Moved` or `AllMoved`, worked out where it differs."""
+class MovedTiles:
+    """What moves tiles of a grid: all of them of an operand, one whole tile (``_one``), and the last results."""
 
-    def __init__(self, moved: Moved | AllMoved | MovedAt, places: GridPlaces) -> None:
-        self.moved, self.places = moved, places
-        self.bytes: Int = places.of(moved.bytes)
+    def __init__(self, work: TileWork) -> None:
+        self._a = ((A_TIME, work.a), (AGAIN_TIME, work.again), (A_ONE, work.a_one))
+        self._b = ((B_TIME, work.b), (P_TIME, work.p), (F_TIME, work.f), (B_ONE, work.b_one), (P_ONE, work.p_one))
+        self._c = ((C_TIME, work.c), (C_ONE, work.c_one), (LAST_STORE, work.c_last))
+        self._port = PortCycles(moved for _, moved in (*self._a, *self._b, *self._c))
 
-    def cycles(self, chip: Chip, memory: Memory) -> Int:
-        """For which they hold the memory port."""
-        held: Int = self.places.of(self.moved.cycles(chip, memory))
+    def cycles(self, chip: Chip, memories: GemmMemories, places: GridPlaces) -> Int:
+        """For which they hold the memory port, a row of `A_TIME` and so on, a column for each place."""
+        held = np.empty((TIME_ROWS, len(places.some)), np.int64)
+        known: dict[int, Callable[[Moved | AllMoved], Int]] = {}
+        for rows, memory in ((self._a, memories.a), (self._b, memories.b), (self._c, memories.c)):
+            if id(memory) not in known:
+                known[id(memory)] = self._port.of(chip, memory)
+            for row, moved in rows:
+                held[row] = places.of(known[id(memory)](moved))
         return held
+
+
+M, HELD, M_TILES, N_TILES, K_TILES, WHOLE_K, A_BYTES, AGAIN_BYTES, B_BYTES, C_BYTES, P_BYTES, STORES = range(12)
+DRAINS, COMPUTE, VECTOR, SEQUENCER, FIRST, EPILOGUE, LAST_EPILOGUE, B_TILE, ALONE, WHOLE_ROWS = range(12, 22)
+"""Rows of `TileColumns.whole`: fields of `TileWork`; with the rows that are held, and bytes of all that moves."""
+PRODUCT, REST = range(2)
+"""Rows of `TileColumns.real`."""
+A_TIME, AGAIN_TIME, B_TIME, C_TIME, P_TIME, F_TIME, A_ONE, B_ONE, C_ONE, P_ONE, LAST_STORE, TIME_ROWS = range(12)
+"""Rows of `MovedTiles.cycles`: all tiles of A, of what of it comes again for every tile of columns, of B, of results,
+of parameters of columns and of functions; one tile of each; the last results."""
+
+
+class TileColumns(NamedTuple):
+    """What `TileWork` says of the tiles at some places of a grid, a column for each.
+
+    ``out`` are cycles until sums leave the array, the same for all.
+    """
+
+    shape: GemmShape
+    blocks: bool
+    out: int
+    whole: Int
+    real: NDArray[np.float64]
+    moved: MovedTiles
+    places: GridPlaces
 
 
 class TileWork(NamedTuple):
@@ -70,18 +102,18 @@ class TileWork(NamedTuple):
     n_tiles: Int
     k_tiles: Int
     whole_k: Int
-    a: AllMoved | MovedAt
-    again: AllMoved | MovedAt
+    a: AllMoved
+    again: AllMoved
     """Of A what comes for every tile of columns, where a part of the depth of its rows stays."""
-    b: AllMoved | MovedAt
-    c: AllMoved | MovedAt
-    p: AllMoved | MovedAt
-    f: AllMoved | MovedAt
-    a_one: Moved | MovedAt
-    b_one: Moved | MovedAt
-    c_one: Moved | AllMoved | MovedAt
-    p_one: Moved | MovedAt
-    c_last: Moved | MovedAt
+    b: AllMoved
+    c: AllMoved
+    p: AllMoved
+    f: AllMoved
+    a_one: Moved
+    b_one: Moved
+    c_one: Moved | AllMoved
+    p_one: Moved
+    c_last: Moved
     stores: Int
     drains: Int
     """Parts of a result tile's columns that pass the vector unit, and are stored, one after the other."""
@@ -101,11 +133,36 @@ class TileWork(NamedTuple):
     passing: Int
     """Columns of a result tile that pass the vector unit at a time, and 0 where all of them do."""
 
-    def at(self, places: GridPlaces) -> TileWork:
-        """The same of the tiles at some places of the grid of sizes."""
-        moved = (Moved, AllMoved, MovedAt)
-        there: Iterable[Any] = (MovedAt(each, places) if isinstance(each, moved) else places.of(each) for each in self)
-        return TileWork._make(there)
+    def at(self, places: GridPlaces, held: Int | None = None) -> TileColumns:
+        """The same of the tiles at some places of the grid of sizes, of which so many rows are ``held``, if any."""
+        whole, real = np.empty((WHOLE_ROWS, len(places.some)), np.int64), np.empty((2, len(places.some)))
+        rows = {
+            M: self.m,
+            HELD: self.m if held is None else held,
+            M_TILES: self.m_tiles,
+            N_TILES: self.n_tiles,
+            K_TILES: self.k_tiles,
+            WHOLE_K: self.whole_k,
+            A_BYTES: self.a.bytes,
+            AGAIN_BYTES: self.again.bytes,
+            B_BYTES: self.b.bytes,
+            C_BYTES: self.c.bytes,
+            P_BYTES: self.p.bytes + self.f.bytes,
+            STORES: self.stores,
+            DRAINS: self.drains,
+            COMPUTE: self.compute,
+            VECTOR: self.vector,
+            SEQUENCER: self.sequencer,
+            FIRST: self.first,
+            EPILOGUE: self.epilogue,
+            LAST_EPILOGUE: self.last_epilogue,
+            B_TILE: self.b_tile,
+            ALONE: self.alone,
+        }
+        for row, values in rows.items():
+            whole[row] = places.of(values)
+        real[PRODUCT], real[REST] = places.of(self.product), places.of(self.rest)
+        return TileColumns(self.shape, self.blocks, self.out, whole, real, MovedTiles(self), places)
 
 
 def tile_work(
@@ -226,4 +283,4 @@ def _parts(total: int, size: Int) -> Parts:
     return [(size, full), (rest, (rest > 0).astype(np.int64))]
 
 
-__all__ = ["TileWork", "tile_work"]
+__all__ = ["GridPlaces", "MovedTiles", "TileColumns", "TileWork", "tile_work"]

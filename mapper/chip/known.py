@@ -1,10 +1,12 @@
 """Tasks that were lowered before: programs that differ in a task have the instructions of all others in common.
 
 What a task is lowered to follows from its tiling and share, from which rings there are and what their slots begin at
-multiples of, and from the addresses of what was made before it. Two drafts that agree in these have the same
-instructions there, but for local addresses: where slots lie is the division of the buffers, and which of them has its
-turn follows from everything before and around a task (`builder.Stretch`). Nobody's time depends on either. So what is
-found here serves drafts, whose time is asked for, and no program that runs.
+multiples of, and from the results that were made before it, with what their addresses are multiples of. Two drafts
+that agree in these have the same instructions there, but for addresses: where slots lie is the division of the buffers,
+which of them has its turn follows from everything before and around a task (`arch.isa.Stretch`), and objects lie in
+main memory behind those of all tasks before. Nobody's time depends on any of these, but where there are several levels
+of memory, or a channel that computes. So what is found here serves drafts, whose time is asked for, and no program that
+runs.
 """
 
 from __future__ import annotations
@@ -16,11 +18,11 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
+from siliconloom.arch.isa import Stretch
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.attention_cost import AttentionTiling
 from siliconloom.mapper.chip.banked import ChannelTiling
-from siliconloom.mapper.chip.builder import Stretch
 from siliconloom.mapper.chip.chosen import Chosen
 from siliconloom.mapper.chip.gemm_layout import gemm_layout_of
 from siliconloom.mapper.chip.layout import index_bytes, most_indices
@@ -72,6 +74,10 @@ class Course(Struct):
     """Which rings there are, as far as transfers are cut by it."""
 
 
+MOST_ASKED = 1 << 14
+"""Candidates whose forms are kept by what they are in Python's memory."""
+
+
 class KnownTasks:
     """Lowered tasks of one workload, on chips of which a lowering reads the same; blocks and placement are the same.
 
@@ -84,14 +90,30 @@ class KnownTasks:
         self._told: dict[tuple[object, ...], _Told] = {}
         self._numbers: dict[tuple[object, ...], int] = {}
         self._next = count(1)
+        self._forms: dict[Hashable, int] = {}
+        self._asked: dict[Hashable, tuple[NpuTile, Chosen, int]] = {}
+
+    def form(self, tile: NpuTile, task: Task, chosen: Chosen) -> int:
+        """The number of `form_of` a task, by its name: that takes long to compare."""
+        own = chosen.ahead, chosen.chunk, chosen.divided
+        key = id(tile), id(chosen.tiling), id(chosen.share), own, task.operator.name
+        found = self._asked.get(key)
+        if found is None:  # what is asked for is kept, so that nothing else has its place in Python's memory
+            if len(self._asked) >= MOST_ASKED:
+                self._asked.clear()
+            form = task.operator.name, form_of(tile, task, chosen)
+            found = self._asked[key] = tile, chosen, self._forms.setdefault(form, next(self._next))
+        return found[2]
 
     def lower(self, course: Course, context: Context, task: Task, chosen: Chosen, emit: Callable[[], None]) -> None:
         """Do what ``emit``, which lowers the task that is chosen so, would do."""
         builder, memory = context.builder, context.memory
-        at = builder.operator, context.layer.level, memory.repetition, memory.used, course.made
+        exact = len(context.chip.memory) != 1 or context.tile.pim is not None
+        used = memory.used if exact else 0
+        at = builder.operator, context.layer.level, memory.repetition, used, course.made
         if course.rings is None:
             course.rings = context.layout.values, builder.kinds_of_rings
-        key = form_of(context.tile, task, chosen), course.rings, context.anew, *at
+        key = self.form(context.tile, task, chosen), course.rings, context.anew, *at
         told = self._told.get(key)
         if told is None:
             told = self._told[key] = self._listen(context, emit)
@@ -102,7 +124,10 @@ class KnownTasks:
             for name, reason in told.apart.items():
                 context.apart.setdefault(name, reason)
         builder.add(told.stretch)
-        made = course.made, *told.outputs.items()
+        made: tuple[object, ...] = course.made, *told.outputs.items()
+        if not exact:
+            kinds = ((name, s.address % memory.alignment, s.size, s.row) for name, s in told.outputs.items())
+            made = course.made, *kinds
         course.made = self._numbers.setdefault(made, next(self._next))
 
     def _listen(self, context: Context, emit: Callable[[], None]) -> _Told:

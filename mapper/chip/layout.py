@@ -8,6 +8,7 @@ divided by bytes; the assembler refuses such a program, which can be timed only.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -346,6 +347,11 @@ def _floor(value: int, unit: int) -> int:
 
 def bases(tile: NpuTile, layout: Layout) -> dict[str, int]:
     """Where each ring begins in its memory: at a bank of its kind, or back to back where there are too few banks."""
+    return dict(_bases(tile, layout))
+
+
+@lru_cache(maxsize=1 << 12)
+def _bases(tile: NpuTile, layout: Layout) -> dict[str, int]:
     return _placed(tile, layout, bank_bytes(tile) if banks_of(tile, layout) <= tile.scratchpad.banks else 1)
 
 

@@ -20,7 +20,7 @@ from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import Count
 from siliconloom.mapper.chip.gemm_layout import GemmShape, gemm_layout_of
 from siliconloom.mapper.chip.gemm_moves import GemmMemories
-from siliconloom.mapper.chip.gemm_work import GridPlaces, TileWork, tile_work
+from siliconloom.mapper.chip.gemm_work import GridPlaces, M, TileColumns, TileWork, tile_work
 from siliconloom.mapper.chip.layout import Layout, Room, Undivided
 from siliconloom.mapper.chip.tile_sizes import FINE, candidates, with_sizes
 from siliconloom.mapper.chip.transfers import LONGEST_ROW
@@ -41,7 +41,7 @@ Int = NDArray[np.int64]
 class Fits(NamedTuple):
     """Which tiles fit where: the different answers, and the number of that of each place."""
 
-    rows: list[NDArray[np.bool_]]
+    rows: NDArray[np.bool_]
     numbers: list[int]
 
     @classmethod
@@ -53,7 +53,7 @@ class Fits(NamedTuple):
             if number == len(rows):
                 rows.append(row)
             numbers.append(number)
-        return cls(rows, numbers)
+        return cls(np.array(rows), numbers)
 
     def among(self, some: NDArray[np.bool_]) -> Fits:
         """The same of some of the tiles."""
@@ -66,8 +66,7 @@ class Looked(NamedTuple):
     ``some`` are the places, in the grid of all sizes, of those that fit any layout; all that is said of tiles is of
     these. ``fits`` are by layout those that fit it, of these those of the product's ``whole`` depth and of ``parts`` of
     it. ``ways`` is of each layout what tells it apart from those that leave another choice: the number of what fits,
-    and the bytes of a slot in which tiles of the second operand may take turns, where any do. ``held`` are rows that
-    stay.
+    and the bytes of a slot in which tiles of the second operand may take turns, where any do.
     """
 
     sizes: tuple[Int, Int, Int]
@@ -76,14 +75,18 @@ class Looked(NamedTuple):
     whole: Fits
     parts: Fits
     ways: list[tuple[int, int]]
-    work: TileWork
+    work: TileColumns
     turning: Int
     """Bytes of those tiles of the second operand of which a product has several, 0 of others."""
     passing: Int
     """See `TileWork.passing`."""
-    held: Int | None = None
     stays: Int | None = None
     """Columns of rows that stay, where that is a part of their depth."""
+
+    @property
+    def pairs(self) -> Fits:
+        """By layout those tiles of the whole depth that may be taken in pairs of tiles of rows."""
+        return self.whole.among(self.work.whole[M] < self.work.shape.m)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -203,12 +206,10 @@ def _looked(
     turning = np.where(whole, 0, places.of(work.b_tile))
     made, turns = Fits.of(fit[some] for fit in fitting), not whole.all()
     ways = [(number, layout.values * turns) for number, layout in zip(made.numbers, layouts, strict=True)]
-    rows = None if held is None else places.of(held)
     parts = None if stays is None else np.broadcast_to(places.of(stays), len(some))
     passing = np.broadcast_to(places.of(work.passing), len(some))
-    return Looked(
-        sizes, some, made, made.among(whole), made.among(~whole), ways, work.at(places), turning, passing, rows, parts
-    )
+    columns = work.at(places, held)
+    return Looked(sizes, some, made, made.among(whole), made.among(~whole), ways, columns, turning, passing, parts)
 
 
 def _look_at_staying(

@@ -107,7 +107,7 @@ class MemoryMap:
         self.chip, self.homes, self.repetition = chip, homes, 0
         bases = dict(zip(chip.memory, chip.level_bases, strict=True)) if levels else {}
         self._level_bases = [bases[name] for name in levels]
-        self._alignment = alignment_of(chip)
+        self.alignment = alignment_of(chip)
         self.items: dict[Key, Item] = {}
         self.used = 0
         self._starts: dict[Key, int] = {}
@@ -120,7 +120,7 @@ class MemoryMap:
             raise AssertionError(f"{operator}: {role} taken twice with different sizes")
         if item.key not in self._starts:
             self._starts[item.key] = self.used
-            self.used += padded(item.size, self._alignment)
+            self.used += padded(item.size, self.alignment)
         unit = self.repetition if units > 1 else 0
         if self.homes is None:
             return self._base(role) + self._starts[item.key] + unit * unit_bytes

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from siliconloom.arch.interrupts import CompilationInterrupted
 from siliconloom.mapper.chip.attention_cost import AttentionTiling
@@ -28,6 +30,7 @@ LONG = 2**62
 
 
 Kind = tuple[int, int, int]
+Real = NDArray[np.float64]
 
 
 def kind_of(share: Share, tiling: Tiling) -> Kind:
@@ -109,39 +112,43 @@ class Pool:
         """What no run of a candidate is under: the work of its busiest unit, where that is ``exact``."""
         self.alike: dict[tuple[int, ...], list[int]] = {}
         """Candidates of one estimate whose tiles are computed in one order, of one tile of rows: `sizes_of`."""
-        self._numbers: dict[tuple[int, int], int] = {}
-        self._same: list[int] = []
-        """By layout, the first one with the same candidates, once all are known."""
-        self._picks: dict[int, int] = {}
-        """`pick` by layout, until the next simulation."""
         self._of_price = 1.0
+        self._columns: _Columns | None = None
+        """The candidates as arrays, once all are known."""
+        self._worths: Real | None = None
+        """`worth_of` all candidates, until the next simulation; so are those that were asked for."""
+        self._picks: dict[int, int] = {}
+        self._chosen: dict[int, Chosen] = {}
 
     def add(self, share: Share, tilings: Sequence[Sequence[Tiling]]) -> None:
         """Make candidates known: those under each layout, of which many have the same ones."""
+        self._columns = None
         same: dict[int, tuple[list[int], int]] = {}
+        numbers: dict[int, int] = {}
         for layout, some in enumerate(tilings):
             if not some:
                 continue
             known = same.get(id(some))
             if known is None:
-                made = [self._number(layout, share, tiling) for tiling in some]
-                known = same[id(some)] = made, min(self.all[number].cost for number in made)
+                for tiling in some:
+                    if id(tiling) not in numbers:
+                        numbers[id(tiling)] = self._add(layout, share, tiling)
+                made = [numbers[id(tiling)] for tiling in some]
+                known = same[id(some)] = made, min([self.all[number].cost for number in made])
             self.under[layout] += known[0]
             self.best[layout] = min(known[1], self.best.get(layout, LONG))
 
-    def _number(self, layout: int, share: Share, tiling: Tiling) -> int:
-        """Of a candidate, which is a new one where it was under no layout before."""
-        key = id(share), id(tiling)
-        number = self._numbers.setdefault(key, len(self.all))
-        if number == len(self.all):
-            self.all.append(candidate(tiling, share, self.objective))
-            self.effort.candidates += 1
-            self.layout.append(self.layouts[layout])
-            least = busiest(tiling, share) if self.exact else 0
-            self.floors.append(max(self.floor, int(self.objective.of(least, self._moved(number)))))
-            self.kinds.append(kind_of(share, tiling))
-            if self._has_twin(number):
-                self.alike.setdefault(sizes_of(self.all[number]), []).append(number)
+    def _add(self, layout: int, share: Share, tiling: Tiling) -> int:
+        """Make a candidate known that was under no layout before; returns its number."""
+        number, chosen = len(self.all), candidate(tiling, share, self.objective)
+        self.all.append(chosen)
+        self.effort.candidates += 1
+        self.layout.append(self.layouts[layout])
+        least = busiest(tiling, share) if self.exact else 0
+        self.floors.append(max(self.floor, int(self.objective.of(least, chosen.bytes_moved))))
+        self.kinds.append(kind_of(share, tiling))
+        if self._has_twin(number):
+            self.alike.setdefault(sizes_of(chosen), []).append(number)
         return number
 
     def value(self, number: int) -> float:
@@ -161,11 +168,36 @@ class Pool:
     def of_price(self, part: float) -> None:
         if part != self._of_price:
             self._of_price = part
-            self._picks.clear()
+            self._forget()
 
     def worth_of(self, number: int) -> float:
         """As `value`, with a part of the price alone; that of none is cycles."""
         return self.value(number) - (1 - self.of_price) * (self.all[number].priced or 0)
+
+    def worths(self) -> Real:
+        """`worth_of` all candidates, by their numbers."""
+        if self._worths is None:
+            columns, known = self.as_columns(), list(self.known)
+            if len(known) < 2 * self.most:
+                ratios = np.array([self.ratios.get(kind, self.least) for kind in columns.kinds])[columns.kind]
+            else:
+                ratios = np.full(len(self.all), self.worst)
+            values = np.maximum(columns.cost * ratios, columns.floor)
+            values[known] = list(self.known.values())
+            self._worths = values - (1 - self.of_price) * columns.priced
+        return self._worths
+
+    def as_columns(self) -> _Columns:
+        """The candidates as arrays."""
+        if self._columns is None:
+            self._columns = _Columns.of(self)
+        return self._columns
+
+    def _forget(self) -> None:
+        """What was worked out of what is known of candidates."""
+        self._worths = None
+        self._picks.clear()
+        self._chosen.clear()
 
     def simulated(self, number: int) -> bool:
         """Simulate a candidate, unless the search was interrupted or now is."""
@@ -184,7 +216,7 @@ class Pool:
     def simulate(self, number: int) -> int:
         """Find out what a candidate takes, and those that are alike: of them the one without barriers is run."""
         assert self.measure is not None
-        self._picks.clear()
+        self._forget()
         alike = self.alike[sizes_of(self.all[number])] if self._has_twin(number) else [number]
         number = min(alike, key=self._waits)
         cost = self.measure(self.layout[number], self.all[number])
@@ -210,6 +242,10 @@ class Pool:
         """Whether the vector unit meets a barrier for parameters that stay while rows pass."""
         tiling = self.all[number].tiling
         return isinstance(tiling, GemmTiling) and tiling.order == "n_outer"
+
+    def thrift(self, number: int) -> tuple[int, bool, int]:
+        """What of candidates that cost the same comes first: by bytes moved, and by barriers that are met."""
+        return self.all[number].bytes_moved, self._waits(number), number
 
     def _has_twin(self, number: int) -> bool:
         """Whether either order of the outer loops is the same order of tiles, and transfers set the pace of both."""
@@ -239,14 +275,20 @@ class Pool:
 
     def pick(self, layout: int) -> int:
         """Of those under a layout the one that costs the least, and of equals that which moves the fewest bytes."""
-        if len(self._same) != len(self.under):  # many layouts have room for the same candidates
-            firsts: dict[tuple[int, ...], int] = {}
-            self._same = [firsts.setdefault(tuple(some), number) for number, some in enumerate(self.under)]
-        layout = self._same[layout]
-        if layout not in self._picks:
-            every = ((self.worth_of(n), self._moved(n), self._waits(n), n) for n in self.under[layout])
-            self._picks[layout] = min(every)[3]
-        return self._picks[layout]
+        return self._pick(self.as_columns().way[layout])
+
+    def _pick(self, way: int) -> int:
+        """`pick` of the layouts with the same candidates, by the number that `_Columns.way` has."""
+        found = self._picks.get(way)
+        if found is None:
+            frugal = self.as_columns().frugal[way]
+            found = self._picks[way] = int(frugal[self.worths()[frugal].argmin()])
+        return found
+
+    def picks(self, layouts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """`pick` under each of some layouts."""
+        ways, places = np.unique(np.array(self.as_columns().way, np.int64)[layouts], return_inverse=True)
+        return np.array([self._pick(way) for way in ways.tolist()], np.int64)[places]
 
     def rivals(self, layout: int) -> list[Chosen]:
         """The candidates under a layout: the best of each kind, then the others, both in order of cycles.
@@ -256,7 +298,8 @@ class Pool:
         under = set(self.under[layout])
         for alike in self.alike.values():
             under.difference_update(sorted(under.intersection(alike), key=self._waits)[1:])
-        order = sorted((self.worth_of(number), number) for number in under)
+        worths = self.worths()
+        order = sorted((worths[number], number) for number in under)
         firsts = {self.kinds[number]: number for _, number in reversed(order)}
         order.sort(key=lambda entry: entry[1] not in firsts.values())
         return [self.chosen(number) for _, number in order]
@@ -284,27 +327,56 @@ class Pool:
 
     def chosen(self, number: int) -> Chosen:
         """A candidate with what it takes."""
-        priced = self.all[number].priced
-        left = priced if priced is None else int(self.of_price * priced)
-        return replace(self.all[number], cost=int(self.worth_of(number)), priced=left)
+        found = self._chosen.get(number)
+        if found is None:
+            priced = self.all[number].priced
+            left = priced if priced is None else int(self.of_price * priced)
+            found = replace(self.all[number], cost=int(self.worths()[number]), priced=left)
+            self._chosen[number] = found
+        return found
 
-    def _moved(self, number: int) -> int:
-        return self.all[number].bytes_moved
+
+class _Columns(NamedTuple):
+    """The candidates of a pool by their numbers: what each costs, the price of its bytes, its floor, its kind."""
+
+    cost: Real
+    priced: Real
+    floor: Real
+    kind: NDArray[np.int64]
+    kinds: list[Kind]
+    way: list[int]
+    """By layout, the number of its candidates among those that differ."""
+    frugal: list[NDArray[np.int64]]
+    """Those candidates, the ones that move the fewest bytes first, of equals those that meet no barrier."""
+
+    @classmethod
+    def of(cls, pool: Pool) -> _Columns:
+        every = pool.all
+        kinds = {kind: number for number, kind in enumerate(dict.fromkeys(pool.kinds))}
+        turn = {number: turn for turn, number in enumerate(sorted(range(len(every)), key=pool.thrift))}
+        ways: dict[tuple[int, ...], int] = {}
+        way = [ways.setdefault(tuple(some), len(ways)) for some in pool.under]
+        return cls(
+            np.array([chosen.cost for chosen in every], np.float64),
+            np.array([chosen.priced or 0 for chosen in every], np.float64),
+            np.array(pool.floors, np.float64),
+            np.array([kinds[kind] for kind in pool.kinds], np.int64),
+            list(kinds),
+            way,
+            [np.array(sorted(some, key=turn.__getitem__), np.int64) for some in ways],
+        )
 
 
 class Outlook:
     """What each candidate of a pool could still take, as arrays of all of them: hundreds may be run, of thousands."""
 
     def __init__(self, pool: Pool) -> None:
-        self.pool = pool
-        self.kinds = list(dict.fromkeys(pool.kinds))
+        columns = pool.as_columns()
+        self.pool, self.kinds, self.kind = pool, columns.kinds, columns.kind
+        self.cost, self.floor = columns.cost, columns.floor
         orders = list(dict.fromkeys(kind[:2] for kind in self.kinds))
-        numbers = {kind: number for number, kind in enumerate(self.kinds)}
-        self.kind = np.array([numbers[kind] for kind in pool.kinds])
         self.order = np.array([orders.index(kind[:2]) for kind in self.kinds])[self.kind]
         """By candidate, its number of tiles and order of loops."""
-        self.cost = np.array([chosen.cost for chosen in pool.all], float)
-        self.floor = np.array(pool.floors, float)
         self.hope = np.array([pool.hope(number) for number in range(len(pool.all))])
 
     def next(self, limit: float) -> int | None:

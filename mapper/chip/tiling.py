@@ -9,17 +9,16 @@ from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import astuple
 from numpy.typing import NDArray
 
 from siliconloom.arch.description import Chip
 from siliconloom.arch.tile import NpuTile
-from siliconloom.mapper.chip.gemm_cost import KEPT, ORDERS, GemmCosts, Order, gemm_costs
+from siliconloom.mapper.chip.gemm_cost import CYCLES, KEPT, ORDERS, READS, WRITES, Order, gemm_costs, pick_cheapest
 from siliconloom.mapper.chip.gemm_layout import GemmShape, gemm_layout_of
 from siliconloom.mapper.chip.gemm_moves import GemmMemories
-from siliconloom.mapper.chip.gemm_work import tile_work
+from siliconloom.mapper.chip.gemm_work import GridPlaces, tile_work
 from siliconloom.mapper.chip.layout import Room
-from siliconloom.mapper.chip.looked import Looked, in_slots, that_stay, that_stay_in_part
+from siliconloom.mapper.chip.looked import Fits, Looked, in_slots, that_stay, that_stay_in_part
 from siliconloom.mapper.chip.objective import ESTIMATED, Objective
 
 READ_AGAIN = 2
@@ -82,19 +81,19 @@ def choose_tilings(
         memories = GemmMemories(chip.nearest, chip.nearest, chip.nearest)
     if not layouts:
         return []
-    every = tuple(layouts)
-    made = _in_slots(chip, every, shape, memories, tiles, kept, objective, halves=stay)
+    every, worth = tuple(layouts), dict[int, float]()
+    made = _in_slots(chip, every, shape, memories, tiles, kept, objective, worth, halves=stay)
     if not stay:
         return made
-    first = min((each[0] for each in made if each), key=objective.of_tiling, default=None)
+    first = min((each[0] for each in made if each), key=lambda tiling: worth[id(tiling)], default=None)
     in_part = objective.name != "time" or (first is not None and _reads_again(tile, shape, first))
-    more = _that_stay(chip, every, shape, memories, tiles, kept, objective, in_part=in_part)
+    more = _that_stay(chip, every, shape, memories, tiles, kept, objective, worth, in_part=in_part)
     alike: dict[tuple[int, ...], list[GemmTiling]] = {}
     found = []
     for some, held in zip(made, more, strict=True):
         key = id(some), *map(id, held)
         if key not in alike:
-            alike[key] = sorted([*some, *held], key=objective.of_tiling)
+            alike[key] = sorted([*some, *held], key=lambda tiling: worth[id(tiling)])
         found.append(alike[key])
     return found
 
@@ -115,6 +114,7 @@ def _that_stay(
     tiles: tuple[int, int] | None,
     kept: int,
     objective: Objective,
+    worth: dict[int, float],
     *,
     in_part: bool,
 ) -> list[list[GemmTiling]]:
@@ -132,20 +132,22 @@ def _that_stay(
     for looked in every:
         alike: dict[tuple[int, int], list[GemmTiling]] = {}
         rings = sorted({values for _, values in looked.ways})
-        costs_of = gemm_costs(chip, memories, looked.work, KEPT, rings, looked.held)
+        costs_of = gemm_costs(chip, memories, looked.work, KEPT, rings)
         tables = {
-            values: _Table(costs[KEPT[0]], looked, objective) for values, costs in zip(rings, costs_of, strict=True)
+            values: _Table(costs[KEPT[0]], looked, objective, kept)
+            for values, costs in zip(rings, costs_of, strict=True)
         }
         for number, way in enumerate(looked.ways):
             if way not in alike:
                 alike[way], table = [], tables[way[1]]
-                for pick in dict.fromkeys(table.best(looked.fits.rows[way[0]], kept)):
+                for pick in dict.fromkeys(table.best("fits", way[0])):
                     size = looked.size(pick)
                     part = looked.part(pick)
-                    ring = *size, looked.ring(pick, way[1]), part
+                    ring = *size, looked.ring(pick, way[1]) if way[1] else 0, part
                     if ring not in made:
                         passing = int(looked.passing[pick])
-                        made[ring] = _costed(size, KEPT[0], size[2] == shape.k, table.costs(pick), passing, part)
+                        tiling = _costed(size, KEPT[0], size[2] == shape.k, table.costs(pick), passing, part)
+                        made[ring], worth[id(tiling)] = tiling, float(table.taken[pick])
                     alike[way].append(made[ring])
             found[number] += alike[way]
     return found
@@ -159,10 +161,11 @@ def _in_slots(
     tiles: tuple[int, int] | None,
     kept: int,
     objective: Objective,
+    worth: dict[int, float],
     *,
     halves: bool,
 ) -> list[list[GemmTiling]]:
-    """As `choose_tilings`, of tiles that lie in slots."""
+    """As `choose_tilings`, of tiles that lie in slots; what each is taken to cost is put down in ``worth``."""
     found = in_slots(chip, layouts, shape, memories, tiles, halves=halves)
     if not found:
         return [[] for _ in layouts]
@@ -171,14 +174,13 @@ def _in_slots(
     orders = ORDERS[:2] if objective.name == "time" else ORDERS
     rings = sorted({values for _, values in looked.ways})
     tables_of = {
-        values: {order: _Table(of_order, looked, objective) for order, of_order in costs.items()}
+        values: {order: _Table(of_order, looked, objective, kept) for order, of_order in costs.items()}
         for values, costs in zip(rings, gemm_costs(chip, memories, looked.work, orders, rings), strict=True)
     }
-    kinds = [(looked.whole, orders[:2], False), (looked.parts, orders[:2], True)]
+    kinds: list[tuple[str, Fits, tuple[Order, ...], bool]]
+    kinds = [("whole", looked.whole, orders[:2], False), ("parts", looked.parts, orders[:2], True)]
     if orders[2:]:
-        kinds.append((looked.whole.among(looked.work.m < shape.m), orders[2:], False))
-    best: dict[tuple[int, int, int, Order], list[int]] = {}
-    """Of the tiles of a kind, and where it makes a difference of a ring of values: many layouts have the same."""
+        kinds.append(("pairs", looked.pairs, orders[2:], False))
     made: dict[tuple[Order, int, int], GemmTiling] = {}
     alike: dict[tuple[int, int], list[GemmTiling]] = {}
     """What is found where the same tiles fit, which is so of many layouts."""
@@ -186,23 +188,22 @@ def _in_slots(
         if way in alike:
             continue
         picks = dict[tuple[Order, int], None]()
-        for kind, (fits, some, turns) in enumerate(kinds):
-            number, values = fits.numbers[layout], way[1] if turns else rings[0]
+        for kind, fits, some, turns in kinds:
+            tables = tables_of[way[1] if turns else rings[0]]
             for order in some:
-                key = kind, number, values, order
-                if key not in best and order in tables_of[values]:
-                    best[key] = tables_of[values][order].best(fits.rows[number], kept)
-                picks |= dict.fromkeys((order, pick) for pick in best.get(key, ()))
+                if order in tables:
+                    best = tables[order].best(kind, fits.numbers[layout])
+                    picks |= dict.fromkeys((order, pick) for pick in best)
         tilings = []
         for order, pick in picks:
             # a ring of values makes no difference to tiles that take no turns in it: one tiling for both
-            ring = order, pick, looked.ring(pick, way[1])
+            ring = order, pick, looked.ring(pick, way[1]) if way[1] else 0
             if ring not in made:
-                size = looked.size(pick)
-                costs, passing = tables_of[way[1]][order].costs(pick), int(looked.passing[pick])
-                made[ring] = _costed(size, order, size[2] == shape.k, costs, passing)
+                size, table = looked.size(pick), tables_of[way[1]][order]
+                tiling = _costed(size, order, size[2] == shape.k, table.costs(pick), int(looked.passing[pick]))
+                made[ring], worth[id(tiling)] = tiling, float(table.taken[pick])
             tilings.append(made[ring])
-        alike[way] = sorted(tilings, key=objective.of_tiling)
+        alike[way] = sorted(tilings, key=lambda tiling: worth[id(tiling)])
     return [alike[way] for way in looked.ways]
 
 
@@ -228,52 +229,49 @@ def gemm_tiling(
     if order in KEPT:
         held, m = m, laid.result_rows(m, n, k)
     work = tile_work(chip, memories, shape, (m, n, k), np.array([[[stays]]], np.int64) if stays else None)
-    (costs,) = gemm_costs(chip, memories, work, (order,), (values,), held)
-    made = [int(np.ravel(values)[0]) for values in astuple(costs[order])]
-    return _costed(sizes, order, resident, made, int(np.ravel(work.passing)[0]), stays)
+    (costs,) = gemm_costs(
+        chip, memories, work.at(GridPlaces((1, 1, 1), np.zeros(1, np.int64)), held), (order,), (values,)
+    )
+    passing = int(np.ravel(work.passing)[0])
+    return _costed(sizes, order, resident, costs[order][:, 0].tolist(), passing, stays)
 
 
 def _costed(
     sizes: tuple[int, int, int], order: Order, resident: bool, costs: Sequence[int], passing: int, held: int = 0
 ) -> GemmTiling:
-    """A tiling with its costs in the order of the fields of `GemmCosts`."""
+    """A tiling with its costs, in the order of the rows that `gemm_costs` has."""
     read, write, array, memory, vector, cycles = costs
     return GemmTiling(*sizes, order, resident, read, write, array, memory, vector, cycles, passing=passing, held=held)
 
 
 class _Table:
-    """Costs of candidates in one order of the loops, each as one row of numbers."""
+    """Costs of candidates in one order of the loops, as `gemm_costs` has them, and the best of them."""
 
-    def __init__(self, costs: GemmCosts, looked: Looked, objective: Objective) -> None:
-        self.columns = [np.broadcast_to(each, len(looked.some)) for each in astuple(costs)]
-        reads, writes, *_, self.cycles = self.columns
-        self.moved = reads + writes
-        taken, self.priced = objective.of(self.cycles, self.moved), objective.name == "time" and objective.per_byte > 0
-        self.order = taken.argsort(kind="stable")
-        self.taken = taken[self.order]
-        """What candidates cost, in order."""
+    def __init__(self, costs: Int, looked: Looked, objective: Objective, kept: int) -> None:
+        self._costs, self._looked, self._kept = costs, looked, kept
+        self._moved = costs[READS] + costs[WRITES]
+        self.taken: NDArray[np.float64] = np.asarray(objective.of(costs[CYCLES], self._moved), np.float64)
+        """What candidates are taken to cost."""
+        self._priced = objective.name == "time" and objective.per_byte > 0
+        self._best = dict[str, list[list[int]]]()
 
-    def best(self, among: NDArray[np.bool_], kept: int) -> list[int]:
-        """The few that cost least; of equals first the one that moves the fewest bytes.
+    def best(self, kind: str, number: int) -> list[int]:
+        """The few that cost least, of a number of the `Fits` of this name; of equals first the one of fewest bytes.
 
         Where bytes have a price the one of the fewest cycles, too.
         """
-        places = among[self.order].nonzero()[0]
-        if not len(places):
-            return []
-        near = places[: places.searchsorted(self.taken.searchsorted(self.taken[places[0]], "right"))]
-        near = self.order[near]
-        moved = self.moved[near]
-        least = near[moved == moved.min()]
-        found: list[int] = [int(least[self.cycles[least].argmin()]), *self.order[places[:kept]].tolist()]
-        if self.priced:
-            fitting = self.order[places]
-            found.append(int(fitting[self.cycles[fitting].argmin()]))
-        return found
+        if kind not in self._best:
+            rows = getattr(self._looked, kind).rows
+            found = np.empty((len(rows), self._kept + 2), np.int64)
+            pick_cheapest(rows, self.taken, self._moved, self._costs[CYCLES], found)
+            last = None if self._priced else -1
+            self._best[kind] = [[pick for pick in picks[:last] if pick >= 0] for picks in found.tolist()]
+        return self._best[kind][number]
 
     def costs(self, pick: int) -> list[int]:
-        """Of a candidate, in the order of the fields of `GemmCosts`."""
-        return [int(each[pick]) for each in self.columns]
+        """Of a candidate, in the order of the rows that `gemm_costs` has."""
+        found: list[int] = self._costs[:, pick].tolist()
+        return found
 
 
 __all__ = ["GemmTiling", "choose_tilings", "gemm_tiling"]

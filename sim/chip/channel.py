@@ -11,7 +11,7 @@ import numpy as np
 
 from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import NotSupported
-from siliconloom.arch.isa import Instruction, Opcode, Program, Unit
+from siliconloom.arch.isa import Draft, Instruction, Opcode, Program, Stretch, Unit
 from siliconloom.arch.pim import Macro, PimTile
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.timing import PIM_END, PIM_OFFER, PIM_REFRESH
@@ -120,4 +120,13 @@ class ChannelDriver:
 
 def drives_channel(program: Program) -> bool:
     """Whether a program has work for the channel beside its tile."""
+    if isinstance(program, Draft) and program.stretches:
+        return any(map(_has_work, program.stretches))
     return any(i.unit == Unit.PIM for i in program.instructions)
+
+
+def _has_work(stretch: Stretch) -> bool:
+    found: bool | None = stretch.kept.get("channel")
+    if found is None:
+        found = stretch.kept["channel"] = any(i.unit == Unit.PIM for i in stretch.instructions)
+    return found

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import prod
 
 import numpy as np
@@ -17,7 +19,6 @@ from siliconloom.arch.listing import disassemble
 from siliconloom.arch.machine_code import FixedArgument
 from siliconloom.arch.opcodes import memory_units
 from siliconloom.arch.pim import Command
-from siliconloom.arch.tile import NpuTile
 from siliconloom.sim.chip.channel import ChannelDriver, drives_channel
 from siliconloom.sim.chip.levels import level_traffic
 from siliconloom.sim.chip.state import (
@@ -52,6 +53,9 @@ EVERYTHING = (0, 2**62)
 NOTHING = (0, 0)
 SLICE = 4_000_000
 """Events between two looks at the clock and the keyboard."""
+WORTH = 128
+"""Instructions that a jump must save where cycles alone are asked for: so many, and no fewer, take longer than it does
+to write down a few states, most of which are none that the tile was in before."""
 FOLD_LIMIT = 5_000
 """Most jumps to list in a trace."""
 
@@ -158,29 +162,30 @@ def run(
     tables = build_tables(program, chip)
     state = initial_state(tables, len(program.operators), trace_limit, FOLD_LIMIT if trace_limit else 0)
     machine = TileMachine(tables.instructions, tables.causes, tables.constants, fast.find_loops(tables))
-    snapshots = fast.empty_snapshots()
     wishes = Wishes(not exact, window or NOTHING, (window or EVERYTHING) if trace_limit else NOTHING)
     expected = program_events(tables) if progress else 0
-
-    def go_on(budget: int) -> int:
-        return int(kernel.run(machine, wishes, snapshots, state, budget))
 
     channel = ChannelDriver(program, chip, log=commands is not None) if drives_channel(program) else None
     if channel is not None:
         wishes = wishes._replace(jumps=False)
-    go_on(0)  # loads the machine code, or compiles it; that is not the simulation's time
-    began = time.perf_counter()
-    while True:
-        status = go_on(SLICE)
-        if status == kernel.ASKING:
-            assert channel is not None
-            channel.answer(state)
-            continue
-        if status != kernel.RUNNING:
-            break
-        if progress:
-            progress(int(state.clock[EVENTS]) / expected)
-    wall = time.perf_counter() - began
+    with _rooms().snapshots() as snapshots:
+
+        def go_on(budget: int) -> int:
+            return int(kernel.run(machine, wishes, snapshots, state, budget))  # type: ignore[arg-type]
+
+        go_on(0)  # loads the machine code, or compiles it; that is not the simulation's time
+        began = time.perf_counter()
+        while True:
+            status = go_on(SLICE)
+            if status == kernel.ASKING:
+                assert channel is not None
+                channel.answer(state)
+                continue
+            if status != kernel.RUNNING:
+                break
+            if progress:
+                progress(int(state.clock[EVENTS]) / expected)
+        wall = time.perf_counter() - began
     if status != kernel.DONE:
         raise _failure(program, tables, int(status), state)
     if commands is not None and channel is not None:
@@ -188,29 +193,68 @@ def run(
     return _outcome(program, chip, tables, state, wall, channel)
 
 
+class _Rooms:
+    """Room for states of a tile, and for those that recur, whose pages take longer to get than most programs to run."""
+
+    def __init__(self) -> None:
+        self._snapshots: FixedArgument | None = None
+        self._states: dict[tuple[int, ...], FixedArgument] = {}
+
+    @contextmanager
+    def snapshots(self) -> Iterator[FixedArgument]:
+        """Room for states that recur, empty, which nobody else has meanwhile: no simulation within this one."""
+        from siliconloom.sim.chip import recurrence
+
+        taken, self._snapshots = self._snapshots or FixedArgument(recurrence.empty_snapshots()), None
+        recurrence.empty(taken.value)
+        try:
+            yield taken
+        finally:
+            self._snapshots = taken
+
+    def state(self, tables: Tables, operators: int) -> FixedArgument:
+        """That of a tile in a program with so many operators."""
+        sizes = 1 << len(tables.instructions).bit_length(), 1 << operators.bit_length()
+        key = *sizes, tables.constants.queue_depth, tables.constants.outstanding
+        found = self._states.get(key)
+        if found is None:
+            if len(self._states) >= MOST_STATES:
+                self._states.clear()
+            found = self._states[key] = FixedArgument(empty_state(tables.constants, *sizes))
+        return found
+
+
+MOST_STATES = 64
+"""Sizes of states that are kept, of about a MiB each."""
+_OWN = threading.local()
+
+
+def _rooms() -> _Rooms:
+    """Those of this thread."""
+    found: _Rooms | None = getattr(_OWN, "rooms", None)
+    if found is None:
+        found = _OWN.rooms = _Rooms()
+    return found
+
+
 class Stopwatch:
     """Cycles of `run`, and nothing else, of one program after the other: for the many of which one will be chosen.
 
-    What is the same from program to program is kept: rows of instructions, and the room for states that recur, whose
-    pages take longer to get than most programs to run.
+    What is the same from program to program is kept: rows of instructions, and the room for states (`_Rooms`).
     """
 
     def __init__(self, chip: Chip) -> None:
-        from siliconloom.sim.chip import recurrence
-
-        self.chip, self._timer, self._key = chip, Timer(chip), timing_key(chip)
-        self._snapshots = FixedArgument(recurrence.empty_snapshots())
-        self._wishes = FixedArgument(Wishes(True, NOTHING, NOTHING))
+        self.chip, self._timer = chip, Timer(chip)
+        self._wishes = FixedArgument(Wishes(True, NOTHING, NOTHING, WORTH))
         self._in_full = FixedArgument(Wishes(False, NOTHING, NOTHING))
-        self._states: dict[tuple[int, int], FixedArgument] = {}
 
     def __call__(self, program: Program) -> int:
         """Cycles of ``program``; raises `LoomError` as `run` does."""
         if not isinstance(program, Draft):
             return self._run(program)
-        cycles: int | None = program.kept.get(self._key)
+        cycles: int | None = program.kept.get(self._timer.key)
         if cycles is None:
-            cycles = program.kept[self._key] = self._run(program)
+            cycles = program.kept[self._timer.key] = self._run(program)
         return cycles
 
     def _run(self, program: Program) -> int:
@@ -218,39 +262,25 @@ class Stopwatch:
         from siliconloom.sim.chip import recurrence as fast
 
         tables = build_tables(program, self.chip, timer=self._timer)
-        size = 1 << len(program.instructions).bit_length(), len(program.operators)
-        if size not in self._states:
-            self._states[size] = FixedArgument(empty_state(tables.constants, *size))
-        tile = self._states[size]
+        tile = _rooms().state(tables, len(program.operators))
         state: State = tile.value
         begin_again(state, tables)
         if isinstance(program, Draft) and "loops" not in program.kept:
             program.kept["loops"] = fast.find_loops(tables)
         loops = program.kept["loops"] if isinstance(program, Draft) else fast.find_loops(tables)
         machine = TileMachine(tables.instructions, tables.causes, tables.constants, loops)
-        fast.empty(self._snapshots.value)
         status = kernel.RUNNING
         channel = ChannelDriver(program, self.chip) if drives_channel(program) else None
         wishes = self._wishes if channel is None else self._in_full
-        while status in (kernel.RUNNING, kernel.ASKING):
-            if status == kernel.ASKING:
-                assert channel is not None
-                channel.answer(state)
-            status = int(kernel.run(machine, wishes, self._snapshots, tile, SLICE))  # type: ignore[arg-type]
+        with _rooms().snapshots() as snapshots:
+            while status in (kernel.RUNNING, kernel.ASKING):
+                if status == kernel.ASKING:
+                    assert channel is not None
+                    channel.answer(state)
+                status = int(kernel.run(machine, wishes, snapshots, tile, SLICE))  # type: ignore[arg-type]
         if status != kernel.DONE:
             raise _failure(program, tables, status, state)
         return int(state.clock[CYCLES])
-
-
-def timing_key(chip: Chip) -> Hashable:
-    """All of a chip that the cycles of a draft depend on: not its name, its energies, nor the size of its memories."""
-    if not isinstance(chip.tile, NpuTile) or len(chip.memory) != 1:
-        return "whole", chip.digest
-    tile, memory = chip.tile, chip.nearest
-    parts = ",".join(p.model_dump_json() for p in (tile.array, tile.vector, tile.dma, tile.sequencer, tile.pim) if p)
-    moved = (memory.bandwidth, memory.latency, memory.access_bytes, memory.ports, memory.devices, memory.interleave)
-    stated = memory.dram and memory.dram.model_dump_json()
-    return f"{parts} {chip.clock} {chip.tile_count} {memory.kind} {moved} {stated}"
 
 
 def duration(program: Program, chip: Chip) -> int:

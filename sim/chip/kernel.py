@@ -181,7 +181,7 @@ def _queue(machine: TileMachine, state: State) -> Any:
         return False
     time = clock[SEQ] + constants.issue_cycles
     if dispatched[unit] >= depth:
-        freed = state.started[unit, dispatched[unit] % depth] + constants.refill
+        freed = state.started[unit, _modulo(dispatched[unit], depth)] + constants.refill
         if freed > time:
             state.stalls[0, _S_QUEUE] += freed - time
             time = freed
@@ -207,6 +207,12 @@ def _queue(machine: TileMachine, state: State) -> Any:
 def _wrapped(place: Any, size: Any) -> Any:
     """A place of a ring that is less than once around too far: a division takes longer than all else of an event."""
     return place - size if place >= size else place
+
+
+@part()
+def _modulo(number: Any, size: Any) -> Any:
+    """A number that is not negative, modulo a size, which is a power of two as a rule."""
+    return number & size - 1 if size & size - 1 == 0 else number % size
 
 
 @part()
@@ -242,7 +248,8 @@ def _earliest(machine: TileMachine, state: State) -> Any:
         request = max(ready, state.unit[FREE, unit])
         engine = constants.engines >> unit & 1
         if engine:
-            request = max(request, state.in_flight[unit, state.unit[TRANSFERS, unit] % constants.outstanding])
+            slot = _modulo(state.unit[TRANSFERS, unit], constants.outstanding)
+            request = max(request, state.in_flight[unit, slot])
         start = request
         if table[i, _OPCODE] != _BARRIER:
             if engine:
@@ -310,7 +317,7 @@ def _execute(machine: TileMachine, wishes: Wishes, state: State, unit: Any, star
         done = max(done, state.unit[DONE_AT, unit] + 1)
         consumed = max(consumed, state.unit[CONSUMED, unit] + 1)
     if transfer:
-        state.in_flight[unit, state.unit[TRANSFERS, unit] % constants.outstanding] = done
+        state.in_flight[unit, _modulo(state.unit[TRANSFERS, unit], constants.outstanding)] = done
         state.unit[TRANSFERS, unit] += 1
     state.unit[DONE_AT, unit] = max(state.unit[DONE_AT, unit], done)
     state.unit[CONSUMED, unit] = max(state.unit[CONSUMED, unit], consumed)
@@ -435,7 +442,7 @@ def _book_wait(state: State, unit: Any, cursor: Any, begin: Any, arrived: Any, l
 def _leave_queue(depth: Any, state: State, unit: Any, start: Any) -> None:
     """Remember when a unit's oldest instruction left its queue."""
     length, head, dispatched = state.unit[LENGTH], state.unit[HEAD], state.unit[DISPATCHED]
-    state.started[unit, (dispatched[unit] - length[unit]) % depth] = start
+    state.started[unit, _modulo(dispatched[unit] - length[unit], depth)] = start
     head[unit] = _wrapped(head[unit] + 1, depth)
     length[unit] -= 1
     state.unit[STARTS, unit] += 1

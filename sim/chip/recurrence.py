@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from siliconloom.arch.isa import Opcode
-from siliconloom.arch.kernels import part
+from siliconloom.arch.kernels import UNCOUNTED, kernel, part
 from siliconloom.arch.word import LEVELS
 from siliconloom.sim.chip.snapshot import (
     FLAGS,
@@ -103,7 +103,7 @@ _COLUMNS = MORE + 6
 IDLE = frozenset((Opcode.LOOP, Opcode.NEXT, Opcode.BARRIER, Opcode.END))
 """Instructions that give an operator no work, but for barriers that launch its program."""
 
-END, OPERATOR_LOW, OPERATOR_HIGH, FIRST_LEVELS, LAST_LEVELS = range(5)
+END, OPERATOR_LOW, OPERATOR_HIGH, FIRST_LEVELS, LAST_LEVELS, LENGTH = range(6)
 """Rows of `find_loops`."""
 
 ANCHORED, POWER, ANCHOR, PENDING, PENDING_BEGAN, PENDING_OUTCOME, PENDING_ROWS, PENDING_FOLDS = range(8)
@@ -142,32 +142,67 @@ def find_loops(tables: Tables) -> Any:
     """What there is to know of each loop, in the column of the instruction that opens it.
 
     Rows: its last instruction; lowest and highest operator that does work inside; loop levels that instructions inside
-    have a ``first`` and a ``last`` predicate on.
+    have a ``first`` and a ``last`` predicate on; instructions that one iteration executes, loops inside it unrolled.
     """
-    columns = [COLUMNS[name] for name in ("opcode", "operator", "first", "last", "duration")]
-    rows = tables.instructions[:, columns].tolist()
-    found = np.full((5, max(len(rows), 1)), -1, np.int64)
-    # of each open loop: where it begins, operators inside that do work, operators inside, both predicates
-    opened: list[list[Any]] = [[0, [], [], 0, 0]]
-    for pc, (opcode, operator, first, last, duration) in enumerate(rows):
-        if opcode == Opcode.LOOP:
-            opened.append([pc, [], [], 0, 0])
-        inner = opened[-1]
-        if opcode not in IDLE or duration:
-            inner[1].append(operator)
-        inner[2].append(operator)
-        inner[3] |= first
-        inner[4] |= last
-        if opcode == Opcode.NEXT:
-            start, works, all_, first, last = opened.pop()
-            counted = works or all_
-            found[:, start] = pc, min(counted), max(counted), first, last
-            outer = opened[-1]
-            outer[1] += works
-            outer[2] += all_
-            outer[3] |= first
-            outer[4] |= last
+    rows = tables.instructions
+    found = np.full((6, max(len(rows), 1)), -1, np.int64)
+    _note_loops(rows, np.empty((LEVELS + 1, 8), np.int64), found)
     return found
+
+
+WORK_LOW, WORK_HIGH, ALL_LOW, ALL_HIGH, FIRSTS, LASTS, OPENED, INSIDE = range(8)
+"""Columns of `_note_loops` for an open loop: lowest and highest operator that does work inside, and of all inside; both
+predicates; the instruction that opens it; instructions of an iteration."""
+LONGEST = 1 << 40
+"""Most instructions of an iteration that are counted."""
+_OPCODE, _OPERATOR, _DURATION = COLUMNS["opcode"], COLUMNS["operator"], COLUMNS["duration"]
+_FIRST, _LAST, _M = COLUMNS["first"], COLUMNS["last"], COLUMNS["m"]
+_LOOP, _NEXT = int(Opcode.LOOP), int(Opcode.NEXT)
+_IDLE = tuple(sorted(map(int, IDLE)))
+
+
+@kernel(**UNCOUNTED)
+def _note_loops(rows: Any, levels: Any, found: Any) -> None:
+    """Fill `find_loops`; ``levels`` is room for a row of each open loop, the first of what is in none."""
+    level = 0
+    _open(levels[0], 0)
+    for pc in range(rows.shape[0]):
+        row = rows[pc]
+        if row[_OPCODE] == _LOOP:
+            level += 1
+            _open(levels[level], pc)
+        inner = levels[level]
+        if row[_OPCODE] not in _IDLE or row[_DURATION] != 0:
+            inner[WORK_LOW] = min(inner[WORK_LOW], row[_OPERATOR])
+            inner[WORK_HIGH] = max(inner[WORK_HIGH], row[_OPERATOR])
+        inner[ALL_LOW] = min(inner[ALL_LOW], row[_OPERATOR])
+        inner[ALL_HIGH] = max(inner[ALL_HIGH], row[_OPERATOR])
+        inner[FIRSTS] |= row[_FIRST]
+        inner[LASTS] |= row[_LAST]
+        inner[INSIDE] += 1
+        if row[_OPCODE] == _NEXT:
+            works = inner[WORK_HIGH] >= 0
+            opened = inner[OPENED]
+            found[END, opened] = pc
+            found[OPERATOR_LOW, opened] = inner[WORK_LOW] if works else inner[ALL_LOW]
+            found[OPERATOR_HIGH, opened] = inner[WORK_HIGH] if works else inner[ALL_HIGH]
+            found[FIRST_LEVELS, opened], found[LAST_LEVELS, opened] = inner[FIRSTS], inner[LASTS]
+            found[LENGTH, opened] = inner[INSIDE]
+            times = min(rows[opened, _M], LONGEST // inner[INSIDE])
+            level -= 1
+            outer = levels[level]
+            for low, high in ((WORK_LOW, WORK_HIGH), (ALL_LOW, ALL_HIGH)):
+                outer[low], outer[high] = min(outer[low], inner[low]), max(outer[high], inner[high])
+            outer[FIRSTS] |= inner[FIRSTS]
+            outer[LASTS] |= inner[LASTS]
+            outer[INSIDE] = min(outer[INSIDE] + times * inner[INSIDE], LONGEST)
+
+
+@part()
+def _open(level: Any, pc: Any) -> None:
+    """A loop of which no instruction is known but the one that opens it."""
+    level[WORK_LOW], level[WORK_HIGH], level[ALL_LOW], level[ALL_HIGH] = TIME_LIMIT, -1, TIME_LIMIT, -1
+    level[FIRSTS], level[LASTS], level[OPENED], level[INSIDE] = 0, 0, pc, 0
 
 
 def empty_snapshots() -> Snapshots:
@@ -203,7 +238,7 @@ def back_edge(machine: TileMachine, wishes: Wishes, snapshots: Snapshots, state:
     level = clock[LEVEL] - 1
     index, opened = state.loop[INDEX, level], state.loop[BODY, level] - 1
     remaining = state.loop[COUNT, level] - 1 - index
-    if remaining < 1:
+    if remaining < 1 or remaining * loops[LENGTH, opened] < wishes.worth:
         return True
     row, ledger, anchored = snapshots.row, snapshots.ledger, snapshots.level[level]
     visits = room(snapshots.visits, level)
@@ -282,6 +317,8 @@ def enter(machine: TileMachine, wishes: Wishes, snapshots: Snapshots, state: Sta
     interval = machine.constants.fetch_interval
     if interval and machine.constants.fetch_first + interval * (end + 1) > clock[SEQ]:
         return False  # instructions of the loop are still being fetched
+    if machine.table[opened, _M] * loops[LENGTH, opened] < wishes.worth:
+        return False
     asked = state.clock[ENTERED]
     state.clock[ENTERED] += 1
     if asked < credit[RESUME]:

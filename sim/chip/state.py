@@ -63,6 +63,8 @@ class Wishes(NamedTuple):
     """First cycle, and first cycle after those, in which nothing may be jumped."""
     record: tuple[int, int]
     """The same for the executions that go into the trace."""
+    worth: int = 0
+    """Instructions that a jump must save, or it is not looked for: what is looked for takes time of its own."""
 
 
 class State(NamedTuple):
@@ -141,5 +143,7 @@ def begin(state: State, tables: Tables) -> None:
 def begin_again(state: State, tables: Tables) -> None:
     """Put a tile before its first cycle, whatever it did before."""
     for numbers in state:
-        numbers.fill(0)
+        if numbers is not state.token:
+            numbers.fill(0)
+    state.token[:, : tables.semaphores.max()] = 0  # nobody looks at places that nothing was put into
     begin(state, tables)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from enum import IntEnum
+from functools import cached_property
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from msgspec import Struct
 
 from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError, NotSupported
-from siliconloom.arch.isa import Draft, Instruction, Opcode, Program, Unit
+from siliconloom.arch.isa import Draft, Instruction, Opcode, Program, Stretch, Unit
 from siliconloom.arch.opcodes import memory_units
 from siliconloom.arch.pim import PimTile
 from siliconloom.arch.tile import NpuTile, SystolicTile
@@ -124,7 +125,8 @@ class _Columns(NamedTuple):
     """Of the rows of a draft, those of `PLAIN_COLUMNS`, and which of some instructions has the times of each."""
 
     plain: Int
-    timed: list[tuple[Instruction, int, int]]
+    timed: list[tuple[Instruction, int, Hashable]]
+    """Instructions, tiles that execute them, and all that their times are asked by; nothing of those without a time."""
     which: Int
 
 
@@ -145,35 +147,55 @@ class Timer:
         self.chip, self.tile = chip, chip.tile
         self.constants = constants_of(chip, chip.tile)
         self._sharing = {chip.tile_count: chip}
-        self._times: dict[tuple[object, ...], tuple[int, ...]] = {}
+        self._times: dict[Hashable, tuple[int, ...]] = {}
         self._rows: dict[tuple[int, int, int], tuple[Instruction, tuple[int, ...]]] = {}
+
+    @cached_property
+    def key(self) -> Hashable:
+        """`timing_key` of the chip."""
+        return timing_key(self.chip)
 
     def rows(self, program: Program) -> Int:
         """One row for each instruction of ``program``."""
         tiles = self.chip.tile_count
         if isinstance(program, Draft) and len(self.chip.memory) == 1:
-            known = program.kept.get(("columns", tiles))
-            if known is None:
-                known = program.kept["columns", tiles] = self._columns(program)
-            times = np.array([self._timed(*each) for each in known.timed], np.int64)
-            return np.concatenate((known.plain, times[known.which]), axis=1)
+            if program.stretches:
+                return np.concatenate([self._kept_rows(each) for each in program.stretches])
+            working = program.tiles or (None,) * len(program.instructions)
+            return self._stretch_rows(Stretch(program.instructions, working, program.kept))
         levels = instruction_levels(program, self.chip)
         workings = program.tiles or (tiles,) * len(levels)
         return np.array(list(map(self._row, program.instructions, workings, levels)), np.int64)
 
-    def _columns(self, program: Draft) -> _Columns:
-        """What of the rows of a program is the same on every chip with one memory level."""
-        workings = program.tiles or (self.chip.tile_count,) * len(program.instructions)
+    def _kept_rows(self, stretch: Stretch) -> Int:
+        """Rows of a stretch that other programs have, too; those of the chip that was asked for last are kept."""
+        key, rows = stretch.kept.get("rows", (None, None))
+        if key != self.key:
+            rows = self._stretch_rows(stretch)
+            stretch.kept["rows"] = self.key, rows
+        return np.asarray(rows)
+
+    def _stretch_rows(self, stretch: Stretch) -> Int:
+        tiles = self.chip.tile_count
+        known = stretch.kept.get(("columns", tiles))
+        if known is None:
+            known = stretch.kept["columns", tiles] = self._columns(stretch)
+        times = np.array([NO_TIME if each[2] is None else self._asked(*each) for each in known.timed], np.int64)
+        return np.concatenate((known.plain, times[known.which]), axis=1)
+
+    def _columns(self, stretch: Stretch) -> _Columns:
+        """What of the rows of a stretch is the same on every chip with one memory level."""
         plain, numbers, which = list[tuple[int, ...]](), dict[Hashable, int](), list[int]()
-        timed = list[tuple[Instruction, int, int]]()
-        for instruction, working in zip(program.instructions, workings, strict=True):
+        timed = list[tuple[Instruction, int, Hashable]]()
+        for instruction, tiles in zip(stretch.instructions, stretch.working, strict=True):
+            working = self.chip.tile_count if tiles is None else tiles
             plain.append(PLAIN(instruction))
-            key = (
-                None if instruction.opcode in UNTIMED and not launches(instruction) else (*ASKED(instruction), working)
-            )
+            key = None if instruction.opcode in UNTIMED else (*ASKED(instruction), working, 0)
+            if launches(instruction):
+                key = ASKED(instruction)
             number = numbers.setdefault(key, len(timed))
             if number == len(timed):
-                timed.append((instruction, working, 0))
+                timed.append((instruction, working, key))
             which.append(number)
         return _Columns(np.array(plain, np.int64), timed, np.array(which, np.int64))
 
@@ -204,9 +226,14 @@ class Timer:
             return tuple(held if name == "duration" else 0 for name in TIMED_COLUMNS)
         if instruction.opcode in UNTIMED:
             return NO_TIME
-        key = (*ASKED(instruction), working, level)
+        return self._asked(instruction, working, (*ASKED(instruction), working, level), level)
+
+    def _asked(self, instruction: Instruction, working: int, key: Hashable, level: int = 0) -> tuple[int, ...]:
+        """Times of an instruction, by all that they are asked by."""
         times = self._times.get(key)
-        if times is None:
+        if times is None and launches(instruction):
+            times = self._times[key] = self._timed(instruction, working, level)
+        elif times is None:
             times = self._times[key] = _time(self._work(instruction, working, level))
         return times
 
@@ -214,6 +241,17 @@ class Timer:
         if working not in self._sharing:
             self._sharing[working] = self.chip.model_copy(update={"tile_count": working})
         return Work(instruction, self._sharing[working], self.tile, level)
+
+
+def timing_key(chip: Chip) -> Hashable:
+    """All of a chip that the cycles of a draft depend on: not its name, its energies, nor the size of its memories."""
+    if not isinstance(chip.tile, NpuTile) or len(chip.memory) != 1:
+        return "whole", chip.digest
+    tile, memory = chip.tile, chip.nearest
+    parts = ",".join(p.model_dump_json() for p in (tile.array, tile.vector, tile.dma, tile.sequencer, tile.pim) if p)
+    moved = (memory.bandwidth, memory.latency, memory.access_bytes, memory.ports, memory.devices, memory.interleave)
+    stated = memory.dram and memory.dram.model_dump_json()
+    return f"{parts} {chip.clock} {chip.tile_count} {memory.kind} {moved} {stated}"
 
 
 def build_tables(program: Program, chip: Chip, *, timer: Timer | None = None) -> Tables:
@@ -305,4 +343,4 @@ def _count(work: Work, count: Int) -> None:
         count[counter] = quantity
 
 
-__all__ = ["COLUMNS", "Counter", "Int", "LEVELS", "Stall", "Tables", "Timer", "Unit", "build_tables"]
+__all__ = ["COLUMNS", "Counter", "Int", "LEVELS", "Stall", "Tables", "Timer", "Unit", "build_tables", "timing_key"]

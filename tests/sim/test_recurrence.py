@@ -1,15 +1,18 @@
 """States and transitions that are kept and found again, and a tile that goes on from what it wrote down of itself."""
 
 import copy
+from functools import reduce
+from operator import or_
 
 import numpy as np
 from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
 from siliconloom.arch import LoomError
+from siliconloom.arch.isa import Opcode
 from siliconloom.sim.chip import kernel, recurrence, snapshot
 from siliconloom.sim.chip.engine import NOTHING
-from siliconloom.sim.chip.state import CYCLES, SEQ, TileMachine, Wishes, initial_state
+from siliconloom.sim.chip.state import CYCLES, EVENTS, SEQ, TileMachine, Wishes, initial_state
 from siliconloom.sim.chip.tables import build_tables
 from siliconloom.sim.timing.recurrence import (
     LIMIT,
@@ -126,6 +129,52 @@ def test_look_ups_in_vain_end_and_pay_off_when_they_find_something():
     for _ in range(MOST):
         earn(credit)
     assert credit.tolist()[:2] == [MOST, MOST]
+
+
+def loops_of(program):
+    """`recurrence.find_loops`, instruction by instruction."""
+    found, opened = {}, [(None, [], [], [])]
+    idle = (Opcode.LOOP, Opcode.NEXT, Opcode.BARRIER, Opcode.END)
+    for pc, i in enumerate(program.instructions):
+        if i.opcode is Opcode.LOOP:
+            opened.append((pc, [], [], []))
+        _, works, every, length = opened[-1]
+        works += [i.operator] if i.opcode not in idle else []
+        every.append(i)
+        length.append(1)
+        if i.opcode is Opcode.NEXT:
+            start, works, every, length = opened.pop()
+            counted = works or [each.operator for each in every]
+            masks = [reduce(or_, (getattr(each, name) for each in every)) for name in ("first", "last")]
+            found[start] = [pc, min(counted), max(counted), *masks, sum(length)]
+            outer = opened[-1]
+            outer[1].extend(works)
+            outer[2].extend(every)
+            outer[3].append(program.instructions[start].m * sum(length))
+    return found
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(pipelines(iterations=16), chips())
+def test_loops_are_found_with_what_is_in_them(program, chip):
+    found, told = recurrence.find_loops(build_tables(program, chip)), loops_of(program)
+    for pc, column in enumerate(found.T.tolist()):
+        assert column == told.get(pc, [-1] * 6)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(pipelines(iterations=16), chips(), st.sampled_from([1, 20, 300]))
+def test_a_tile_takes_as_long_whichever_jumps_are_looked_for(program, chip, worth):
+    tables, ends = build_tables(program, chip), []
+    machine = TileMachine(tables.instructions, tables.causes, tables.constants, recurrence.find_loops(tables))
+    for wishes in (Wishes(True, NOTHING, NOTHING), Wishes(True, NOTHING, NOTHING, worth)):
+        state = initial_state(tables, len(program.operators), 0, 0)
+        try:
+            assert kernel.run(machine, wishes, recurrence.empty_snapshots(), state, 10**7) == kernel.DONE
+        except LoomError:
+            assume(False)
+        ends.append([state.clock[[CYCLES, EVENTS]].tolist(), state.stalls.tolist(), state.operator.tolist()])
+    assert ends[0] == ends[1]
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])

@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import numpy as np
+
 from siliconloom.arch.description import Chip
 from siliconloom.arch.memo import key_of, shared_memo
 from siliconloom.evaluate.asked import digests
@@ -27,7 +29,7 @@ def remembered(chip: Chip, graph: Graph, find: Callable[[], MappedWorkload], *as
     known = memo.known(key)
     if known is not None:
         fitted, notes = fit_precision(chip, graph)
-        made = mapped_as(known["decision"], chip, fitted, notes)
+        made = mapped_as(known["decision"].tobytes().decode(), chip, fitted, notes)
         if made is not None:
             return made
     began = time.perf_counter()
@@ -35,7 +37,7 @@ def remembered(chip: Chip, graph: Graph, find: Callable[[], MappedWorkload], *as
     if time.perf_counter() - began >= QUICK:
         decision = decision_of(found, fit_precision(chip, graph)[1])
         if decision is not None:
-            memo.keep(key, {"decision": decision})
+            memo.keep(key, {"decision": np.frombuffer(decision.encode(), np.uint8)})
     return found
 
 

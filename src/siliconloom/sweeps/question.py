@@ -7,6 +7,7 @@ another, are evaluated once (`arch.memo`).
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import time
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from msgspec import Struct
 
 from siliconloom.arch.errors import LoomError, NotSupported, one_line, shortened
@@ -223,9 +225,11 @@ def _evaluated(setting: PointSetting, sets: Sets, parts: dict[str, float]) -> tu
         done = _step(setting, machine, graph, sets)
         if done.simulation is not None:
             parts["map"], parts["simulate"] = done.simulation.map_s, done.simulation.run.wall_s
-        return {**metrics_of(done.result), "bound": done.result["bound"]["name"]}
+        figures = {**metrics_of(done.result), "bound": done.result["bound"]["name"]}
+        # one array is packed sooner than many
+        return {"figures": np.frombuffer(json.dumps(figures).encode(), np.uint8)}
 
-    found = dict(shared_memo().recall(key, find, quick=0.005))
+    found = json.loads(shared_memo().recall(key, find, quick=0.005)["figures"].tobytes())
     bound = str(found.pop("bound"))
     return {name: float(value) for name, value in found.items()}, bound
 

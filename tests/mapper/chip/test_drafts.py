@@ -3,6 +3,7 @@
 import json
 import random
 
+import numpy as np
 import pytest
 
 from siliconloom.arch import LoomError, load_chip
@@ -16,8 +17,9 @@ from siliconloom.mapper.chip.choice import choose_layouts
 from siliconloom.mapper.chip.divisions import divisions_of
 from siliconloom.mapper.chip.drafts import DraftsOf, KnownDrafts, lowering_key
 from siliconloom.mapper.chip.mapping import _in_a_row, fit_precision, map_workload
-from siliconloom.mapper.chip.program import blocks_of
-from siliconloom.sim.chip.engine import Stopwatch, duration, timing_key
+from siliconloom.mapper.chip.program import Mapping, blocks_of, draft, known_draft
+from siliconloom.sim.chip.engine import Stopwatch, duration
+from siliconloom.sim.chip.tables import build_tables, timing_key
 from siliconloom.workloads import Attention, load_workload
 from tests.in_turn import in_turn
 from tests.mapper.chip.improvements import KIB, made_chip, random_chip, random_workload, workload
@@ -137,7 +139,8 @@ def test_equal_keys_have_equal_programs(key):
             continue
         if blocks_of(other, graph, None) != parts or lowering_key(one, graph) != lowering_key(other, graph):
             continue
-        mine, its = DraftsOf(one, KnownDrafts()), DraftsOf(other, KnownDrafts())
+        known = KnownDrafts()
+        mine, its = DraftsOf(one, known), DraftsOf(other, known)
         layout = choices[0][0]
         for part in parts:
             for task in part.tasks:
@@ -168,6 +171,32 @@ def test_chips_that_cut_blocks_of_keys_otherwise_have_other_keys():
         cuts.setdefault(lowering_key(chip, fitted), set()).add(cut)
     assert all(len(some) == 1 for some in cuts.values())
     assert len(set.union(*cuts.values())) == len(cuts) > 1
+
+
+@pytest.mark.parametrize("case", in_turn(range(4), 0, seconds=3))
+def test_known_drafts_take_as_long_as_they_do_with_nothing_known(case):
+    """Of a whole workload, with any candidates of its tasks: rows and cycles are those of the program lowered anew."""
+    r, compared = random.Random(f"known {case}"), 0
+    while compared < 12:
+        try:
+            chip = made_chip(random_chip(r))
+            graph, _ = fit_precision(chip, small(r) if case % 2 else workload(random_workload(r)))
+            parts = blocks_of(chip, graph, None)
+            choices, rivals, _ = choose_layouts(chip, chip.tile, graph, parts, None)
+        except LoomError:
+            continue
+        known, watch = DraftsOf(chip, KnownDrafts()), Stopwatch(chip)
+        for _ in range(6):
+            layout = r.choice(choices)[0]
+            made = [{name: r.choice(rivals(layout, name, some)) for name, some in p.levels.items()} for p in parts]
+            mapping = Mapping(parts, (layout, made))
+            try:
+                anew, mine = draft(chip, graph, mapping).program, known_draft(known, graph, mapping).program
+            except LoomError:
+                continue
+            assert np.array_equal(build_tables(mine, chip).instructions, build_tables(anew, chip).instructions)
+            assert watch(mine) == duration(anew, chip)
+            compared += 1
 
 
 @pytest.mark.slow(seconds=8)
