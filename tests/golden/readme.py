@@ -1,4 +1,4 @@
-"""The outputs that README.md and docs/serving.md show are what their commands print.
+"""The outputs that README.md and pages of docs show are what their commands print.
 
 ``python -m tests.golden.readme`` runs the command of every block that begins with ``$ loom`` and writes the lines that
 the block shows as they are printed now; ``--slow`` runs those that build Verilog, or need a model that was fetched,
@@ -15,13 +15,16 @@ from pathlib import Path
 from tests.golden.numbers import COMMANDS, printed, printed_and_written
 
 README = Path(__file__).parents[2] / "README.md"
-DOCUMENTS = (README, README.parent / "docs" / "serving.md")
+PAGES = ("fusion", "links", "running", "serving", "tour")
+DOCUMENTS = (README, *(README.parent / "docs" / f"{page}.md" for page in PAGES))
 BLOCK = re.compile(r"(?<=```\n)\$ loom (?P<command>.*)\n(?P<shown>(?:.*\n)*?)(?=```)")
 VOLATILE = re.compile(r"simulated in|verilator, seed")
 """Lines with times of a machine: they stay as they are."""
 SECONDS = re.compile(r" +[\d.]+ s$")
 """Seconds of a machine at the end of a line: they stay, too."""
 SLOW = ("verify", "run")
+FETCHED = ("models", "run npu-edge smollm2")
+"""Beginnings of commands that need a model which somebody fetched; `models get` itself is not run."""
 
 
 def label(line: str) -> str:
@@ -71,7 +74,7 @@ def write(slow: bool) -> None:
     for document in DOCUMENTS:
         text = document.read_text(encoding="utf-8")
         for command, shown in blocks(text):
-            if command.split()[0] in SLOW and not slow:
+            if (command.split()[0] in SLOW and not slow) or command.startswith(FETCHED[0]):
                 continue
             new = refreshed(command, shown)
             if new != shown:

@@ -1,4 +1,4 @@
-"""Figures of README.md and docs/serving.md are those that their commands print."""
+"""Figures of blocks in README.md and pages of docs are those that their commands print."""
 
 import pytest
 
@@ -12,9 +12,15 @@ def test_blocks_are_found():
     assert {command.split()[0] for command, _ in BLOCKS} >= {"sim", "compare", "verify", "serve"}
 
 
-@pytest.mark.parametrize(("command", "shown"), [b for b in BLOCKS if b[0].split()[0] not in readme.SLOW])
+QUICK = [b for b in BLOCKS if b[0].split()[0] not in readme.SLOW and not b[0].startswith(readme.FETCHED)]
+LONG = [b for b in BLOCKS if b[0].split()[0] in readme.SLOW and not b[0].startswith(readme.FETCHED)]
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"), [*QUICK, *(pytest.param(*b, marks=pytest.mark.slow(seconds=60)) for b in LONG)]
+)
 def test_readme_shows_what_is_printed(command, shown):
-    assert readme.refreshed(command, shown) == shown, "python -m tests.golden.readme"
+    assert readme.refreshed(command, shown) == shown, "python -m tests.golden.readme --slow"
 
 
 def test_a_figure_that_is_stale_is_found(monkeypatch):
