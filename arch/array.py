@@ -29,6 +29,8 @@ RESOLVED_BITS = 8
 SUM_BITS, LONG_SUM_BITS = 32, 48
 """Of a sum in whole numbers; of one of products of 32 bits, of which 2^16 are summed without a wrap: an accumulator of
 a DSP is as wide (UG579)."""
+MOST_UNPACK_STAGES = 8
+"""Registers at most in the way of packed weights, and of keys and values in formats of theirs, into the array."""
 AS_THE_DMA = "dma"
 """What ``load_rows`` may be instead of a number: see `NpuTile`."""
 LoadRows = Annotated[int, WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": AS_THE_DMA}]})]
@@ -163,7 +165,7 @@ class SystolicArray(Description):
     unpack_stages: int = Field(
         default=0,
         ge=0,
-        le=timing.MOST_UNPACK_STAGES,
+        le=MOST_UNPACK_STAGES,
         description="registers where packed weights, and keys and values in formats of their own, are made to operands:"
         " whatever stays enters the array so many cycles later",
     )

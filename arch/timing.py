@@ -38,8 +38,6 @@ VECTOR_STAGES = 15
 """Cycles from a vector operand's address to its row's state being there for the next pass; results take fewer."""
 MOST_SUM_STAGES = 4
 """Stages of an addition in fp32 at most: operands in order, aligned and added, normalised, rounded; or 1, or 2."""
-MOST_UNPACK_STAGES = 8
-"""Registers at most in the way of packed weights, and of keys and values in formats of theirs, into the array."""
 PIM_OFFER = 1
 """Cycles from an instruction for the channel of memory that computes leaving its queue to its first macro's offer."""
 PIM_END = 2
@@ -93,7 +91,6 @@ __all__ = [
     "LOADER_GAP",
     "LOAD_WRITE",
     "MOST_SUM_STAGES",
-    "MOST_UNPACK_STAGES",
     "OPERAND_LATENCY",
     "PIM_END",
     "PIM_OFFER",

@@ -8,14 +8,13 @@ import pytest
 from amaranth.sim import Simulator
 
 from siliconloom.arch import load_chip
-from siliconloom.arch.array import SystolicArray
+from siliconloom.arch.array import MOST_UNPACK_STAGES, SystolicArray
 from siliconloom.arch.assembler import check_program
 from siliconloom.arch.datatype import MX_ELEMENTS, DataType, Packing
 from siliconloom.arch.faults import IllegalProgram
 from siliconloom.arch.floats import widened
 from siliconloom.arch.isa import Address, Instruction, Opcode, Program, decode, encode
 from siliconloom.arch.packing import NO_SCALE, SCALE, Packed, scale_words, unpacked
-from siliconloom.arch.timing import MOST_UNPACK_STAGES
 from siliconloom.rtl.array.weights import ScaledLane, WeightLane, code_kind
 from siliconloom.rtl.cells.floating import BITS
 from siliconloom.rtl.library import Library

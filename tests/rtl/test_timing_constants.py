@@ -19,8 +19,9 @@ from tests.rtl.npu import small_chip
 PACKAGE = Path(siliconloom.__file__).parent
 CONSTANTS = sorted(name for name in vars(timing) if name.isupper())
 FUNCTIONS = {"confirm", "sum_cycles", "vector_stages"}
-DESCRIBED = {"VECTOR_STAGES", "MOST_SUM_STAGES", "ACCUMULATOR_WRITE"}
-"""Of what `vector.latency` may be at least, of what additions may take, and of `SystolicArray.accumulator_write`."""
+DESCRIBED = {"VECTOR_STAGES", "MOST_SUM_STAGES", "ACCUMULATOR_WRITE", "OPERAND_LATENCY"}
+"""Of what `vector.latency` may be at least, of what additions may take, and of `SystolicArray.accumulator_write` and
+`operand_latency`."""
 LATENCY = re.compile(r"(^|_)(LATENCY|WRITE|START|STAGES?|GAP|POP|REFILL|SLICE|BARRIER|CYCLES)$")
 READERS = {"rtl": ("array", "npu"), "sim": ("chip", "timing"), "mapper": ("chip",)}
 OTHERS = {"RESET_CYCLES", "QUIET_CYCLES", "LIMIT_CYCLES", "START", "SLICE"}
