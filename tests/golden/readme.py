@@ -8,14 +8,18 @@ lines, in their order; ``...`` stands for others. A line is known by what stands
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
+import shlex
 import sys
 from pathlib import Path
 
+from siliconloom.cli import main
 from tests.golden.numbers import COMMANDS, printed, printed_and_written
 
 README = Path(__file__).parents[2] / "README.md"
-PAGES = ("fusion", "links", "running", "serving", "tour")
+PAGES = ("describing", "fusion", "links", "running", "serving", "tour")
 DOCUMENTS = (README, *(README.parent / "docs" / f"{page}.md" for page in PAGES))
 BLOCK = re.compile(r"(?<=```\n)\$ loom (?P<command>.*)\n(?P<shown>(?:.*\n)*?)(?=```)")
 VOLATILE = re.compile(r"simulated in|verilator, seed")
@@ -33,8 +37,12 @@ def label(line: str) -> str:
     return first if others else re.split(r"\d", first, maxsplit=1)[0]
 
 
-def output(command: str) -> list[str]:
-    """Lines that a command prints in a terminal of a hundred columns."""
+def output(command: str, shown: str = "") -> list[str]:
+    """Lines that a command prints in a terminal of a hundred columns; or its error, where one is ``shown``."""
+    if shown.startswith("loom: "):
+        with contextlib.redirect_stderr(io.StringIO()) as out:
+            assert main(shlex.split(command))
+        return out.getvalue().splitlines()
     text = printed_and_written(command)[0] if command in COMMANDS else printed(command)
     return [line.rstrip() for line in text.splitlines()]
 
@@ -47,7 +55,7 @@ def refreshed(command: str, shown: str) -> str:
     ValueError
         When the command prints no line of the name of one that the block shows.
     """
-    printed, place, made = output(command), 0, []
+    printed, place, made = output(command, shown), 0, []
     for line in shown.splitlines():
         if line.strip() in ("", "...") or VOLATILE.search(line):
             made.append(line)

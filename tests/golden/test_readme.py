@@ -24,15 +24,15 @@ def test_readme_shows_what_is_printed(command, shown):
 
 
 def test_a_figure_that_is_stale_is_found(monkeypatch):
-    monkeypatch.setattr(readme, "output", lambda command: ["title", "  time   2 s  (3 cycles)", "", "unit   busy"])
+    monkeypatch.setattr(readme, "output", lambda *asked: ["title", "  time   2 s  (3 cycles)", "", "unit   busy"])
     assert readme.refreshed("x", "title\n...\nunit   busy\n") == "title\n...\nunit   busy\n"
     assert readme.refreshed("x", "  time   1 s  (3 cycles)\n") == "  time   2 s  (3 cycles)\n"
     monkeypatch.setattr(
-        readme, "output", lambda command: ["random 7   2", "random 10   3", "passed: all (34 cases, 9 bytes)"]
+        readme, "output", lambda *asked: ["random 7   2", "random 10   3", "passed: all (34 cases, 9 bytes)"]
     )
     assert readme.refreshed("x", "random 10   1\npassed: all (32 cases, 7 bytes)\n") == (
         "random 10   3\npassed: all (34 cases, 9 bytes)\n"
     )
-    monkeypatch.setattr(readme, "output", lambda command: ["title"])
+    monkeypatch.setattr(readme, "output", lambda *asked: ["title"])
     with pytest.raises(ValueError, match="prints no line 'energy'"):
         readme.refreshed("x", "title\n  energy   2 J\n")
