@@ -100,10 +100,14 @@ class SweptCounts(Struct, frozen=True):
 
 
 class KeyEffect(Struct, frozen=True):
-    """A bar of a tornado: means of an objective over all points with a key's value, at its least and at its most.
+    """A bar of a tornado: means of an objective at the values of a key, at their least and at their most.
 
-    Means are over whatever points the sweep has at each value: only a grid or a space-filling design compares like
-    with like.
+    Parameters
+    ----------
+    mean
+        Over all points that are compared.
+    points
+        How many: means are over points that are equal in all other keys, as many at one value as at another.
     """
 
     key: str
@@ -113,6 +117,7 @@ class KeyEffect(Struct, frozen=True):
     least_at: str
     most: float
     most_at: str
+    points: int
 
 
 class KeySensitivity(Struct, frozen=True, kw_only=True):

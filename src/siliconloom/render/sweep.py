@@ -222,11 +222,14 @@ def _print_effects(result: SweepResult, out: Console) -> None:
         rows = []
         for bar in bars:
             first = round((bar.least - low) * scale)
+            if bar.most == bar.least:
+                rows.append((names[bar.key], "none", f"{figure_text(metric, bar.least)} at all", ""))
+                continue
             drawn = " " * first + "=" * max(round((bar.most - bar.least) * scale), 1)
             least = f"{figure_text(metric, bar.least)} at {bar.least_at}"
             rows.append((names[bar.key], drawn, least, f"{figure_text(metric, bar.most)} at {bar.most_at}"))
         columns = [("key", "left"), ("", "left"), ("least", "left"), ("most", "left")]
-        out.print(table(f"{heading(metric)}, mean over all points with a value", columns, rows))
+        out.print(table(f"{heading(metric)}, mean at a value, all other keys equal", columns, rows))
         out.print()
 
 

@@ -50,9 +50,11 @@ def sweep_html(result: SweepResult) -> str:
     tornados = [(metric, tornado(result, metric)) for metric in metrics]
     effects = {
         f"effect-{number}": ChartData(
-            ("key", "least_at", "least", "most_at", "most"),
+            ("key", "least_at", "least", "most_at", "most", "points"),
             tuple(
-                (b.key, b.least_at, b.least, b.most_at, b.most) for b in result.effects if b.objective == metric.name
+                (b.key, b.least_at, b.least, b.most_at, b.most, b.points)
+                for b in result.effects
+                if b.objective == metric.name
             ),
         )
         for number, (metric, _) in enumerate(tornados)
@@ -308,7 +310,7 @@ def _axis(x: float, top: float, high: float, name: str) -> list[str]:
 
 
 def tornado(result: SweepResult, metric: SweptMetric) -> str:
-    """The range of each key's means around the mean of all points, the longest first."""
+    """The range of each key's means, all other keys equal, around the mean of its points, the longest first."""
     bars = [bar for bar in result.effects if bar.objective == metric.name]
     if not bars:
         return ""
@@ -320,15 +322,22 @@ def tornado(result: SweepResult, metric: SweptMetric) -> str:
     for number, bar in enumerate(bars):
         y, first, last = 6 + number * step, scale.at(bar.least), scale.at(bar.most)
         parts.append(text_at(left - 8, y + 15, shortened_label(names[bar.key], 26), "end"))
-        parts.append(
-            f'<rect x="{first:.1f}" y="{y}" width="{max(last - first, 1):.1f}" height="19" fill="{REST}" rx="2"/>'
-        )
-        text = shortened_label(f"{figure_text(metric, bar.least)} ({bar.least_at})", 22)
-        parts.append(text_at(first - 5, y + 14, text, "end"))
-        parts.append(text_at(last + 5, y + 14, shortened_label(f"{figure_text(metric, bar.most)} ({bar.most_at})", 22)))
-    middle = scale.at(min(max(bars[0].mean, low), high))
+        if bar.most == bar.least:
+            parts.append(text_at(last + 5, y + 14, f"no effect: {figure_text(metric, bar.least)}"))
+        else:
+            parts.append(
+                f'<rect x="{first:.1f}" y="{y}" width="{max(last - first, 1):.1f}" height="19" fill="{REST}" rx="2"/>'
+            )
+            least, most = (
+                shortened_label(f"{figure_text(metric, value)} ({at})", 22)
+                for value, at in ((bar.least, bar.least_at), (bar.most, bar.most_at))
+            )
+            parts.append(text_at(first - 5, y + 14, least, "end"))
+            parts.append(text_at(last + 5, y + 14, most))
+        middle = scale.at(bar.mean)
+        line = f'x1="{middle:.1f}" x2="{middle:.1f}" y1="{y - 2}" y2="{y + 21}"'
+        parts.append(f'<line {line} stroke="currentColor"/>')
     height = 6 + len(bars) * step
-    parts.append(f'<line x1="{middle:.1f}" x2="{middle:.1f}" y1="0" y2="{height}" stroke="currentColor"/>')
     return drawing(height + 4, parts, f"Tornado chart: the range of {metric.name} over the values of each key.")
 
 

@@ -13,6 +13,7 @@ from siliconloom.arch.document import Document
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.sweep import SEARCHES, Sweep
 from siliconloom.arch.swept import (
+    KeyEffect,
     KeySensitivity,
     SweepResult,
     SweptConstraint,
@@ -141,6 +142,10 @@ def result_of(
     failed = sum(point.state == "failed" for point in points)
     if points and failed == len(points):
         notes.append(f"every point failed; the first: {points[0].why}")
+    effects: tuple[KeyEffect, ...] = ()
+    if described.sweep.method not in SEARCHES:
+        effects, told_of = effects_of(described.axes, described.objectives, points, places)
+        notes += told_of
     return SweepResult(
         version=__version__,
         asked=described.question(),
@@ -156,9 +161,7 @@ def result_of(
         ),
         front=front.numbers(),
         points=tuple(points),
-        effects=()
-        if described.sweep.method in SEARCHES
-        else effects_of(described.axes, described.objectives, points, places),
+        effects=effects,
         sensitivity=sensitivity,
         monotone=monotone_breaks(described.axes, points, places),
         notes=tuple(notes),
