@@ -263,7 +263,7 @@ def monotone_breaks(
         for line in lines.values():
             line.sort(key=lambda member: way * sizes[member[1]])
             for (small, a), (large, b) in itertools.pairwise(line):
-                if "time" not in large.metrics:  # of a service: a larger machine has other queues
+                if not small.metrics.get("time"):  # of a service: a larger machine has other queues
                     continue
                 worse = large.metrics["time"] / small.metrics["time"] - 1
                 if worse > WORSE:

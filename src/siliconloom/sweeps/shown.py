@@ -29,6 +29,9 @@ from siliconloom.sweeps.metrics import constraints_of, objectives_of
 from siliconloom.sweeps.question import PointAnswer
 from siliconloom.sweeps.store import Store, StoredPoint
 
+MOST_DAMAGED = 5
+"""Damaged points that are told one by one."""
+
 
 class DescribedSweep:
     """A sweep with its axes, objectives and constraints.
@@ -76,6 +79,10 @@ class DescribedSweep:
         """The value of every swept key at a point."""
         return {path: v for axis, level in zip(self.axes, place, strict=True) for path, v in axis.sets(level)}
 
+    def has(self, place: Indices) -> bool:
+        """Whether these are values of the keys, one of each."""
+        return len(place) == len(self.axes) and all(n < len(axis) for n, axis in zip(place, self.axes, strict=True))
+
     def feasible(self, answer: PointAnswer) -> bool:
         """Whether a point keeps all constraints."""
         return answer.why is None and feasible(answer.metrics, self.constraints)
@@ -112,8 +119,35 @@ def told(described: DescribedSweep, member: StoredPoint) -> PointAnswer:
     return member.answer if lacking is None else replace(member.answer, why=f"it has no {lacking[1]}")
 
 
+def point_name(described: DescribedSweep, key: str, place: Indices) -> str:
+    """A point by its values, or by its key in the file where these are not known."""
+    if not described.has(place):
+        return key[:12]
+    values = described.values_at(place)
+    return ", ".join(f"{axis.path}={values[axis.path]}" for axis in described.axes)
+
+
+def at_most(notes: Sequence[str]) -> list[str]:
+    """The first notes of a kind, and how many more there are."""
+    left = len(notes) - MOST_DAMAGED
+    return [*notes[:MOST_DAMAGED], *([f"and {left:,} more such points"] if left > 0 else [])]
+
+
+def checked(described: DescribedSweep, member: StoredPoint) -> StoredPoint:
+    """A member of a file, with what is damaged of it where its values are none of the sweep's."""
+    if member.damage is not None or described.has(member.place):
+        return member
+    return replace(member, answer=None, damage="its values are none of the keys' values")
+
+
 def result_of(
-    described: DescribedSweep, members: Sequence[StoredPoint], *, complete: bool, seconds: float, evaluated: int
+    described: DescribedSweep,
+    members: Sequence[StoredPoint],
+    *,
+    complete: bool,
+    seconds: float,
+    evaluated: int,
+    notes: Sequence[str] = (),
 ) -> SweepResult:
     """The result of a sweep, of whose points those count that have answers."""
     times: dict[str, int] = {}
@@ -131,7 +165,7 @@ def result_of(
     for point in points:
         if point.feasible:
             front.add(point.number, point.metrics)
-    notes = []
+    notes = list(notes)
     sensitivity: tuple[KeySensitivity, ...] = ()
     if complete:
         asked = [points[numbers[member.key]] for member in members]
@@ -190,10 +224,17 @@ def stored_result(path: str | Path, name: str | None = None) -> tuple[SweepResul
                 f"{path}: the sweep '{found.name}' is of another version ({error.error_count()} keys)"
             ) from None
         described = DescribedSweep(sweep, Document({}, {}, str(path)), found.name)
-        members = store.points(found.number)
+        members = [checked(described, each) for each in store.points(found.number)]
+    damaged = {each.key: each for each in members if each.damage is not None}
+    notes = [
+        f"the point {point_name(described, key, each.place)} is damaged and left out: {each.damage}; "
+        "loom sweep evaluates it again"
+        for key, each in damaged.items()
+    ]
     complete = found.complete and all(each.answer is not None for each in members)
-    made = result_of(described, members, complete=complete, seconds=found.seconds, evaluated=found.evaluated)
+    spent, count = found.seconds, found.evaluated
+    made = result_of(described, members, complete=complete, seconds=spent, evaluated=count, notes=at_most(notes))
     return made, names
 
 
-__all__ = ["DescribedSweep", "point_of", "result_of", "stored_result"]
+__all__ = ["DescribedSweep", "at_most", "point_name", "point_of", "result_of", "stored_result"]
