@@ -6,10 +6,13 @@ JSON Schema.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
+
+from siliconloom.arch.sweep import typed_levels
 
 SWEEP_SCHEMA = "siliconloom.sweep/1"
 
@@ -181,6 +184,21 @@ class SweepResult(Struct, frozen=True, kw_only=True):
         return found
 
 
+def typed_values(asked: Mapping[str, Any], points: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The values of points as tables have them: numbers in base units where their keys take numbers or quantities.
+
+    Parameters
+    ----------
+    asked, points
+        Of a result as plain data.
+    """
+    lists = {
+        path: values for key in asked["keys"] for path, values in ((key["path"], key["values"]), *key["linked"].items())
+    }
+    known = {path: typed_levels(values) for path, values in lists.items()}
+    return [{path: known[path][text] for path, text in point["values"].items()} for point in points]
+
+
 class SweepProgress(Struct, frozen=True):
     """How far a sweep is: points in all, finished, of these found again and failed, seconds, the front so far."""
 
@@ -213,4 +231,5 @@ __all__ = [
     "SweptPoint",
     "SweptQuestion",
     "swept_schema",
+    "typed_values",
 ]
