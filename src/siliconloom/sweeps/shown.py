@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from siliconloom import __version__
 from siliconloom.arch.document import Document
 from siliconloom.arch.errors import LoomError
-from siliconloom.arch.sweep import SEARCHES, Sweep
+from siliconloom.arch.sweep import SEARCHES, Sweep, SweepMethod
 from siliconloom.arch.swept import (
     KeyEffect,
     KeySensitivity,
@@ -27,6 +27,7 @@ from siliconloom.sweeps.analysis import ParetoFront, effects_of, feasible, monot
 from siliconloom.sweeps.axes import Axis, Indices, axes_of, fixed_sets
 from siliconloom.sweeps.metrics import constraints_of, objectives_of
 from siliconloom.sweeps.question import PointAnswer
+from siliconloom.sweeps.search import drawn_at_first
 from siliconloom.sweeps.store import Store, StoredPoint
 
 MOST_DAMAGED = 5
@@ -140,6 +141,21 @@ def checked(described: DescribedSweep, member: StoredPoint) -> StoredPoint:
     return replace(member, answer=None, damage="its values are none of the keys' values")
 
 
+def _choice_notes(sweep: Sweep, asked: int, distinct: int) -> list[str]:
+    """Where the method chose other points than its name promises."""
+    if sweep.method in SEARCHES and sweep.points is not None and sweep.points <= drawn_at_first(sweep):
+        return [
+            f"nothing is searched: the first {drawn_at_first(sweep):,} points of {sweep.method.value} are drawn at "
+            f"random, and there are {sweep.points:,}; take more points or a smaller population"
+        ]
+    if sweep.method is SweepMethod.LATIN_HYPERCUBE and distinct < asked:
+        return [
+            f"{asked - distinct:,} of {asked:,} points are the same as others: every value of a key comes as often "
+            f"among the points that are drawn, not among the {distinct:,} different ones"
+        ]
+    return []
+
+
 def result_of(
     described: DescribedSweep,
     members: Sequence[StoredPoint],
@@ -165,7 +181,7 @@ def result_of(
     for point in points:
         if point.feasible:
             front.add(point.number, point.metrics)
-    notes = list(notes)
+    notes = [*notes, *_choice_notes(described.sweep, len(members), len(times))]
     sensitivity: tuple[KeySensitivity, ...] = ()
     if complete:
         asked = [points[numbers[member.key]] for member in members]
