@@ -184,6 +184,25 @@ class SweepResult(Struct, frozen=True, kw_only=True):
         return found
 
 
+def check_swept(data: object) -> None:
+    """Check plain data of a sweep's result; raises `ValueError` where it is none or contradicts itself."""
+    found = msgspec.convert(data, SweepResult)
+    names = {metric.name for metric in found.asked.objectives}
+    levels = {key.path: set(key.values) for key in found.asked.keys}
+    for n, point in enumerate(found.points):
+        if point.number != n:
+            raise ValueError(f"points.{n}: has the number {point.number}")
+        if point.state == "done" and (lacking := sorted(names - set(point.metrics))):
+            raise ValueError(f"points.{n}: has no {lacking[0]}")
+        if any(point.values.get(path) not in values for path, values in levels.items()):
+            raise ValueError(f"points.{n}: has other values than its keys")
+    if not all(0 <= n < len(found.points) and found.points[n].state == "done" for n in found.front):
+        raise ValueError("front: has points that have no figures")
+    for n, bar in enumerate(found.effects):
+        if bar.key not in levels or bar.objective not in names:
+            raise ValueError(f"effects.{n}: is of no key and objective of the sweep")
+
+
 def typed_values(asked: Mapping[str, Any], points: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The values of points as tables have them: numbers in base units where their keys take numbers or quantities.
 
@@ -230,6 +249,7 @@ __all__ = [
     "SweptMetric",
     "SweptPoint",
     "SweptQuestion",
+    "check_swept",
     "swept_schema",
     "typed_values",
 ]

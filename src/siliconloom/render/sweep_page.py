@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from html import escape
@@ -21,12 +22,17 @@ REST, BEST, LOST = "#9aa7b8", "#d1495b", "#c9b458"
 """Colours of points, of those on the front, and of those that break a constraint."""
 
 
+def spans_decades(values: Sequence[float]) -> bool:
+    """Whether values are positive and more than a factor of ten apart."""
+    return min(values) > 0 and max(values) / min(values) > 10
+
+
 class Scale:
     """Where values stand between two ends: by their logarithm where they span more than a factor of ten."""
 
     def __init__(self, values: Sequence[float], first: float, last: float) -> None:
         self.low, self.high = min(values), max(values)
-        self.log = self.low > 0 and self.high / self.low > 10
+        self.log = spans_decades(values)
         self._first, self._last = first, last
 
     def at(self, value: float) -> float:
@@ -207,7 +213,7 @@ def _failed(result: SweepResult) -> list[SweptPoint]:
     return [point for point in result.points if point.state == "failed"]
 
 
-def _drawn(result: SweepResult) -> list[SweptPoint]:
+def drawn_points(result: SweepResult) -> list[SweptPoint]:
     """Points to draw, those of the front last, over the others."""
     done = [point for point in result.points if point.state == "done"]
     front = set(result.front)
@@ -217,7 +223,7 @@ def _drawn(result: SweepResult) -> list[SweptPoint]:
     return [*rest[::every], *(by[number] for number in result.front)]
 
 
-def _colour(point: SweptPoint, front: set[int]) -> str:
+def point_colour(point: SweptPoint, front: set[int]) -> str:
     return BEST if point.number in front else REST if point.feasible else LOST
 
 
@@ -228,9 +234,23 @@ def _told(result: SweepResult, point: SweptPoint) -> str:
     return escape("\n".join([f"point {point.number}", *values, *figures]))
 
 
+def staircase(line: Sequence[tuple[float, float]], less_is_better: bool) -> list[tuple[float, float]]:
+    """Corners between points of a front, by the first of their objectives: nothing lies between two designs.
+
+    Parameters
+    ----------
+    less_is_better
+        Of the first objective: up to the next point the best is the one before, else the next one.
+    """
+    found = list(line[:1])
+    for (a, b), (c, d) in itertools.pairwise(line):
+        found += [(c, b) if less_is_better else (a, d), (c, d)]
+    return found
+
+
 def scatter(result: SweepResult) -> str:
     """The first two objectives of all points; of one objective, it over the order of points."""
-    points = _drawn(result)
+    points = drawn_points(result)
     if not points:
         return ""
     metrics, front = result.asked.objectives, set(result.front)
@@ -255,12 +275,12 @@ def scatter(result: SweepResult) -> str:
     parts.append(text_at(left + 6, top - 3, heading(down)))
     if len(metrics) == 2 and front:  # of more, points of the front are no line of two of them
         line = sorted((x.at(a), y.at(b)) for a, b, p in zip(xs, ys, points, strict=True) if p.number in front)
-        path = " ".join(f"{a:.1f},{b:.1f}" for a, b in line)
+        path = " ".join(f"{a:.1f},{b:.1f}" for a, b in staircase(line, across is not None and across.less_is_better))
         parts.append(f'<polyline points="{path}" fill="none" stroke="{BEST}" stroke-opacity=".5"/>')
     for point, a, b in zip(points, xs, ys, strict=True):
         size = 4.5 if point.number in front else 2.8
         parts.append(
-            f'<circle cx="{x.at(a):.1f}" cy="{y.at(b):.1f}" r="{size}" fill="{_colour(point, front)}" '
+            f'<circle cx="{x.at(a):.1f}" cy="{y.at(b):.1f}" r="{size}" fill="{point_colour(point, front)}" '
             f'fill-opacity=".8">'
             f"<title>{_told(result, point)}</title></circle>"
         )
@@ -270,7 +290,7 @@ def scatter(result: SweepResult) -> str:
 
 def parallel_coordinates(result: SweepResult) -> str:
     """A line a point across its keys, at equal steps from value to value, and its objectives."""
-    points = _drawn(result)
+    points = drawn_points(result)
     if not points:
         return ""
     keys, metrics, front = result.asked.keys, result.asked.objectives, set(result.front)
@@ -297,7 +317,7 @@ def parallel_coordinates(result: SweepResult) -> str:
         path = " ".join(f"{left + n * step:.1f},{column[number]:.1f}" for n, column in enumerate(columns))
         on = point.number in front
         lines.append(
-            f'<polyline points="{path}" fill="none" stroke="{_colour(point, front)}" '
+            f'<polyline points="{path}" fill="none" stroke="{point_colour(point, front)}" '
             f'stroke-width="{1.8 if on else 0.7}" '
             f'stroke-opacity="{0.9 if on else 0.35}"><title>{_told(result, point)}</title></polyline>'
         )
@@ -341,4 +361,14 @@ def tornado(result: SweepResult, metric: SweptMetric) -> str:
     return drawing(height + 4, parts, f"Tornado chart: the range of {metric.name} over the values of each key.")
 
 
-__all__ = ["Scale", "parallel_coordinates", "scatter", "sweep_html", "tornado"]
+__all__ = [
+    "Scale",
+    "drawn_points",
+    "parallel_coordinates",
+    "point_colour",
+    "scatter",
+    "spans_decades",
+    "staircase",
+    "sweep_html",
+    "tornado",
+]
