@@ -6,6 +6,7 @@ import json
 import re
 
 import pytest
+from msgspec.structs import replace
 from pyarrow import parquet
 from rich.console import Console
 
@@ -15,6 +16,7 @@ from siliconloom.arch.swept import SweepProgress, SweepResult, SweptMetric, swep
 from siliconloom.cli import main
 from siliconloom.render.sweep import LiveSweep, short_names, sweep_tables
 from siliconloom.render.sweep_files import sweep_csv
+from siliconloom.render.sweep_page import tornado
 from siliconloom.sweeps import extras
 from siliconloom.sweeps.run import run_sweep
 from tests.sweeps.small import sweep, write
@@ -163,6 +165,26 @@ def test_an_absent_extra_says_what_to_install(folder, capsys, monkeypatch, metho
     words = ["--scheduler", "tcp://127.0.0.1:9"] if method == "grid" else ["--workers", "1"]
     assert main(["sweep", "sweep.yaml", *words]) == 2
     assert f"pip install siliconloom[{extra}]" in capsys.readouterr().err
+
+
+def test_one_point_is_no_points():
+    keys = {"tile.array.rows": [8, -1, 16]}
+    found = run_sweep(sweep(keys=keys, constraints=[{"metric": "power", "at_least": 0}]), workers=1)
+    found = replace(found, counts=replace(found.counts, feasible=1))
+    text = io.StringIO()
+    sweep_tables(found, Console(file=text, width=80))
+    assert "; 1 point keeps them" in text.getvalue()
+    assert "\n1 point failed\n" in text.getvalue()
+
+
+def test_a_key_that_does_nothing_has_no_bar():
+    text = io.StringIO()
+    found = run_sweep(sweep(objectives=["area"]), workers=1)
+    sweep_tables(found, Console(file=text, width=80))
+    rows = {line.split()[0]: line for line in text.getvalue().splitlines() if " at " in line}
+    assert "=" not in rows["bandwidth"]
+    assert "=" in rows["lanes"]
+    assert "no effect" in tornado(found, found.asked.objectives[0])
 
 
 def test_short_names_tell_keys_apart():

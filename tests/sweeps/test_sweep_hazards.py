@@ -144,6 +144,28 @@ def test_a_damaged_point_is_told_left_out_and_evaluated_again(whole, tmp_path, c
     assert stored_result("r.sqlite")[0].points == again.points == expected.points
 
 
+def test_a_file_that_has_changed_since_is_told(tmp_path):
+    write(tmp_path)
+    first = run_sweep("sweep.yaml", "r.sqlite", workers=1)
+    assert stored_result("r.sqlite")[0].notes == first.notes == ()
+    (tmp_path / "chip.yaml").write_text(CHIP.replace("1 GHz", "2 GHz"))
+    (note,) = stored_result("r.sqlite")[0].notes
+    assert f"{tmp_path / 'chip.yaml'} has changed since" in note
+    (tmp_path / "chip.yaml").unlink()
+    assert stored_result("r.sqlite")[0].notes == ()
+
+
+def test_a_machine_beside_the_sweeps_file_is_told(tmp_path, monkeypatch, capsys):
+    """Paths are from the current folder, as in other descriptions."""
+    path = str(write(tmp_path))
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    assert main(["sweep", path, "--workers", "1"]) == 2
+    err = capsys.readouterr().err
+    assert "there is one beside this file, and paths are from the current folder" in err
+    assert err.count("\n") == 1
+
+
 COLUMNS = [
     *(("points", column) for column in ("key", "sets", "state", "metrics", "bound", "why")),
     *(("members", column) for column in ("ordinal", "point", "place")),

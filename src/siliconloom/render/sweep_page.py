@@ -11,7 +11,7 @@ from siliconloom import __version__
 from siliconloom.arch.swept import SweepResult, SweptMetric, SweptPoint
 from siliconloom.render.drawing import WIDTH, drawing, shortened_label, text_at
 from siliconloom.render.page import ChartData, PageCell, PageColumn, PageTable, page
-from siliconloom.render.sweep import figure_text, heading, short_names, summary_lines
+from siliconloom.render.sweep import figure_text, heading, points_text, short_names, summary_lines
 
 MOST_LINES = 1000
 """Points that are drawn as lines: those of the front, and others evenly from all."""
@@ -102,15 +102,17 @@ def _asked(result: SweepResult) -> str:
 def _headline(result: SweepResult) -> str:
     """What came of the points, in sentences."""
     counts = result.counts
-    text = f"{counts.distinct:,} points"
+    text = points_text(counts.distinct)
     if result.asked.constraints:
-        text += f", of which {counts.feasible:,} keep all constraints"
+        text += f", of which {counts.feasible:,} keep{'s' * (counts.feasible == 1)} all constraints"
     if not result.front:
         return f"{text}. None of them is an answer."
     metrics = result.asked.objectives
     if len(metrics) > 1:
-        text += f": {len(result.front):,} are on the front, and no point is better than these in all of "
-        text += f"{', '.join(metric.name for metric in metrics)}."
+        text += (
+            f": {len(result.front):,} {'is' if len(result.front) == 1 else 'are'} on the front, and no point is better "
+        )
+        text += f"in all of {', '.join(metric.name for metric in metrics)}."
     else:
         one = next(point for point in result.points if point.number == result.front[0])
         text += f": the best one, point {one.number}, has {heading(metrics[0])} "

@@ -123,7 +123,7 @@ class SweepRun:
         self._ends = ExitStack()
         text = described.text()
         digest = hashlib.sha256(f"{setting.code} {setting.files} {text}".encode()).hexdigest()
-        self._sweep = store.begin(digest, described.name, text, setting.code)
+        self._sweep = store.begin(digest, described.name, text, setting.code, dict(setting.files))
 
     def run(self, design: list[Indices] | None, search: PointSearch | None) -> SweepResult:
         """Ask all points, whether they are known before (a design) or found on the way (a search)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -26,7 +26,7 @@ from siliconloom.arch.swept import (
 from siliconloom.sweeps.analysis import ParetoFront, effects_of, feasible, monotone_breaks, sensitivity_of
 from siliconloom.sweeps.axes import Axis, Indices, axes_of, fixed_sets
 from siliconloom.sweeps.metrics import constraints_of, objectives_of
-from siliconloom.sweeps.question import PointAnswer
+from siliconloom.sweeps.question import PointAnswer, file_digest
 from siliconloom.sweeps.search import drawn_at_first
 from siliconloom.sweeps.store import Store, StoredPoint
 
@@ -218,6 +218,19 @@ def result_of(
     )
 
 
+def _changed_since(files: Mapping[str, str]) -> list[str]:
+    """Notes of files that are not what they were when a sweep ran; of one that is not here nothing is known."""
+    found = []
+    for path, digest in files.items():
+        try:
+            changed = Path(path).is_file() and file_digest(path) != digest
+        except (OSError, ValueError, LoomError):
+            continue
+        if changed:
+            found.append(f"{path} has changed since: these are the results of what it was; loom sweep evaluates anew")
+    return found
+
+
 def stored_result(path: str | Path, name: str | None = None) -> tuple[SweepResult, list[str]]:
     """The last sweep of a file of results, or the last one of a name, and the names of all.
 
@@ -241,15 +254,17 @@ def stored_result(path: str | Path, name: str | None = None) -> tuple[SweepResul
             ) from None
         described = DescribedSweep(sweep, Document({}, {}, str(path)), found.name)
         members = [checked(described, each) for each in store.points(found.number)]
+        files = store.files(found.number)
     damaged = {each.key: each for each in members if each.damage is not None}
     notes = [
         f"the point {point_name(described, key, each.place)} is damaged and left out: {each.damage}; "
         "loom sweep evaluates it again"
         for key, each in damaged.items()
     ]
+    notes = [*at_most(notes), *_changed_since(files)]
     complete = found.complete and all(each.answer is not None for each in members)
     spent, count = found.seconds, found.evaluated
-    made = result_of(described, members, complete=complete, seconds=spent, evaluated=count, notes=at_most(notes))
+    made = result_of(described, members, complete=complete, seconds=spent, evaluated=count, notes=notes)
     return made, names
 
 

@@ -10,7 +10,7 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -228,8 +228,14 @@ class Store:
             os.close(self._lock)
             self._lock = None
 
-    def begin(self, digest: str, name: str, description: str, code: str) -> int:
-        """Number of a sweep, which may have begun before; its members are told anew."""
+    def begin(self, digest: str, name: str, description: str, code: str, files: Mapping[str, str] | None = None) -> int:
+        """Number of a sweep, which may have begun before; its members are told anew.
+
+        Parameters
+        ----------
+        files
+            SHA-256 of the user's files that it depends on, by path.
+        """
         self._connection.execute("BEGIN")
         self._connection.execute(
             "INSERT INTO sweeps (digest, name, description, code, updated, complete, seconds, evaluated) "
@@ -240,6 +246,8 @@ class Store:
         )
         (number,) = self._connection.execute("SELECT number FROM sweeps WHERE digest = ?", (digest,)).fetchone()
         self._connection.execute("DELETE FROM members WHERE sweep = ?", (number,))
+        known = json.dumps({str(Path(path).absolute()): told for path, told in (files or {}).items()})
+        self._connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (f"files of sweep {number}", known))
         self._connection.execute("COMMIT")
         return int(number)
 
@@ -322,6 +330,15 @@ class Store:
             except Damaged as error:
                 found.append(StoredPoint(str(key), place, None, str(error)))
         return found
+
+    def files(self, sweep: int) -> dict[str, str]:
+        """SHA-256 of the files that a sweep depends on, by path; of those that are known."""
+        row = self._connection.execute("SELECT value FROM meta WHERE key = ?", (f"files of sweep {sweep}",)).fetchone()
+        try:
+            found = json.loads(row[0]) if row is not None else {}
+        except (TypeError, ValueError, RecursionError):
+            return {}
+        return {str(path): str(told) for path, told in found.items()} if isinstance(found, dict) else {}
 
     def lost(self) -> bool:
         """Whether the file is not there any more, or is another one."""
