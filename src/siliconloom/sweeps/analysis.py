@@ -73,7 +73,7 @@ def feasible(metrics: dict[str, float], constraints: Sequence[SweptConstraint]) 
     return all(each.excess(metrics[each.metric]) <= 0 for each in constraints)
 
 
-class Comparison(Struct, frozen=True):
+class MatchedPoints(Struct, frozen=True):
     """Points that differ in one key alone: values of the key, and lines of points, each with one point a value."""
 
     levels: tuple[int, ...]
@@ -84,7 +84,7 @@ class Comparison(Struct, frozen=True):
         return len(self.levels) * len(self.lines)
 
 
-def compared(places: Sequence[Indices], number: int) -> Comparison:
+def compared(places: Sequence[Indices], number: int) -> MatchedPoints:
     """Points that are equal in all keys but one, at as many values of that key as compare the most points.
 
     Lines that lack a point at one of these values are left out, so that means over the lines differ by the key alone.
@@ -102,10 +102,10 @@ def compared(places: Sequence[Indices], number: int) -> Comparison:
 
     best = max((mask for mask in asked if mask.bit_count() > 1), key=rank, default=0)
     if not best or not rank(best)[0]:
-        return Comparison((), ())
+        return MatchedPoints((), ())
     levels = tuple(level for level in range(best.bit_length()) if best >> level & 1)
     whole = [line for _, line in sorted(lines.items()) if all(level in line for level in levels)]
-    return Comparison(levels, tuple(tuple(line[level] for level in levels) for line in whole))
+    return MatchedPoints(levels, tuple(tuple(line[level] for level in levels) for line in whole))
 
 
 def effects_of(
@@ -144,7 +144,7 @@ def effects_of(
 
 
 def _effect_notes(
-    axes: Sequence[Axis], places: Sequence[Indices], known: dict[int, Comparison], enough: dict[int, Comparison]
+    axes: Sequence[Axis], places: Sequence[Indices], known: dict[int, MatchedPoints], enough: dict[int, MatchedPoints]
 ) -> list[str]:
     """Which keys have no bar and why, and how many points the bars of the others compare where that is not all."""
     notes = []
