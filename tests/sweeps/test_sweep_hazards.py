@@ -144,6 +144,18 @@ def test_a_damaged_point_is_told_left_out_and_evaluated_again(whole, tmp_path, c
     assert stored_result("r.sqlite")[0].points == again.points == expected.points
 
 
+@pytest.mark.parametrize("change", ["seconds = -1", "seconds = 'abc'", "evaluated = 1.5", "name = x'00'"])
+def test_a_damaged_sweep_is_told_and_written_anew(whole, tmp_path, capsys, change):
+    damaged(whole, tmp_path, f"UPDATE sweeps SET {change}")
+    assert main(["show", "r.sqlite"]) == 2
+    err = capsys.readouterr().err
+    assert "is damaged; the same loom sweep writes it anew" in err
+    assert err.count("\n") == 1
+    again = run_sweep("sweep.yaml", "r.sqlite", workers=1)
+    assert (again.counts.evaluated, again.counts.reused) == (0, 12)
+    assert stored_result("r.sqlite")[0].points == again.points
+
+
 def test_a_file_that_has_changed_since_is_told(tmp_path):
     write(tmp_path)
     first = run_sweep("sweep.yaml", "r.sqlite", workers=1)

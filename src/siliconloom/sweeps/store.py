@@ -241,7 +241,9 @@ class Store:
             "INSERT INTO sweeps (digest, name, description, code, updated, complete, seconds, evaluated) "
             "VALUES (?, ?, ?, ?, ?, 0, 0, 0) ON CONFLICT (digest) "
             "DO UPDATE SET updated = excluded.updated, complete = 0, name = excluded.name, "
-            "description = excluded.description",
+            "description = excluded.description, "
+            f"seconds = iif(typeof(seconds) = 'real' AND seconds BETWEEN 0 AND {MOST_FIGURE}, seconds, 0), "
+            "evaluated = iif(typeof(evaluated) = 'integer' AND evaluated >= 0, evaluated, 0)",
             (digest, name, description, code, time.time()),
         )
         (number,) = self._connection.execute("SELECT number FROM sweeps WHERE digest = ?", (digest,)).fetchone()
@@ -308,7 +310,8 @@ class Store:
         found = []
         for n, name, text, done, spent, count in rows:
             told = isinstance(name, str) and isinstance(text, str)
-            if not told or not isinstance(spent, float) or not isinstance(count, int) or not 0 <= spent < MOST_FIGURE:
+            counted = isinstance(spent, float) and 0 <= spent <= MOST_FIGURE and isinstance(count, int) and count >= 0
+            if not told or not counted:
                 raise LoomError(f"{self.path}: the sweep {_told(name)} is damaged; the same loom sweep writes it anew")
             found.append(StoredSweep(n, name, text, bool(done), spent, count))
         return found
