@@ -23,7 +23,7 @@ from siliconloom.sweeps.designs import MORRIS_LEVELS, problem_of, sensitivity_sa
 
 WORSE = 0.01
 """By what part a larger machine may take more time without being told."""
-LEAST_SHARE = 0.1
+LEAST_SHARE = 0.25
 """Of points with figures the least part that a bar of a tornado compares."""
 MOST_MASKS = 20
 """Sets of values, the most frequent ones, among which those that are compared are looked for."""
