@@ -121,6 +121,8 @@ DAMAGES = (
     ("UPDATE members SET place = '[9,9,9]' WHERE ordinal = 3", "its values are none of the keys' values"),
     ("UPDATE members SET place = '[0,0]' WHERE ordinal = 3", "its values are none of the keys' values"),
     ("UPDATE members SET place = '[0,0,-1]' WHERE ordinal = 3", "its values are no list of numbers"),
+    ("UPDATE members SET place = '[2,1,0]' WHERE ordinal = 3", "its values are not those that it was evaluated with"),
+    ("UPDATE points SET sets = '{}' WHERE rowid = 3", "its values are not those that it was evaluated with"),
     ("UPDATE members SET place = 'x' WHERE ordinal = 3", "its values are no JSON"),
 )
 

@@ -195,7 +195,7 @@ class SweepRun:
         for number in order:
             self._numbers[keys[number]] = len(self._numbers)
             self._places[keys[number]] = places[number]
-        for key, found in self._store.known([keys[n] for n in order]).items():
+        for key, found in self._store.known([keys[n] for n in order], dict(zip(keys, sets, strict=True))).items():
             if described.lacks(found) is not None:  # which is told if it lacks that again
                 self._store.ask_again(key)
                 continue

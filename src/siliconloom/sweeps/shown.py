@@ -24,11 +24,11 @@ from siliconloom.arch.swept import (
     SweptQuestion,
 )
 from siliconloom.sweeps.analysis import ParetoFront, effects_of, feasible, monotone_breaks, sensitivity_of
-from siliconloom.sweeps.axes import Axis, Indices, axes_of, fixed_sets
+from siliconloom.sweeps.axes import Axis, Indices, axes_of, fixed_sets, sets_at
 from siliconloom.sweeps.metrics import constraints_of, objectives_of
 from siliconloom.sweeps.question import PointAnswer, file_digest
 from siliconloom.sweeps.search import drawn_at_first
-from siliconloom.sweeps.store import Store, StoredPoint
+from siliconloom.sweeps.store import Damaged, Store, StoredPoint, check_sets
 
 MOST_DAMAGED = 5
 """Damaged points that are told one by one."""
@@ -136,9 +136,16 @@ def at_most(notes: Sequence[str]) -> list[str]:
 
 def checked(described: DescribedSweep, member: StoredPoint) -> StoredPoint:
     """A member of a file, with what is damaged of it where its values are none of the sweep's."""
-    if member.damage is not None or described.has(member.place):
+    if member.damage is not None:
         return member
-    return replace(member, answer=None, damage="its values are none of the keys' values")
+    if not described.has(member.place):
+        return replace(member, place=(), answer=None, damage="its values are none of the keys' values")
+    try:
+        if member.answer is not None:
+            check_sets(member.sets, sets_at(described.axes, described.fixed, member.place))
+    except Damaged as error:
+        return replace(member, place=(), answer=None, damage=str(error))
+    return member
 
 
 def _choice_notes(sweep: Sweep, asked: int, distinct: int) -> list[str]:

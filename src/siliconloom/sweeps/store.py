@@ -71,12 +71,19 @@ class StoredSweep(Struct, frozen=True):
 
 
 class StoredPoint(Struct, frozen=True):
-    """A member of a sweep: its place among the keys' values, its answer if it has one, and what of it is damaged."""
+    """A member of a sweep: its place among the keys' values, its answer if it has one, and what of it is damaged.
+
+    Parameters
+    ----------
+    sets
+        All that the point set, as JSON.
+    """
 
     key: str
     place: Indices
     answer: PointAnswer | None
     damage: str | None = None
+    sets: str = ""
 
 
 class Damaged(Exception):
@@ -113,6 +120,12 @@ def _data(text: object, what: str) -> Any:
         return json.loads(text)  # type: ignore[arg-type]
     except (TypeError, ValueError, RecursionError):
         raise Damaged(f"{what} are no JSON") from None
+
+
+def check_sets(text: object, asked: Iterable[tuple[str, str]]) -> None:
+    """Compare what a row says that its point set with what the point sets; raises `Damaged` where they differ."""
+    if _data(text, "its values") != dict(asked):
+        raise Damaged("its values are not those that it was evaluated with")
 
 
 def _read_place(text: object) -> Indices:
@@ -260,18 +273,22 @@ class Store:
         self._connection.executemany("INSERT INTO members VALUES (?, ?, ?, ?)", rows)
         self._connection.execute("COMMIT")
 
-    def known(self, keys: Sequence[str]) -> dict[str, PointAnswer]:
+    def known(
+        self, keys: Sequence[str], asked: Mapping[str, Iterable[tuple[str, str]]] | None = None
+    ) -> dict[str, PointAnswer]:
         """Answers that the file has, of points that need not be asked again; damaged ones are, and are in `damaged`."""
         found = {}
         for first in range(0, len(keys), 500):
             part = keys[first : first + 500]
             marks = ",".join("?" * len(part))
             rows = self._connection.execute(
-                f"SELECT key, metrics, bound, why, state FROM points WHERE key IN ({marks})", part
+                f"SELECT key, sets, metrics, bound, why, state FROM points WHERE key IN ({marks})", part
             ).fetchall()
-            for key, *row in rows:
+            for key, sets, *row in rows:
                 try:
                     answer = read_answer(*row)
+                    if asked is not None:
+                        check_sets(sets, asked[key])
                 except Damaged as error:
                     self.damaged[key] = str(error)
                     self.ask_again(key)
@@ -289,7 +306,8 @@ class Store:
         state = "again" if answer.again else "done" if answer.why is None else "failed"
         self._connection.execute(
             "INSERT INTO points VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET state = excluded.state, "
-            "metrics = excluded.metrics, bound = excluded.bound, why = excluded.why WHERE points.state = 'again'",
+            "sets = excluded.sets, metrics = excluded.metrics, bound = excluded.bound, "
+            "why = excluded.why WHERE points.state = 'again'",
             (key, json.dumps(dict(sets)), state, json.dumps(answer.metrics), answer.bound, answer.why),
         )
 
@@ -319,17 +337,18 @@ class Store:
     def points(self, sweep: int) -> list[StoredPoint]:
         """The members of a sweep in the order in which they were asked."""
         rows = self._connection.execute(
-            "SELECT members.point, members.place, points.metrics, points.bound, points.why, points.state FROM members "
+            "SELECT members.point, members.place, points.metrics, points.bound, points.why, points.state, "
+            "points.sets FROM members "
             "LEFT JOIN points ON points.key = members.point WHERE members.sweep = ? ORDER BY members.ordinal",
             (sweep,),
         )
         found = []
-        for key, text, *row in rows:
+        for key, text, *row, sets in rows:
             place: Indices = ()
             try:
                 place = _read_place(text)
                 known = None if row[-1] is None else read_answer(*row)
-                found.append(StoredPoint(str(key), place, known))
+                found.append(StoredPoint(str(key), place, known, sets=str(sets)))
             except Damaged as error:
                 found.append(StoredPoint(str(key), place, None, str(error)))
         return found
