@@ -265,7 +265,7 @@ def stored_result(path: str | Path, name: str | None = None) -> tuple[SweepResul
     damaged = {each.key: each for each in members if each.damage is not None}
     notes = [
         f"the point {point_name(described, key, each.place)} is damaged and left out: {each.damage}; "
-        "loom sweep evaluates it again"
+        "the same loom sweep puts it right"
         for key, each in damaged.items()
     ]
     notes = [*at_most(notes), *_changed_since(files)]
