@@ -14,6 +14,7 @@ from siliconloom.arch.inputs import read_input, source_name
 from siliconloom.arch.planned import PLAN_SCHEMA, PlanResult
 from siliconloom.arch.result import SCHEMA, StepResult
 from siliconloom.arch.served import SERVING_SCHEMA, ServingResult
+from siliconloom.arch.swept import SWEEP_SCHEMA, check_swept
 
 SCHEMAS: dict[str, type[BaseModel]] = {
     SCHEMA: StepResult,
@@ -21,7 +22,9 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     COMPARE_SCHEMA: Comparison,
     SERVING_SCHEMA: ServingResult,
 }
-"""Models of results by the name of their schema; a verification's record comes with its own."""
+"""Models of results by the name of their schema; those of sweeps and a verification's record come with their own."""
+WRITERS = "--json of loom sim, compare, serve, plan, sweep and show"
+"""What writes results that are read here."""
 MOST_BYTES = 64 << 20
 """Bytes that a kept result may have."""
 
@@ -42,12 +45,19 @@ def read_result(path: str | Path) -> dict[str, Any]:
         raise LoomError(f"{name}: is no JSON ({one_line(str(error))})") from None
     schema = found.get("schema") if isinstance(found, dict) else None
     if not isinstance(schema, str):
-        raise LoomError(f"{name}: is no result, it has no 'schema'; --json of loom sim and loom compare writes one")
-    if schema not in SCHEMAS:
-        near = nearest_name(schema, list(SCHEMAS))
+        raise LoomError(f"{name}: is no result, it has no 'schema'; {WRITERS} writes one")
+    known_names = [*SCHEMAS, SWEEP_SCHEMA]
+    if schema not in known_names:
+        near = nearest_name(schema, known_names)
         hint = f"; did you mean '{near}'?" if near else ""
-        known = ", ".join(SCHEMAS)
+        known = ", ".join(known_names)
         raise LoomError(f"{name}: schema: must be one of {known} (got '{shortened(one_line(schema), 60)}'){hint}")
+    if schema == SWEEP_SCHEMA:
+        try:
+            check_swept(found)
+        except ValueError as error:
+            raise LoomError(f"{name}: {shortened(one_line(str(error)), 200)}") from None
+        return dict(found)
     try:
         SCHEMAS[schema].model_validate(found)
     except ValidationError as error:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from enum import StrEnum
 from functools import cached_property
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -40,6 +41,7 @@ Value = Annotated[Scalar | list[Any] | dict[str, Any], BeforeValidator(_is_given
 _PATH = re.compile(r"[A-Za-z_][\w-]*(\.[\w-]+)*")
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z][\w/]*)?\s*")
 
+_INTEGER = re.compile(r"\s*[+-]?\d[\d_]*\s*")
 
 BARE: Mapping[str, Decimal] = {}
 """Units of bare numbers."""
@@ -93,6 +95,31 @@ def amount_of(value: object) -> Amount | None:
         return None
     found = Amount(Decimal(match[1].replace("_", "")), match[2] or "")
     return found if not found.unit or found.kind is not BARE else None
+
+
+def typed_levels(levels: Sequence[str]) -> dict[str, bool | int | float | str]:
+    """Of each value of a key what tables have: numbers in base units (bytes, bytes/s, Hz, s, J), truth values, or text.
+
+    Values of one key are of one type: numbers where all are numbers, or quantities of one kind. Bytes, bytes a second
+    and hertz are whole, as descriptions have them.
+    """
+    if set(levels) <= {"true", "false"}:
+        return {level: level == "true" for level in levels}
+    found = {level: amount for level in levels if (amount := amount_of(level)) is not None}
+    kinds = [amount.kind for amount in found.values()]
+    if len(found) < len(set(levels)) or any(kind is not kinds[0] for kind in kinds):
+        return {level: level for level in levels}
+    try:
+        bases = {level: amount.base for level, amount in found.items()}
+        if kinds[0] is DURATION:
+            bases = {level: base / DURATION["s"] for level, base in bases.items()}
+        whole = kinds[0] in (BYTES, BANDWIDTH, FREQUENCY) or all(_INTEGER.fullmatch(level) for level in levels)
+        numbers = {level: round(base) if whole else float(base) for level, base in bases.items()}
+    except ArithmeticError:
+        return {level: level for level in levels}
+    if not all(abs(number) < 2**63 if whole else isfinite(number) for number in numbers.values()):
+        return {level: level for level in levels}
+    return dict(numbers)
 
 
 def text_of(value: Value) -> str:
@@ -314,4 +341,5 @@ __all__ = [
     "amount_of",
     "load_sweep",
     "text_of",
+    "typed_levels",
 ]

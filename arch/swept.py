@@ -6,10 +6,13 @@ JSON Schema.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
+
+from siliconloom.arch.sweep import typed_levels
 
 SWEEP_SCHEMA = "siliconloom.sweep/1"
 
@@ -100,10 +103,14 @@ class SweptCounts(Struct, frozen=True):
 
 
 class KeyEffect(Struct, frozen=True):
-    """A bar of a tornado: means of an objective over all points with a key's value, at its least and at its most.
+    """A bar of a tornado: means of an objective at the values of a key, at their least and at their most.
 
-    Means are over whatever points the sweep has at each value: only a grid or a space-filling design compares like
-    with like.
+    Parameters
+    ----------
+    mean
+        Over all points that are compared.
+    points
+        How many: means are over points that are equal in all other keys, as many at one value as at another.
     """
 
     key: str
@@ -113,6 +120,7 @@ class KeyEffect(Struct, frozen=True):
     least_at: str
     most: float
     most_at: str
+    points: int
 
 
 class KeySensitivity(Struct, frozen=True, kw_only=True):
@@ -176,6 +184,40 @@ class SweepResult(Struct, frozen=True, kw_only=True):
         return found
 
 
+def check_swept(data: object) -> None:
+    """Check plain data of a sweep's result; raises `ValueError` where it is none or contradicts itself."""
+    found = msgspec.convert(data, SweepResult)
+    names = {metric.name for metric in found.asked.objectives}
+    levels = {key.path: set(key.values) for key in found.asked.keys}
+    for n, point in enumerate(found.points):
+        if point.number != n:
+            raise ValueError(f"points.{n}: has the number {point.number}")
+        if point.state == "done" and (lacking := sorted(names - set(point.metrics))):
+            raise ValueError(f"points.{n}: has no {lacking[0]}")
+        if any(point.values.get(path) not in values for path, values in levels.items()):
+            raise ValueError(f"points.{n}: has other values than its keys")
+    if not all(0 <= n < len(found.points) and found.points[n].state == "done" for n in found.front):
+        raise ValueError("front: has points that have no figures")
+    for n, bar in enumerate(found.effects):
+        if bar.key not in levels or bar.objective not in names:
+            raise ValueError(f"effects.{n}: is of no key and objective of the sweep")
+
+
+def typed_values(asked: Mapping[str, Any], points: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The values of points as tables have them: numbers in base units where their keys take numbers or quantities.
+
+    Parameters
+    ----------
+    asked, points
+        Of a result as plain data.
+    """
+    lists = {
+        path: values for key in asked["keys"] for path, values in ((key["path"], key["values"]), *key["linked"].items())
+    }
+    known = {path: typed_levels(values) for path, values in lists.items()}
+    return [{path: known[path][text] for path, text in point["values"].items()} for point in points]
+
+
 class SweepProgress(Struct, frozen=True):
     """How far a sweep is: points in all, finished, of these found again and failed, seconds, the front so far."""
 
@@ -207,5 +249,7 @@ __all__ = [
     "SweptMetric",
     "SweptPoint",
     "SweptQuestion",
+    "check_swept",
     "swept_schema",
+    "typed_values",
 ]

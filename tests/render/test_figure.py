@@ -1,14 +1,25 @@
 """Figures for papers from results that were kept."""
 
+import itertools
 import json
 from xml.etree import ElementTree
 
 import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from siliconloom.cli import main
+from siliconloom.render.page import PALETTE, colours_of
+from siliconloom.render.sweep_page import staircase
 from tests.in_turn import in_turn
 
 SMALL = ["--set", "workload.layers=1", "--set", "workload.sequence=32"]
+SWEPT = {
+    **{"kind": "sweep", "machine": "h100", "workload": "gpt2", "objectives": ["energy", "throughput"]},
+    "set": {"workload.layers": 1},
+    "keys": {"workload.sequence": [16, 32, 64], "workload.batch": [1, 8], "memory.capacity": ["8 GB", "80 GB"]},
+}
 BEGINS = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}
 
 
@@ -21,10 +32,14 @@ def kept(tmp_path_factory):
         "gpu": ["sim", "h100", "gpt2", *SMALL],
         "comparison": ["compare", "npu-edge-int8", "gpt2", "--gpu", "h100", *SMALL],
         "plan": ["plan", "dgx-h100", "llama3-8b"],
+        "system": ["sim", "npu-datacenter-x8", "gpt2", *SMALL],
         "service": ["serve", "h100", "gpt2", "64x16", "--set", "serve.requests=9"],
     }
     for name, command in commands.items():
         assert main([*command, "--json", str(folder / name)]) == 0
+    (folder / "small.yaml").write_text(yaml.safe_dump(SWEPT))
+    database = ["--results", str(folder / "database"), "--workers", "1"]
+    assert main(["sweep", str(folder / "small.yaml"), *database, "--json", str(folder / "sweep")]) == 0
     return folder
 
 
@@ -35,6 +50,7 @@ def svg_text(path):
 FIGURES = [
     *(("chip", "roofline"), ("chip", "operators"), ("chip", "energy"), ("gpu", "energy")),
     *(("comparison", "operators"), ("service", "latency"), ("service", "timeline")),
+    *(("plan", "plans"), ("sweep", "pareto"), ("sweep", "parallel"), ("database", "tornado")),
 ]
 
 
@@ -73,6 +89,67 @@ def test_figures_name_what_they_draw(kept, tmp_path):
     assert "tokens of answers a second" in svg_text(out)
 
 
+def test_titles_name_the_system_and_not_its_chip(kept, tmp_path):
+    out = str(tmp_path / "f.svg")
+    for kind in ("operators", "energy"):
+        assert main(["figure", str(kept / "system"), "-o", out, "--kind", kind]) == 0
+        assert "gpt2 on npu-datacenter-x8" in svg_text(out)
+
+
+def test_a_plan_and_a_sweep_have_a_kind_where_nothing_is_said(kept, tmp_path):
+    out = str(tmp_path / "f.svg")
+    for name, told in (("plan", "seconds of a step"), ("sweep", "throughput (tokens/s)"), ("database", "energy (J)")):
+        assert main(["figure", str(kept / name), "-o", out]) == 0
+        assert told in svg_text(out)
+
+
+def test_colours_are_different_in_one_figure():
+    names = ["npu-balanced", "a100", *(f"m{n}" for n in range(40))]
+    found = colours_of(names)
+    assert list(found) == names
+    assert len(set(found.values())) == len(names)
+    assert [found[name] for name in names[:8]] == list(PALETTE)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=9), st.booleans(), st.booleans())
+def test_a_staircase_is_the_edge_of_what_the_front_beats(points, first_less, second_less):
+    """Every corner is beaten by a point of the front, and no step is a slope."""
+    x, y = (1 if less else -1 for less in (first_less, second_less))
+    front = sorted(
+        {p for p in points if not any(q != p and x * q[0] <= x * p[0] and y * q[1] <= y * p[1] for q in points)}
+    )
+    line = staircase(front, first_less)
+    assert set(front) <= set(line)
+    assert all(a == c or b == d for (a, b), (c, d) in itertools.pairwise(line))
+    assert all(any(x * a <= x * c and y * b <= y * d for a, b in front) for c, d in line)
+
+
+def test_a_format_may_be_said_by_its_option(kept, tmp_path):
+    files = {suffix: tmp_path / f"plot-{suffix}" for suffix in BEGINS}
+    options = [word for suffix, path in files.items() for word in (f"--{suffix}", str(path))]
+    assert main(["figure", str(kept / "chip"), *options, "-o", str(tmp_path / "f.svg")]) == 0
+    for suffix, path in files.items():
+        assert path.read_bytes().startswith(BEGINS[suffix])
+    assert files["svg"].read_bytes() == (tmp_path / "f.svg").read_bytes()
+
+
+def test_a_sweep_that_contradicts_itself_is_one_line(kept, tmp_path, capsys):
+    for change, told in (
+        (lambda r: r["front"].append(99), "front: has points that have no figures"),
+        (lambda r: r["points"][0]["metrics"].pop("energy"), "points.0: has no energy"),
+        (lambda r: r["points"][0]["values"].pop("workload.batch"), "points.0: has other values than its keys"),
+        (lambda r: r["points"][1]["metrics"].update(energy="x"), "Expected `float`, got `str`"),
+        (lambda r: r["effects"][0].update(key="x"), "effects.0: is of no key"),
+    ):
+        result = json.loads((kept / "sweep").read_text())
+        change(result)
+        (tmp_path / "r.json").write_text(json.dumps(result))
+        assert main(["figure", str(tmp_path / "r.json"), "-o", str(tmp_path / "f.svg")]) == 2
+        said = capsys.readouterr().err
+        assert told in said
+        assert said.count("\n") == 1
+
+
 @pytest.mark.slow(seconds=1)
 def test_names_of_users_are_no_formulas(kept, tmp_path):
     result = json.loads((kept / "chip").read_text())
@@ -89,10 +166,11 @@ def test_names_of_users_are_no_formulas(kept, tmp_path):
     [
         ("{", [], "is no JSON"),
         ("[" * 100_000, [], "is no JSON"),
-        ("[1]", [], "it has no 'schema'"),
+        ("[1]", [], "it has no 'schema'; --json of loom sim, compare, serve, plan, sweep and show"),
         ('{"schema": "siliconloom.result/1"}', [], "must be one of siliconloom.result/2,"),
         ('{"schema": "siliconloom.plan/1"}', [], "plan: Field required"),
         (None, ["--kind", "rooflin"], "did you mean 'roofline'?"),
+        (None, ["--svg", "-"], "--svg -: must be a file"),
     ],
 )
 def test_what_is_no_result_is_one_line(change, options, told, kept, tmp_path, capsys):
@@ -111,6 +189,11 @@ OTHERS = (
     ("service", "roofline"),
     ("chip", "latency"),
     ("plan", "timeline"),
+    ("chip", "pareto"),
+    ("chip", "plans"),
+    ("sweep", "roofline"),
+    ("sweep", "operators"),
+    ("sweep", "plans"),
 )
 """Figures of other results than they are asked of."""
 
@@ -132,6 +215,8 @@ def test_a_figure_goes_to_a_file_of_a_known_format(kept, tmp_path, capsys):
     for output in ("-", "f.jpg", "f"):
         assert main(["figure", str(kept / "chip"), "-o", output]) == 2
         assert "must be a file that ends in .svg, .png or .pdf" in capsys.readouterr().err
+    assert main(["figure", str(kept / "chip")]) == 2
+    assert "no file to write: give -o FILE, --svg FILE" in capsys.readouterr().err
     same = tmp_path / "r.svg"
     same.write_bytes((kept / "chip").read_bytes())
     assert main(["figure", str(same), "-o", str(same)]) == 2

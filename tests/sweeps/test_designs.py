@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from siliconloom.sweeps.axes import axes_of, sets_at, size_of
 from siliconloom.sweeps.designs import design_of
 from siliconloom.sweeps.metrics import described_metric
+from siliconloom.sweeps.run import run_sweep
 from siliconloom.sweeps.search import PointSearch
 from tests.sweeps.small import sweep
 
@@ -38,13 +39,37 @@ def test_random_points_are_different_ones_of_the_grid(sizes, seed, data):
     assert found == design_of(described, axes_of(described))
 
 
-@given(SIZES, st.integers(1, 4), st.integers(0, 9))
-def test_a_latin_hypercube_takes_every_value_as_often(sizes, times, seed):
-    points = times * 60  # which every size divides
+@given(SIZES, st.integers(1, 90), st.integers(0, 9))
+def test_a_latin_hypercube_takes_every_value_as_often(sizes, points, seed):
     described = sweep(keys=keys_of(sizes), method="latin_hypercube", points=points, seed=seed)
     found = design_of(described, axes_of(described))
+    assert len(found) == points
     for number, size in enumerate(sizes):
-        assert set(Counter(place[number] for place in found).values()) == {points // size}
+        counts = Counter(place[number] for place in found)
+        assert {counts[level] for level in range(size)} <= {points // size, -(-points // size)}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_points_of_a_latin_hypercube_are_different_while_there_are_many(seed):
+    described = sweep(keys=keys_of([3, 4, 5]), method="latin_hypercube", points=40, seed=seed)
+    found = design_of(described, axes_of(described))
+    assert len(set(found)) == 40
+    assert sorted(Counter(place[0] for place in found).values()) == [13, 13, 14]
+
+
+def test_a_method_that_cannot_do_what_it_is_for_says_so():
+    """More points than combinations, and a search of one generation."""
+    found = run_sweep(sweep(method="latin_hypercube", points=30), workers=1)
+    assert any(f"{30 - found.counts.distinct} of 30 points are the same" in note for note in found.notes)
+    assert not run_sweep(sweep(method="latin_hypercube", points=6), workers=1).counts.distinct < 6
+    for method, points, population, told in (
+        ("nsga2", 4, None, "the first 50 points of nsga2 are drawn"),
+        ("nsga2", 6, 4, None),
+        ("tpe", 9, 4, "the first 12 points of tpe are drawn"),
+    ):
+        changed = {} if population is None else {"population": population}
+        notes = run_sweep(sweep(method=method, points=points, **changed), workers=1).notes
+        assert any(told in note for note in notes) if told else not notes
 
 
 def test_keys_that_move_together_do():

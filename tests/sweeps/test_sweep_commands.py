@@ -6,13 +6,17 @@ import json
 import re
 
 import pytest
+from msgspec.structs import replace
 from pyarrow import parquet
 from rich.console import Console
 
+import siliconloom as sl
+from siliconloom.arch.sweep import typed_levels
 from siliconloom.arch.swept import SweepProgress, SweepResult, SweptMetric, swept_schema
 from siliconloom.cli import main
 from siliconloom.render.sweep import LiveSweep, short_names, sweep_tables
 from siliconloom.render.sweep_files import sweep_csv
+from siliconloom.render.sweep_page import tornado
 from siliconloom.sweeps import extras
 from siliconloom.sweeps.run import run_sweep
 from tests.sweeps.small import sweep, write
@@ -52,12 +56,61 @@ def test_csv_and_parquet_have_every_point_and_figure(folder):
     records = parquet.read_table("p.parquet").to_pylist()
     assert len(rows) == len(records) == len(result["points"]) == 2
     for row, record, point in zip(rows, records, result["points"], strict=True):
-        assert row["tile.array.cols"] == record["tile.array.cols"] == point["values"]["tile.array.cols"]
+        assert row["tile.array.cols"] == str(record["tile.array.cols"]) == point["values"]["tile.array.cols"]
         assert record["why"] == point["why"]
         for name, value in point["metrics"].items():
             assert float(row[name]) == record[name] == value
     assert rows[1]["time"] == ""
     assert records[1]["time"] is None
+
+
+def test_values_of_keys_are_numbers_in_base_units_in_every_table(folder):
+    keys = {
+        "memory.dram.bandwidth": ["25.6 GB/s", "1 GiB/s"],
+        "memory.dram.latency": {"values": ["50 ns", "1.5 us"], "with": {"clock": ["1 GHz", "500 MHz"]}},
+        "tile.scratchpad.capacity": ["512 KiB"],
+        "tile.array.dataflow": ["weight_stationary"],
+        "tile.vector.lanes": [8],
+    }
+    write(folder, keys=keys)
+    assert main([*WORDS, "--csv", "p.csv", "--parquet", "p.parquet"]) == 0
+    found = {
+        "memory.dram.bandwidth": [25_600_000_000, 25_600_000_000, 2**30, 2**30],
+        "memory.dram.latency": [50e-9, 1.5e-6] * 2,
+        "clock": [10**9, 5 * 10**8] * 2,
+        "tile.scratchpad.capacity": [512 * 1024] * 4,
+        "tile.array.dataflow": ["weight_stationary"] * 4,
+        "tile.vector.lanes": [8] * 4,
+    }
+    kept = parquet.read_table("p.parquet").to_pydict()
+    rows = list(csv.DictReader(io.StringIO((folder / "p.csv").read_text())))
+    frame = sl.sweep(folder / "sweep.yaml").frame("points")
+    for path, values in found.items():
+        assert kept[path] == values
+        assert [type(value) for value in kept[path]] == [type(value) for value in values]
+        assert [type(values[0])(row[path]) for row in rows] == values
+        assert list(frame[f"values.{path}"]) == values
+
+
+@pytest.mark.parametrize(
+    ("levels", "typed"),
+    [
+        (["true", "false"], [True, False]),
+        (["1", "0.5", "1e3"], [1.0, 0.5, 1000.0]),
+        (["1_000", "-2"], [1000, -2]),
+        (["1 GB/s", "1 GB"], ["1 GB/s", "1 GB"]),
+        (["8", "512 KiB"], ["8", "512 KiB"]),
+        (["1e999999", "1"], ["1e999999", "1"]),
+        (["9223372036854775808"], ["9223372036854775808"]),
+        (["0.8 pJ"], [8e-13]),
+        (["int8", "bf16"], ["int8", "bf16"]),
+        (["[1, 2]"], ["[1, 2]"]),
+    ],
+)
+def test_a_column_is_of_one_type(levels, typed):
+    found = typed_levels(levels)
+    assert [found[level] for level in levels] == typed
+    assert [type(found[level]) for level in levels] == [type(value) for value in typed]
 
 
 @pytest.mark.parametrize("objectives", [["time"], ["time", "energy"]])
@@ -112,6 +165,26 @@ def test_an_absent_extra_says_what_to_install(folder, capsys, monkeypatch, metho
     words = ["--scheduler", "tcp://127.0.0.1:9"] if method == "grid" else ["--workers", "1"]
     assert main(["sweep", "sweep.yaml", *words]) == 2
     assert f"pip install siliconloom[{extra}]" in capsys.readouterr().err
+
+
+def test_one_point_is_no_points():
+    keys = {"tile.array.rows": [8, -1, 16]}
+    found = run_sweep(sweep(keys=keys, constraints=[{"metric": "power", "at_least": 0}]), workers=1)
+    found = replace(found, counts=replace(found.counts, feasible=1))
+    text = io.StringIO()
+    sweep_tables(found, Console(file=text, width=80))
+    assert "; 1 point keeps them" in text.getvalue()
+    assert "\n1 point failed\n" in text.getvalue()
+
+
+def test_a_key_that_does_nothing_has_no_bar():
+    text = io.StringIO()
+    found = run_sweep(sweep(objectives=["area"]), workers=1)
+    sweep_tables(found, Console(file=text, width=80))
+    rows = {line.split()[0]: line for line in text.getvalue().splitlines() if " at " in line}
+    assert "=" not in rows["bandwidth"]
+    assert "=" in rows["lanes"]
+    assert "no effect" in tornado(found, found.asked.objectives[0])
 
 
 def test_short_names_tell_keys_apart():

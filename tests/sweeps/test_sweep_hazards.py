@@ -1,10 +1,14 @@
 """What happens to a sweep while it runs, and files that are damaged: told in a line, and nothing wrong is kept."""
 
+import json
 import os
 import re
+import shutil
 import sqlite3
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.swept import SweptConstraint
@@ -13,6 +17,7 @@ from siliconloom.sweeps import question, run
 from siliconloom.sweeps.analysis import LARGER, WORSE, direction_of, monotone_breaks
 from siliconloom.sweeps.axes import Axis
 from siliconloom.sweeps.run import run_sweep
+from siliconloom.sweeps.shown import stored_result
 from tests.sweeps.small import CHIP, PRODUCTS, sweep, without_times, write
 from tests.sweeps.test_sweep_analysis import point
 
@@ -84,18 +89,127 @@ def test_results_that_are_removed_meanwhile_are_told(tmp_path, monkeypatch):
         run_sweep(path, kept, workers=1, watcher=lambda progress: kept.unlink(missing_ok=True))
 
 
-@pytest.mark.slow(seconds=1)
-def test_a_damaged_point_is_named(tmp_path, monkeypatch, capsys):
-    path = str(write(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    assert main(["sweep", path, "--results", "r.sqlite", "--workers", "1"]) == 0
-    with sqlite3.connect("r.sqlite") as file:
-        file.execute("UPDATE points SET metrics = '{' WHERE rowid = 3")
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A file of results with 12 points, and its sweep."""
+    folder = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        run_sweep(write(folder), "r.sqlite", workers=1)
+    return folder
+
+
+def damaged(whole, tmp_path, statement, *values):
+    """A copy of the file in this folder, with a statement of SQL behind it."""
+    for name in ("r.sqlite", "sweep.yaml", "chip.yaml", "products.yaml"):
+        shutil.copyfile(whole / name, tmp_path / name)
+    with sqlite3.connect(tmp_path / "r.sqlite") as file:
+        file.execute(statement, values)
     file.close()
-    for words in (["show", "r.sqlite"], ["sweep", path, "--results", "r.sqlite", "--workers", "1"]):
-        capsys.readouterr()
-        assert main(words) == 2
-        assert "r.sqlite: the point" in capsys.readouterr().err
+
+
+DAMAGES = (
+    ("UPDATE points SET metrics = json_set(metrics, '$.time', 'abc') WHERE rowid = 3", "its time is no number: abc"),
+    ("UPDATE points SET metrics = json_set(metrics, '$.time', -1) WHERE rowid = 3", "its time is negative: -1"),
+    ("UPDATE points SET metrics = '{' WHERE rowid = 3", "its figures are no JSON"),
+    ("UPDATE points SET metrics = x'ff00' WHERE rowid = 3", "its figures are no JSON"),
+    ("UPDATE points SET metrics = '{}' WHERE rowid = 3", "it has no figures"),
+    ("UPDATE points SET state = 'dane' WHERE rowid = 3", "its state is none of done, failed and again: dane"),
+    ("UPDATE points SET state = 'failed' WHERE rowid = 3", "its state is failed, and it has no reason"),
+    ("UPDATE points SET bound = x'ff' WHERE rowid = 3", "its bound is no text: b'\\xff'"),
+    ("UPDATE members SET place = '[9,9,9]' WHERE ordinal = 3", "its values are none of the keys' values"),
+    ("UPDATE members SET place = '[0,0]' WHERE ordinal = 3", "its values are none of the keys' values"),
+    ("UPDATE members SET place = '[0,0,-1]' WHERE ordinal = 3", "its values are no list of numbers"),
+    ("UPDATE members SET place = '[2,1,0]' WHERE ordinal = 3", "its values are not those that it was evaluated with"),
+    ("UPDATE points SET sets = '{}' WHERE rowid = 3", "its values are not those that it was evaluated with"),
+    ("UPDATE members SET place = 'x' WHERE ordinal = 3", "its values are no JSON"),
+)
+
+
+@pytest.mark.parametrize(("statement", "told"), DAMAGES)
+def test_a_damaged_point_is_told_left_out_and_evaluated_again(whole, tmp_path, capsys, statement, told):
+    damaged(whole, tmp_path, statement)
+    assert main(["show", "r.sqlite", "--json", "-"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    (note,) = (note for note in shown["notes"] if "damaged" in note)
+    assert "is damaged and left out: " + told in note
+    assert len(shown["points"]) == 11
+    assert not shown["complete"]
+    again = run_sweep("sweep.yaml", "r.sqlite", workers=1)
+    of_place = "members" in statement
+    assert (again.counts.evaluated, again.counts.reused) == ((0, 12) if of_place else (1, 11))
+    assert [told in note for note in again.notes] == ([] if of_place else [True])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(whole)
+        expected = stored_result("r.sqlite")[0]
+    assert stored_result("r.sqlite")[0].points == again.points == expected.points
+
+
+@pytest.mark.parametrize("change", ["seconds = -1", "seconds = 'abc'", "evaluated = 1.5", "name = x'00'"])
+def test_a_damaged_sweep_is_told_and_written_anew(whole, tmp_path, capsys, change):
+    damaged(whole, tmp_path, f"UPDATE sweeps SET {change}")
+    assert main(["show", "r.sqlite"]) == 2
+    err = capsys.readouterr().err
+    assert "is damaged; the same loom sweep writes it anew" in err
+    assert err.count("\n") == 1
+    again = run_sweep("sweep.yaml", "r.sqlite", workers=1)
+    assert (again.counts.evaluated, again.counts.reused) == (0, 12)
+    assert stored_result("r.sqlite")[0].points == again.points
+
+
+def test_a_file_that_has_changed_since_is_told(tmp_path):
+    write(tmp_path)
+    first = run_sweep("sweep.yaml", "r.sqlite", workers=1)
+    assert stored_result("r.sqlite")[0].notes == first.notes == ()
+    (tmp_path / "chip.yaml").write_text(CHIP.replace("1 GHz", "2 GHz"))
+    (note,) = stored_result("r.sqlite")[0].notes
+    assert f"{tmp_path / 'chip.yaml'} has changed since" in note
+    (tmp_path / "chip.yaml").unlink()
+    assert stored_result("r.sqlite")[0].notes == ()
+
+
+def test_a_machine_beside_the_sweeps_file_is_told(tmp_path, monkeypatch, capsys):
+    """Paths are from the current folder, as in other descriptions."""
+    path = str(write(tmp_path))
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    assert main(["sweep", path, "--workers", "1"]) == 2
+    err = capsys.readouterr().err
+    assert "there is one beside this file, and paths are from the current folder" in err
+    assert err.count("\n") == 1
+
+
+COLUMNS = [
+    *(("points", column) for column in ("key", "sets", "state", "metrics", "bound", "why")),
+    *(("members", column) for column in ("ordinal", "point", "place")),
+    *(("sweeps", column) for column in ("digest", "name", "description", "code", "complete", "seconds", "evaluated")),
+]
+JUNK = st.one_of(
+    st.none(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(),
+    st.binary(max_size=6),
+    st.text(max_size=6).filter(lambda text: text.isprintable()),
+    st.recursive(st.none() | st.integers() | st.floats() | st.just("time"), lambda a: st.lists(a, max_size=3)).map(
+        json.dumps
+    ),
+    st.dictionaries(st.sampled_from(["time", "energy", "gap", "x"]), st.none() | st.floats() | st.integers()).map(
+        json.dumps
+    ),
+    st.just("[" * 100_000),
+)
+
+
+@given(st.sampled_from(COLUMNS), JUNK)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_stands_in_a_row_show_says_it_in_a_line(whole, tmp_path, column, junk):
+    """A sweep is shown without what is damaged, or refused in one line."""
+    try:
+        damaged(whole, tmp_path, f"UPDATE {column[0]} SET {column[1]} = ? WHERE rowid = 1", junk)
+    except sqlite3.IntegrityError:
+        return  # the file itself takes no such value
+    assert main(["show", str(tmp_path / "r.sqlite"), "--report", str(tmp_path / "page.html")]) in (0, 2)
 
 
 def test_no_answer_at_all_is_a_failed_check(tmp_path, monkeypatch, capsys):

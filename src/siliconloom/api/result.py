@@ -13,6 +13,7 @@ from siliconloom.arch.errors import LoomError, nearest_name
 from siliconloom.arch.kept_result import SCHEMAS
 from siliconloom.arch.quantity import format_si
 from siliconloom.arch.served import SERVING_SCHEMA
+from siliconloom.arch.swept import SWEEP_SCHEMA, typed_values
 
 if TYPE_CHECKING:
     import pandas
@@ -260,6 +261,9 @@ class Result:
             return [{"name": name, **each} for name, each in found.items()], None
         if isinstance(found, list) and found and all(isinstance(each, dict) for each in found):
             model = SCHEMAS.get(self._data.get("schema", ""))
+            if part == "points" and self._data.get("schema") == SWEEP_SCHEMA:
+                values = typed_values(self._data["asked"], found)
+                return [{**row, "values": typed} for row, typed in zip(found, values, strict=True)], None
             return found, None if model is None else _row_model(model, part)
         self._no(part, "rows")
 

@@ -29,6 +29,7 @@ def command(
     """
     from siliconloom.commands.swept import write_swept
     from siliconloom.render.output import check_outputs
+    from siliconloom.render.tables import progress_bar
     from siliconloom.sweeps.shown import stored_result
 
     check_outputs({"--csv": csv, "--parquet": parquet, "--report": report, "--json": json_file}, (results,))
@@ -36,5 +37,6 @@ def command(
         from siliconloom.render.sweep_files import require_parquet
 
         require_parquet()
-    found, _ = stored_result(results, name)
+    with progress_bar(True, "reading the points"):
+        found, _ = stored_result(results, name)
     write_swept(found, csv=csv, parquet=parquet, report=report, json_file=json_file)

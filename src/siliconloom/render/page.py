@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from colorsys import hls_to_rgb
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -40,6 +41,18 @@ PALETTE = ("#2a6fbb", "#d1742c", "#2a9d5c", "#8b5fbf", "#c9a227", "#b0413e", "#5
 def colour(name: str) -> str:
     """Colour of a category; names without one get a fixed colour of the palette."""
     return COLOURS.get(name, PALETTE[sum(map(ord, name)) % len(PALETTE)])
+
+
+def colours_of(names: Iterable[str]) -> dict[str, str]:
+    """Different colours of names, in their order: those of the palette, then others around the circle of hues."""
+    found = list(dict.fromkeys(names))
+    shades = [*PALETTE, *(_hue(n) for n in range(len(found) - len(PALETTE)))]
+    return dict(zip(found, shades, strict=False))
+
+
+def _hue(number: int) -> str:
+    red, green, blue = hls_to_rgb(number * 0.618034 % 1, 0.35 + 0.3 * (number % 2), 0.45)
+    return f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"
 
 
 class BarPart(Struct, frozen=True):

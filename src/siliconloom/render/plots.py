@@ -14,7 +14,9 @@ from matplotlib.figure import Figure
 
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.quantity import format_si
-from siliconloom.render.page import colour
+from siliconloom.arch.swept import SWEEP_SCHEMA
+from siliconloom.render.page import PALETTE, colours_of
+from siliconloom.render.plots_sweep import draw_sweep
 
 
 def plot_operators(result: dict[str, Any], axes: Axes | None, most: int) -> Axes:
@@ -29,17 +31,17 @@ def plot_operators(result: dict[str, Any], axes: Axes | None, most: int) -> Axes
             for name in names
         }
     else:
-        series = {result["chip"]: {each["name"]: each["seconds"] for each in result["operators"]}}
+        series = {_machine(result): {each["name"]: each["seconds"] for each in result["operators"]}}
     longest = sorted(next(iter(series.values())).items(), key=lambda item: -item[1])[:most]
-    height = 0.8 / len(series)
+    height, colours = 0.8 / len(series), colours_of(series)
     for number, (name, seconds) in enumerate(series.items()):
         places = [row + number * height for row in range(len(longest))]
         drawn.barh(
-            places, [seconds.get(each, 0.0) for each, _ in longest], height, label=_plain(name), color=colour(name)
+            places, [seconds.get(each, 0.0) for each, _ in longest], height, label=_plain(name), color=colours[name]
         )
     drawn.set_yticks([row + 0.4 - height / 2 for row in range(len(longest))], [_plain(name) for name, _ in longest])
     drawn.invert_yaxis()
-    where = "" if len(series) > 1 else f" on {result['chip']}"
+    where = "" if len(series) > 1 else f" on {_machine(result)}"
     drawn.set_title(_plain(f"{result['workload']}{where}, {result['phase']}"))
     if len(series) > 1:  # machines may be a thousand times apart
         drawn.set_xscale("log")
@@ -76,7 +78,7 @@ def plot_roofline(result: dict[str, Any], axes: Axes | None) -> Axes:
     drawn.set_yscale("log")
     drawn.set_ylabel("multiply-accumulates per second")
     roofs = f"{format_si(peak, 'MAC/s')} and {format_si(nearest['bandwidth'], 'B/s')} of {name}"
-    drawn.set_title(_plain(f"{result['workload']} on {result['chip']}\n{roofs}"), fontsize="medium")
+    drawn.set_title(_plain(f"{result['workload']} on {_machine(result)}\n{roofs}"), fontsize="medium")
     drawn.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
     return drawn
 
@@ -94,12 +96,13 @@ def plot_energy(result: dict[str, Any], axes: Axes | None) -> Axes:
         title = f"{result['workload']}, {result['phase']}"
     elif "energy" in result:
         joules = {name: figure for name, figure in result["energy"].items() if figure}
-        title = f"{result['workload']} on {result['chip']}: {format_si(result['energy_j'], 'J')}"
+        title = f"{result['workload']} on {_machine(result)}: {format_si(result['energy_j'], 'J')}"
     else:
         raise NotSupported(f"energies of {_whose(result)}; loom sim has those of its step")
     drawn = _axes(axes, "joules")
     largest = sorted(joules.items(), key=lambda item: -item[1])
-    drawn.barh(range(len(largest)), [figure for _, figure in largest], color=[colour(name) for name, _ in largest])
+    colours = colours_of(joules)  # of machines those that their operators have
+    drawn.barh(range(len(largest)), [figure for _, figure in largest], color=[colours[name] for name, _ in largest])
     drawn.set_yticks(range(len(largest)), [_plain(name) for name, _ in largest])
     drawn.invert_yaxis()
     drawn.set_title(_plain(title))
@@ -159,7 +162,34 @@ LATENCIES = (
 SHARES = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("max", 1.0))
 
 
+def plot_plans(result: dict[str, Any], axes: Axes | None) -> Axes:
+    """Bars of the steps under the best plan and the next best ones; returns the axes.
+
+    Raises
+    ------
+    NotSupported
+        For results that are of no plan.
+    """
+    if "alternatives" not in result or "plan_text" not in result:
+        raise NotSupported("plans of a result that is of no plan; loom plan --json has them")
+    drawn = _axes(axes, "seconds of a step")
+    plans = [result, *result["alternatives"]][:MOST]
+    shades = [PALETTE[2] if number == 0 else PALETTE[0] for number in range(len(plans))]
+    drawn.barh(range(len(plans)), [plan["step_s"] for plan in plans], color=shades)
+    drawn.set_yticks(range(len(plans)), [_plain(plan["plan_text"]) for plan in plans], fontsize="small")
+    drawn.invert_yaxis()
+    drawn.set_title(_plain(f"{result['workload']} on {result['system']}, {result['phase']}"))
+    return drawn
+
+
+def _machine(result: dict[str, Any]) -> str:
+    """What a step is on: the whole system, not its chip."""
+    return str(result.get("asked", {}).get("machine") or result["chip"])
+
+
 def _whose(result: dict[str, Any]) -> str:
+    if result.get("schema") == SWEEP_SCHEMA:
+        return "a sweep"
     return "a service" if result.get("kind") == "serving" else "a plan"
 
 
@@ -181,8 +211,11 @@ DRAWN: dict[str, Callable[[dict[str, Any], Axes], Axes]] = {
     "energy": plot_energy,
     "latency": plot_latency,
     "timeline": plot_timeline,
+    "plans": plot_plans,
 }
 """What a figure shows, by the name of its kind."""
+SWEPT = ("pareto", "parallel", "tornado")
+"""Kinds of figures of sweeps."""
 FORMATS = ("svg", "png", "pdf")
 KEPT_TEXT: Any = {"svg.fonttype": "none", "svg.hashsalt": "siliconloom", "pdf.fonttype": 42}
 """Text stays text, and the same result makes the same file."""
@@ -194,7 +227,7 @@ def figure_bytes(result: dict[str, Any], kind: str, suffix: str) -> bytes:
     Parameters
     ----------
     kind
-        One of `DRAWN`.
+        One of `DRAWN` or `SWEPT`.
     suffix
         One of `FORMATS`.
 
@@ -210,7 +243,10 @@ def figure_bytes(result: dict[str, Any], kind: str, suffix: str) -> bytes:
     try:
         with matplotlib.rc_context(KEPT_TEXT), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Glyph .* missing")  # a box stands for it
-            DRAWN[kind](result, made.subplots())
+            if kind in SWEPT:
+                draw_sweep(kind, result, made)
+            else:
+                DRAWN[kind](result, made.subplots())
             made.savefig(file, format=suffix, dpi=200, metadata=dated[suffix])
     except (ValueError, ArithmeticError) as error:
         raise LoomError(f"this result cannot be drawn: {error}") from None
@@ -231,10 +267,12 @@ def _axes(axes: Axes | None, xlabel: str) -> Axes:
 __all__ = [
     "DRAWN",
     "FORMATS",
+    "SWEPT",
     "figure_bytes",
     "plot_energy",
     "plot_latency",
     "plot_operators",
+    "plot_plans",
     "plot_roofline",
     "plot_timeline",
 ]

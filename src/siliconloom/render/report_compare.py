@@ -6,7 +6,7 @@ from typing import Any
 
 from siliconloom.arch.quantity import format_si
 from siliconloom.render.compare import energy_lines, error_lines, headlines, measured_lines, measured_text, total_rows
-from siliconloom.render.page import PALETTE, BarPart, ChartData, PageBar, PageCell, PageColumn, PageTable, page
+from siliconloom.render.page import BarPart, ChartData, PageBar, PageCell, PageColumn, PageTable, colours_of, page
 from siliconloom.render.tables import asked_text, bar_text
 
 SHOWN = 8
@@ -16,7 +16,7 @@ SHOWN = 8
 def compare_html(result: dict[str, Any]) -> str:
     """The page of `loom compare`: who is faster, totals side by side, time and energy by operator, every row."""
     machines = result["machines"]
-    colours = {m["name"]: PALETTE[n % len(PALETTE)] for n, m in enumerate(machines)}
+    colours = colours_of(m["name"] for m in machines)
     operators = sorted(
         result["operators"], key=lambda o: -max(found["seconds"] for found in o["machines"].values() if found)
     )

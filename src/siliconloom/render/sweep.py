@@ -54,6 +54,11 @@ def figure_text(metric: SweptMetric, value: float) -> str:
     return f"{value:,.4g}" + (f" {metric.unit}" if metric.unit and metric.unit not in HEADED else "")
 
 
+def points_text(count: int) -> str:
+    """So many points, in words."""
+    return f"{count:,} point{'s' * (count != 1)}"
+
+
 def heading(metric: SweptMetric) -> str:
     """How a column of figures is called."""
     return f"{metric.name} ({metric.unit})" if metric.unit in HEADED else metric.name
@@ -114,7 +119,7 @@ class LiveSweep(AbstractContextManager["LiveSweep"]):
 def progress_text(progress: SweepProgress) -> str:
     """One line: finished points, how many were known or failed, the rate, what is left."""
     fresh = progress.done - progress.reused
-    parts = [f"{progress.done:,} of {progress.total:,} points"]
+    parts = [f"{progress.done:,} of {points_text(progress.total)}"]
     if progress.reused:
         parts.append(f"{progress.reused:,} known before")
     if progress.failed:
@@ -175,7 +180,7 @@ def sweep_tables(result: SweepResult, out: Console) -> None:
     failed = [point for point in result.points if point.state == "failed"]
     if failed:
         out.print(
-            f"{len(failed):,} points failed" + (f"; the first {SHOWN_FAILED}" if len(failed) > SHOWN_FAILED else "")
+            f"{points_text(len(failed))} failed" + (f"; the first {SHOWN_FAILED}" if len(failed) > SHOWN_FAILED else "")
         )
         for point in failed[:SHOWN_FAILED]:
             values = ", ".join(f"{path}={point.values[path]}" for path in names)
@@ -195,7 +200,7 @@ def summary_lines(result: SweepResult) -> list[tuple[str, str]]:
     lines = [("points", ", ".join(parts))]
     if asked.constraints:
         said = " and ".join(constraint_text(each) for each in asked.constraints)
-        lines.append(("constraints", f"{said}; {counts.feasible:,} points keep them"))
+        lines.append(("constraints", f"{said}; {points_text(counts.feasible)} keep{'s' * (counts.feasible == 1)} them"))
     rate = f", {counts.evaluated / result.seconds:,.3g} points/s" if counts.evaluated and result.seconds else ""
     lines.append(("took", f"{format_si(result.seconds, 's')}{rate}"))
     if not result.complete:
@@ -222,11 +227,14 @@ def _print_effects(result: SweepResult, out: Console) -> None:
         rows = []
         for bar in bars:
             first = round((bar.least - low) * scale)
+            if bar.most == bar.least:
+                rows.append((names[bar.key], "none", f"{figure_text(metric, bar.least)} at all", ""))
+                continue
             drawn = " " * first + "=" * max(round((bar.most - bar.least) * scale), 1)
             least = f"{figure_text(metric, bar.least)} at {bar.least_at}"
             rows.append((names[bar.key], drawn, least, f"{figure_text(metric, bar.most)} at {bar.most_at}"))
         columns = [("key", "left"), ("", "left"), ("least", "left"), ("most", "left")]
-        out.print(table(f"{heading(metric)}, mean over all points with a value", columns, rows))
+        out.print(table(f"{heading(metric)}, mean at a value, all other keys equal", columns, rows))
         out.print()
 
 
@@ -263,7 +271,10 @@ def _print_breaks(found: Sequence[MonotoneBreak], out: Console) -> None:
     if not found:
         return
     more = f"; the worst {SHOWN_BREAKS}" if len(found) > SHOWN_BREAKS else ""
-    out.print(f"a better machine takes more time, all else equal, {len(found):,} times{more}", style="yellow")
+    out.print(
+        f"a better machine takes more time, all else equal, {len(found):,} time{'s' * (len(found) != 1)}{more}",
+        style="yellow",
+    )
     names = short_names(each.key for each in found)
     rows = [
         (names[b.key], b.smaller, b.larger, f"+{b.worse:.1%}", f"{b.smaller_point} and {b.larger_point}")
@@ -274,4 +285,4 @@ def _print_breaks(found: Sequence[MonotoneBreak], out: Console) -> None:
     out.print()
 
 
-__all__ = ["LiveSweep", "figure_text", "progress_text", "short_names", "summary_lines", "sweep_tables"]
+__all__ = ["LiveSweep", "figure_text", "points_text", "progress_text", "short_names", "summary_lines", "sweep_tables"]

@@ -1,4 +1,4 @@
-"""The points of a sweep as CSV and as Parquet: a row a point, figures in base units."""
+"""The points of a sweep as CSV and as Parquet: a row a point, values of keys and figures in base units."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 from typing import Any
 
 from siliconloom.arch.errors import LoomError
-from siliconloom.arch.swept import SweepResult
+from siliconloom.arch.swept import SweepResult, typed_values
 
 
 def point_columns(result: SweepResult) -> list[str]:
@@ -21,6 +21,8 @@ def point_records(result: SweepResult) -> list[dict[str, Any]]:
     """A record a point; what a point does not have is ``None``."""
     front = set(result.front)
     empty = dict.fromkeys(point_columns(result))
+    plain = result.as_dict()
+    values = typed_values(plain["asked"], plain["points"])
     return [
         {
             **empty,
@@ -31,10 +33,10 @@ def point_records(result: SweepResult) -> list[dict[str, Any]]:
             "feasible": point.feasible,
             "asked": point.asked,
             "bound": point.bound,
-            **point.values,
+            **values[number],
             **point.metrics,
         }
-        for point in result.points
+        for number, point in enumerate(result.points)
     ]
 
 
@@ -67,12 +69,17 @@ def sweep_parquet(result: SweepResult) -> bytes:
     kinds: dict[str, Any] = {"point": pyarrow.int64(), "asked": pyarrow.int64()}
     kinds |= {"front": pyarrow.bool_(), "feasible": pyarrow.bool_()}
     metrics = {name for point in result.points for name in point.metrics}
+    records = point_records(result)
+    names = {bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64()}
+    for key in result.asked.keys:
+        for path in (key.path, *key.linked):
+            kinds[path] = names.get(type(next((r[path] for r in records), "")), pyarrow.string())
     schema = pyarrow.schema(
         [(n, kinds.get(n, pyarrow.float64() if n in metrics else pyarrow.string())) for n in columns],
         metadata={"siliconloom.sweep": msgspec.json.encode(result.asked)},
     )
     file = io.BytesIO()
-    parquet.write_table(pyarrow.Table.from_pylist(point_records(result), schema=schema), file)
+    parquet.write_table(pyarrow.Table.from_pylist(records, schema=schema), file)
     return file.getvalue()
 
 

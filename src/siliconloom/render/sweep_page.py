@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from html import escape
@@ -10,7 +11,7 @@ from siliconloom import __version__
 from siliconloom.arch.swept import SweepResult, SweptMetric, SweptPoint
 from siliconloom.render.drawing import WIDTH, drawing, shortened_label, text_at
 from siliconloom.render.page import ChartData, PageCell, PageColumn, PageTable, page
-from siliconloom.render.sweep import figure_text, heading, short_names, summary_lines
+from siliconloom.render.sweep import figure_text, heading, points_text, short_names, summary_lines
 
 MOST_LINES = 1000
 """Points that are drawn as lines: those of the front, and others evenly from all."""
@@ -21,12 +22,17 @@ REST, BEST, LOST = "#9aa7b8", "#d1495b", "#c9b458"
 """Colours of points, of those on the front, and of those that break a constraint."""
 
 
+def spans_decades(values: Sequence[float]) -> bool:
+    """Whether values are positive and more than a factor of ten apart."""
+    return min(values) > 0 and max(values) / min(values) > 10
+
+
 class Scale:
     """Where values stand between two ends: by their logarithm where they span more than a factor of ten."""
 
     def __init__(self, values: Sequence[float], first: float, last: float) -> None:
         self.low, self.high = min(values), max(values)
-        self.log = self.low > 0 and self.high / self.low > 10
+        self.log = spans_decades(values)
         self._first, self._last = first, last
 
     def at(self, value: float) -> float:
@@ -50,9 +56,11 @@ def sweep_html(result: SweepResult) -> str:
     tornados = [(metric, tornado(result, metric)) for metric in metrics]
     effects = {
         f"effect-{number}": ChartData(
-            ("key", "least_at", "least", "most_at", "most"),
+            ("key", "least_at", "least", "most_at", "most", "points"),
             tuple(
-                (b.key, b.least_at, b.least, b.most_at, b.most) for b in result.effects if b.objective == metric.name
+                (b.key, b.least_at, b.least, b.most_at, b.most, b.points)
+                for b in result.effects
+                if b.objective == metric.name
             ),
         )
         for number, (metric, _) in enumerate(tornados)
@@ -94,15 +102,17 @@ def _asked(result: SweepResult) -> str:
 def _headline(result: SweepResult) -> str:
     """What came of the points, in sentences."""
     counts = result.counts
-    text = f"{counts.distinct:,} points"
+    text = points_text(counts.distinct)
     if result.asked.constraints:
-        text += f", of which {counts.feasible:,} keep all constraints"
+        text += f", of which {counts.feasible:,} keep{'s' * (counts.feasible == 1)} all constraints"
     if not result.front:
         return f"{text}. None of them is an answer."
     metrics = result.asked.objectives
     if len(metrics) > 1:
-        text += f": {len(result.front):,} are on the front, and no point is better than these in all of "
-        text += f"{', '.join(metric.name for metric in metrics)}."
+        text += (
+            f": {len(result.front):,} {'is' if len(result.front) == 1 else 'are'} on the front, and no point is better "
+        )
+        text += f"in all of {', '.join(metric.name for metric in metrics)}."
     else:
         one = next(point for point in result.points if point.number == result.front[0])
         text += f": the best one, point {one.number}, has {heading(metrics[0])} "
@@ -205,7 +215,7 @@ def _failed(result: SweepResult) -> list[SweptPoint]:
     return [point for point in result.points if point.state == "failed"]
 
 
-def _drawn(result: SweepResult) -> list[SweptPoint]:
+def drawn_points(result: SweepResult) -> list[SweptPoint]:
     """Points to draw, those of the front last, over the others."""
     done = [point for point in result.points if point.state == "done"]
     front = set(result.front)
@@ -215,7 +225,7 @@ def _drawn(result: SweepResult) -> list[SweptPoint]:
     return [*rest[::every], *(by[number] for number in result.front)]
 
 
-def _colour(point: SweptPoint, front: set[int]) -> str:
+def point_colour(point: SweptPoint, front: set[int]) -> str:
     return BEST if point.number in front else REST if point.feasible else LOST
 
 
@@ -226,9 +236,23 @@ def _told(result: SweepResult, point: SweptPoint) -> str:
     return escape("\n".join([f"point {point.number}", *values, *figures]))
 
 
+def staircase(line: Sequence[tuple[float, float]], less_is_better: bool) -> list[tuple[float, float]]:
+    """Corners between points of a front, by the first of their objectives: nothing lies between two designs.
+
+    Parameters
+    ----------
+    less_is_better
+        Of the first objective: up to the next point the best is the one before, else the next one.
+    """
+    found = list(line[:1])
+    for (a, b), (c, d) in itertools.pairwise(line):
+        found += [(c, b) if less_is_better else (a, d), (c, d)]
+    return found
+
+
 def scatter(result: SweepResult) -> str:
     """The first two objectives of all points; of one objective, it over the order of points."""
-    points = _drawn(result)
+    points = drawn_points(result)
     if not points:
         return ""
     metrics, front = result.asked.objectives, set(result.front)
@@ -253,12 +277,12 @@ def scatter(result: SweepResult) -> str:
     parts.append(text_at(left + 6, top - 3, heading(down)))
     if len(metrics) == 2 and front:  # of more, points of the front are no line of two of them
         line = sorted((x.at(a), y.at(b)) for a, b, p in zip(xs, ys, points, strict=True) if p.number in front)
-        path = " ".join(f"{a:.1f},{b:.1f}" for a, b in line)
+        path = " ".join(f"{a:.1f},{b:.1f}" for a, b in staircase(line, across is not None and across.less_is_better))
         parts.append(f'<polyline points="{path}" fill="none" stroke="{BEST}" stroke-opacity=".5"/>')
     for point, a, b in zip(points, xs, ys, strict=True):
         size = 4.5 if point.number in front else 2.8
         parts.append(
-            f'<circle cx="{x.at(a):.1f}" cy="{y.at(b):.1f}" r="{size}" fill="{_colour(point, front)}" '
+            f'<circle cx="{x.at(a):.1f}" cy="{y.at(b):.1f}" r="{size}" fill="{point_colour(point, front)}" '
             f'fill-opacity=".8">'
             f"<title>{_told(result, point)}</title></circle>"
         )
@@ -268,7 +292,7 @@ def scatter(result: SweepResult) -> str:
 
 def parallel_coordinates(result: SweepResult) -> str:
     """A line a point across its keys, at equal steps from value to value, and its objectives."""
-    points = _drawn(result)
+    points = drawn_points(result)
     if not points:
         return ""
     keys, metrics, front = result.asked.keys, result.asked.objectives, set(result.front)
@@ -295,7 +319,7 @@ def parallel_coordinates(result: SweepResult) -> str:
         path = " ".join(f"{left + n * step:.1f},{column[number]:.1f}" for n, column in enumerate(columns))
         on = point.number in front
         lines.append(
-            f'<polyline points="{path}" fill="none" stroke="{_colour(point, front)}" '
+            f'<polyline points="{path}" fill="none" stroke="{point_colour(point, front)}" '
             f'stroke-width="{1.8 if on else 0.7}" '
             f'stroke-opacity="{0.9 if on else 0.35}"><title>{_told(result, point)}</title></polyline>'
         )
@@ -308,7 +332,7 @@ def _axis(x: float, top: float, high: float, name: str) -> list[str]:
 
 
 def tornado(result: SweepResult, metric: SweptMetric) -> str:
-    """The range of each key's means around the mean of all points, the longest first."""
+    """The range of each key's means, all other keys equal, around the mean of its points, the longest first."""
     bars = [bar for bar in result.effects if bar.objective == metric.name]
     if not bars:
         return ""
@@ -320,16 +344,33 @@ def tornado(result: SweepResult, metric: SweptMetric) -> str:
     for number, bar in enumerate(bars):
         y, first, last = 6 + number * step, scale.at(bar.least), scale.at(bar.most)
         parts.append(text_at(left - 8, y + 15, shortened_label(names[bar.key], 26), "end"))
-        parts.append(
-            f'<rect x="{first:.1f}" y="{y}" width="{max(last - first, 1):.1f}" height="19" fill="{REST}" rx="2"/>'
-        )
-        text = shortened_label(f"{figure_text(metric, bar.least)} ({bar.least_at})", 22)
-        parts.append(text_at(first - 5, y + 14, text, "end"))
-        parts.append(text_at(last + 5, y + 14, shortened_label(f"{figure_text(metric, bar.most)} ({bar.most_at})", 22)))
-    middle = scale.at(min(max(bars[0].mean, low), high))
+        if bar.most == bar.least:
+            parts.append(text_at(last + 5, y + 14, f"no effect: {figure_text(metric, bar.least)}"))
+        else:
+            parts.append(
+                f'<rect x="{first:.1f}" y="{y}" width="{max(last - first, 1):.1f}" height="19" fill="{REST}" rx="2"/>'
+            )
+            least, most = (
+                shortened_label(f"{figure_text(metric, value)} ({at})", 22)
+                for value, at in ((bar.least, bar.least_at), (bar.most, bar.most_at))
+            )
+            parts.append(text_at(first - 5, y + 14, least, "end"))
+            parts.append(text_at(last + 5, y + 14, most))
+        middle = scale.at(bar.mean)
+        line = f'x1="{middle:.1f}" x2="{middle:.1f}" y1="{y - 2}" y2="{y + 21}"'
+        parts.append(f'<line {line} stroke="currentColor"/>')
     height = 6 + len(bars) * step
-    parts.append(f'<line x1="{middle:.1f}" x2="{middle:.1f}" y1="0" y2="{height}" stroke="currentColor"/>')
     return drawing(height + 4, parts, f"Tornado chart: the range of {metric.name} over the values of each key.")
 
 
-__all__ = ["Scale", "parallel_coordinates", "scatter", "sweep_html", "tornado"]
+__all__ = [
+    "Scale",
+    "drawn_points",
+    "parallel_coordinates",
+    "point_colour",
+    "scatter",
+    "spans_decades",
+    "staircase",
+    "sweep_html",
+    "tornado",
+]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 import re
 import warnings
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from math import fsum
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.sweep import Sweep, SweepMethod, amount_of
@@ -19,6 +23,10 @@ from siliconloom.sweeps.designs import MORRIS_LEVELS, problem_of, sensitivity_sa
 
 WORSE = 0.01
 """By what part a larger machine may take more time without being told."""
+LEAST_SHARE = 0.25
+"""Of points with figures the least part that a bar of a tornado compares."""
+MOST_MASKS = 20
+"""Sets of values, the most frequent ones, among which those that are compared are looked for."""
 LARGER = (
     r"clock|tile_count",
     r"tile\.array\.(rows|cols|load_rows)",
@@ -65,30 +73,97 @@ def feasible(metrics: dict[str, float], constraints: Sequence[SweptConstraint]) 
     return all(each.excess(metrics[each.metric]) <= 0 for each in constraints)
 
 
+class MatchedPoints(Struct, frozen=True):
+    """Points that differ in one key alone: values of the key, and lines of points, each with one point a value."""
+
+    levels: tuple[int, ...]
+    lines: tuple[tuple[int, ...], ...]
+
+    @property
+    def points(self) -> int:
+        return len(self.levels) * len(self.lines)
+
+
+def compared(places: Sequence[Indices], number: int) -> MatchedPoints:
+    """Points that are equal in all keys but one, at as many values of that key as compare the most points.
+
+    Lines that lack a point at one of these values are left out, so that means over the lines differ by the key alone.
+    """
+    lines: dict[Indices, dict[int, int]] = defaultdict(dict)
+    for index, place in enumerate(places):
+        lines[(*place[:number], *place[number + 1 :])][place[number]] = index
+    masks = Counter(sum(1 << level for level in line) for line in lines.values())
+    commonest = [mask for mask, _ in masks.most_common(MOST_MASKS)]
+    asked = {a & b for a in commonest for b in commonest} | {functools.reduce(operator.or_, masks, 0)}
+
+    def rank(mask: int) -> tuple[int, int, int]:
+        count = sum(times for other, times in masks.items() if other & mask == mask)
+        return (mask.bit_count() - 1) * count, mask.bit_count(), -mask
+
+    best = max((mask for mask in asked if mask.bit_count() > 1), key=rank, default=0)
+    if not best or not rank(best)[0]:
+        return MatchedPoints((), ())
+    levels = tuple(level for level in range(best.bit_length()) if best >> level & 1)
+    whole = [line for _, line in sorted(lines.items()) if all(level in line for level in levels)]
+    return MatchedPoints(levels, tuple(tuple(line[level] for level in levels) for line in whole))
+
+
 def effects_of(
     axes: Sequence[Axis], objectives: Sequence[SweptMetric], points: Sequence[SweptPoint], places: Sequence[Indices]
-) -> tuple[KeyEffect, ...]:
-    """The bars of a tornado, of each objective the longest first."""
+) -> tuple[tuple[KeyEffect, ...], list[str]]:
+    """The bars of a tornado, of each objective the longest first, and notes of keys that have none or miss points.
+
+    Only points that are equal in all other keys are compared: a key that does nothing has no effect, whatever points
+    failed or were not drawn.
+    """
     done = [(point, place) for point, place in zip(points, places, strict=True) if point.state == "done"]
+    known = {number: compared([place for _, place in done], number) for number, axis in enumerate(axes)}
+    enough = {n: each for n, each in known.items() if each.levels and each.points >= LEAST_SHARE * len(done)}
     found = []
     for objective in objectives:
+        figures = [point.metrics[objective.name] for point, _ in done]
         bars = []
-        for number, axis in enumerate(axes):
-            means: dict[int, list[float]] = defaultdict(list)
-            for point, place in done:
-                means[place[number]].append(point.metrics[objective.name])
-            if len(means) < 2:
-                continue
-            levels = {level: float(np.mean(values)) for level, values in sorted(means.items())}
-            low, high = min(levels, key=lambda n: levels[n]), max(levels, key=lambda n: levels[n])
-            mean = float(np.mean([point.metrics[objective.name] for point, _ in done]))
+        for number, each in enough.items():
+            levels = axes[number].levels
+            means = [fsum(figures[line[n]] for line in each.lines) / len(each.lines) for n in range(len(each.levels))]
+            low, high = (choose(range(len(means)), key=means.__getitem__) for choose in (min, max))
             bars.append(
                 KeyEffect(
-                    axis.path, objective.name, mean, levels[low], axis.levels[low], levels[high], axis.levels[high]
+                    key=axes[number].path,
+                    objective=objective.name,
+                    mean=fsum(means) / len(means),
+                    least=means[low],
+                    least_at=levels[each.levels[low]],
+                    most=means[high],
+                    most_at=levels[each.levels[high]],
+                    points=each.points,
                 )
             )
         found += sorted(bars, key=lambda bar: bar.least - bar.most)
-    return tuple(found)
+    return tuple(found), _effect_notes(axes, [place for _, place in done], known, enough)
+
+
+def _effect_notes(
+    axes: Sequence[Axis], places: Sequence[Indices], known: dict[int, MatchedPoints], enough: dict[int, MatchedPoints]
+) -> list[str]:
+    """Which keys have no bar and why, and how many points the bars of the others compare where that is not all."""
+    notes = []
+    parts = []
+    for number, axis in enumerate(axes):
+        used = {place[number] for place in places}
+        if len(used) < 2:
+            continue  # there is nothing to compare
+        if number not in enough:
+            few = known[number].points
+            why = f"only {few:,} of {len(places):,} points are" if few else "no two points with figures are"
+            notes.append(f"no tornado of {axis.path}: {why} equal in all other keys")
+        elif enough[number].points < len(places):
+            left = [axis.levels[level] for level in sorted(used - set(enough[number].levels))]
+            without = f" (without {', '.join(left[:3])}{' and others' if len(left) > 3 else ''})" if left else ""
+            parts.append(f"{axis.path} {enough[number].points:,} of {len(places):,}{without}")
+    if parts:
+        notes.append(f"the tornado compares points that are equal in all other keys: {', '.join(parts)}")
+    return notes
 
 
 def sensitivity_of(
@@ -188,7 +263,7 @@ def monotone_breaks(
         for line in lines.values():
             line.sort(key=lambda member: way * sizes[member[1]])
             for (small, a), (large, b) in itertools.pairwise(line):
-                if "time" not in large.metrics:  # of a service: a larger machine has other queues
+                if not small.metrics.get("time"):  # of a service: a larger machine has other queues
                     continue
                 worse = large.metrics["time"] / small.metrics["time"] - 1
                 if worse > WORSE:

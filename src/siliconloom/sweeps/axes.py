@@ -106,7 +106,9 @@ def check_keys(sweep: Sweep, document: Document, axes: Sequence[Axis]) -> None:
         except DescriptionError:
             raise
         except LoomError as error:
-            raise document.error(str(error), (key,)) from None
+            other = _is_file(str(Path(document.source).parent / name)) and not _is_file(name)
+            hint = "; there is one beside this file, and paths are from the current folder" if other else ""
+            raise document.error(f"{error}{hint}", (key,)) from None
     _check_service(sweep, document)
     for path, value in sweep.set.items():
         _check_key(sweep, document, ("set", path), path, text_of(value))

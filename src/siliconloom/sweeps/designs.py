@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from siliconloom.arch.sweep import MOST_POINTS, Sweep, SweepMethod
 from siliconloom.sweeps.axes import Axis, Indices, size_of
 from siliconloom.sweeps.extras import required
 
+TRIES = 200
+"""Exchanges that are tried for a point of a Latin hypercube that another one is the same as."""
 MORRIS_LEVELS = 4
 """Levels of the unit interval that a trajectory steps on, as Morris took them."""
 
@@ -43,7 +46,13 @@ def design_of(sweep: Sweep, axes: Sequence[Axis]) -> list[Indices]:
         return _random(axes, sweep.points, sweep.seed)
     if sweep.method is SweepMethod.LATIN_HYPERCUBE:
         latin = required("SALib.sample.latin", "sweeps", "method: latin_hypercube")
-        return _levels(latin.sample(problem_of(axes), sweep.points, seed=sweep.seed), axes)
+        rows = latin.sample(problem_of(axes), sweep.points, seed=sweep.seed).tolist()
+        ranks = [[0] * len(axes) for _ in rows]  # each axis has one point in each of as many strata
+        for number, axis in enumerate(axes):
+            column = [row[number] for row in rows]
+            for rank, row in enumerate(sorted(range(len(rows)), key=column.__getitem__)):
+                ranks[row][number] = rank * len(axis) // len(rows)
+        return _spread(list(map(tuple, ranks)), random.Random(sweep.seed))
     return _levels(sensitivity_sample(sweep, axes), axes)
 
 
@@ -102,6 +111,25 @@ def _different(source: random.Random, size: int, count: int) -> list[int]:
     while len(drawn) < count:
         drawn[source.randrange(size)] = None
     return list(drawn)
+
+
+def _spread(points: list[Indices], source: random.Random) -> list[Indices]:
+    """Points that are different as far as exchanges of one value between two of them lead: values stay as often."""
+    times, found = Counter(points), list(points)
+    for number, point in enumerate(found):
+        for _ in range(TRIES if times[point] > 1 else 0):
+            axis, other = source.randrange(len(point)), source.randrange(len(found))
+            theirs = found[other]
+            mine = (*point[:axis], theirs[axis], *point[axis + 1 :])
+            given = (*theirs[:axis], point[axis], *theirs[axis + 1 :])
+            if mine != given and not times[mine] and not times[given]:
+                times[point] -= 1
+                times[theirs] -= 1
+                times[mine] += 1
+                times[given] += 1
+                found[number], found[other] = mine, given
+                break
+    return found
 
 
 def _levels(rows: Any, axes: Sequence[Axis]) -> list[Indices]:

@@ -96,7 +96,7 @@ def metrics_of(result: Figures) -> dict[str, float]:
     """Every figure that a result has."""
     known = SERVED if result.get("kind") == "serving" else METRICS
     read = {name: metric.read(result) for name, metric in known.items()}
-    return {name: float(value) for name, value in read.items() if value is not None}
+    return {name: float(value) for name, value in read.items() if value is not None and math.isfinite(value)}
 
 
 def described_metric(name: str, *, served: bool = False) -> SweptMetric:

@@ -23,7 +23,7 @@ from siliconloom.sweeps.executors import Executor, executor_of
 from siliconloom.sweeps.likeness import in_groups
 from siliconloom.sweeps.question import PointAnswer, PointSetting, file_digest, is_of_library, setting_of
 from siliconloom.sweeps.search import PointSearch
-from siliconloom.sweeps.shown import DescribedSweep, point_of, result_of
+from siliconloom.sweeps.shown import DescribedSweep, at_most, point_name, point_of, result_of
 from siliconloom.sweeps.store import Store
 
 SweepWatch = Callable[[SweepProgress], None]
@@ -123,7 +123,7 @@ class SweepRun:
         self._ends = ExitStack()
         text = described.text()
         digest = hashlib.sha256(f"{setting.code} {setting.files} {text}".encode()).hexdigest()
-        self._sweep = store.begin(digest, described.name, text, setting.code)
+        self._sweep = store.begin(digest, described.name, text, setting.code, dict(setting.files))
 
     def run(self, design: list[Indices] | None, search: PointSearch | None) -> SweepResult:
         """Ask all points, whether they are known before (a design) or found on the way (a search)."""
@@ -150,7 +150,19 @@ class SweepRun:
         if self._store.lost():
             raise LoomError(f"{self._store.path}: was removed or replaced while the sweep ran, and its points with it")
         seconds = time.monotonic() - self._began
-        return result_of(self._described, members, complete=True, seconds=seconds, evaluated=self._evaluated)
+        told = [
+            f"the point {point_name(self._described, key, self._places.get(key, ()))} was damaged in "
+            f"{self._store.path}, and is evaluated again: {why}"
+            for key, why in self._store.damaged.items()
+        ]
+        return result_of(
+            self._described,
+            members,
+            complete=all(each.answer is not None for each in members),
+            seconds=seconds,
+            evaluated=self._evaluated,
+            notes=at_most(told),
+        )
 
     def _kept(self) -> str:
         count = len(self._known)
@@ -183,7 +195,10 @@ class SweepRun:
         for number in order:
             self._numbers[keys[number]] = len(self._numbers)
             self._places[keys[number]] = places[number]
-        for key, found in self._store.known([keys[n] for n in order]).items():
+        for key, found in self._store.known([keys[n] for n in order], dict(zip(keys, sets, strict=True))).items():
+            if described.lacks(found) is not None:  # which is told if it lacks that again
+                self._store.ask_again(key)
+                continue
             self._reused += 1
             self._learn(key, found)
         left = in_groups((n, sets[n]) for n in order if keys[n] not in self._known)

@@ -13,7 +13,15 @@ from siliconloom.sweeps.extras import required
 
 POPULATION = {SweepMethod.NSGA2: 50, SweepMethod.TPE: 10}
 """Points that are asked before any of them is told."""
+STARTUP = 10
+"""Points that TPE draws before it chooses."""
 VIOLATIONS = "violations"
+
+
+def drawn_at_first(sweep: Sweep) -> int:
+    """Points of a search that are drawn before anything is known: its first generation, or what TPE begins with."""
+    population = sweep.population or POPULATION[sweep.method]
+    return population if sweep.method is SweepMethod.NSGA2 else -(-STARTUP // population) * population
 
 
 class PointSearch:
@@ -52,7 +60,7 @@ class PointSearch:
             return samplers.NSGAIISampler(
                 population_size=self.population, seed=sweep.seed, mutation_prob=mutation, constraints_func=constraints
             )
-        return samplers.TPESampler(n_startup_trials=10, seed=sweep.seed, constraints_func=constraints)
+        return samplers.TPESampler(n_startup_trials=STARTUP, seed=sweep.seed, constraints_func=constraints)
 
     def ask(self, count: int) -> list[Indices]:
         """The next points."""
@@ -79,4 +87,4 @@ class PointSearch:
                     self._study.tell(trial, list(answer[0]))
 
 
-__all__ = ["POPULATION", "PointSearch"]
+__all__ = ["POPULATION", "PointSearch", "drawn_at_first"]

@@ -10,7 +10,7 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from msgspec import Struct
 
-from siliconloom.arch.errors import LoomError
+from siliconloom.arch.errors import LoomError, one_line, shortened
 from siliconloom.arch.files import check_writable, lock
 from siliconloom.sweeps.axes import Indices
 from siliconloom.sweeps.question import PointAnswer
@@ -55,6 +55,8 @@ CREATE TABLE members (
 );
 """
 BUSY_S = 30.0
+MOST_FIGURE = 1e100
+"""Figures beyond this, or nearer to zero than one over it, are none."""
 
 
 class StoredSweep(Struct, frozen=True):
@@ -69,11 +71,72 @@ class StoredSweep(Struct, frozen=True):
 
 
 class StoredPoint(Struct, frozen=True):
-    """A member of a sweep: its place among the keys' values, and its answer if it has one."""
+    """A member of a sweep: its place among the keys' values, its answer if it has one, and what of it is damaged.
+
+    Parameters
+    ----------
+    sets
+        All that the point set, as JSON.
+    """
 
     key: str
     place: Indices
     answer: PointAnswer | None
+    damage: str | None = None
+    sets: str = ""
+
+
+class Damaged(Exception):
+    """A row that is not as it was written; the text says what is wrong."""
+
+
+def read_answer(metrics: object, bound: object, why: object, state: object) -> PointAnswer:
+    """What a row of points says; raises `Damaged` where it cannot have been written so."""
+    found = _data(metrics, "its figures")
+    if not isinstance(found, dict):
+        raise Damaged("its figures are no JSON object")
+    for name, value in found.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise Damaged(f"its {_told(name)} is no number: {_told(value)}")
+        if not abs(value) <= MOST_FIGURE or 0 < abs(value) < 1 / MOST_FIGURE:
+            raise Damaged(f"its {_told(name)} is out of range: {_told(value)}")
+        if value < 0 and name != "gap":
+            raise Damaged(f"its {_told(name)} is negative: {_told(value)}")
+    for name, text in (("bound", bound), ("why", why)):
+        if not isinstance(text, str | None):
+            raise Damaged(f"its {name} is no text: {_told(text)}")
+    if state not in ("done", "failed", "again"):
+        raise Damaged(f"its state is none of done, failed and again: {_told(state)}")
+    if (state == "done") != (why is None):
+        raise Damaged(f"its state is {state}, and it has {'no' if why is None else 'a'} reason of a failure")
+    if state == "done" and not found:
+        raise Damaged("it has no figures")
+    numbers = {str(name): float(value) for name, value in found.items()}
+    return PointAnswer(numbers, bound, why, state == "again")  # type: ignore[arg-type]
+
+
+def _data(text: object, what: str) -> Any:
+    try:
+        return json.loads(text)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RecursionError):
+        raise Damaged(f"{what} are no JSON") from None
+
+
+def check_sets(text: object, asked: Iterable[tuple[str, str]]) -> None:
+    """Compare what a row says that its point set with what the point sets; raises `Damaged` where they differ."""
+    if _data(text, "its values") != dict(asked):
+        raise Damaged("its values are not those that it was evaluated with")
+
+
+def _read_place(text: object) -> Indices:
+    found = _data(text, "its values")
+    if not isinstance(found, list) or not all(type(level) is int and level >= 0 for level in found):
+        raise Damaged("its values are no list of numbers")
+    return tuple(found)
+
+
+def _told(value: object) -> str:
+    return shortened(one_line(str(value)), 40)
 
 
 class Store:
@@ -95,6 +158,7 @@ class Store:
     def __init__(self, path: str | Path | None, *, write: bool = True) -> None:
         self.path = None if path is None else Path(path)
         self._lock: int | None = None
+        self.damaged: dict[str, str] = {}
         if self.path is not None and self.path.exists() and not self.path.is_file():
             what = "a folder" if self.path.is_dir() else "a pipe or a device"
             raise LoomError(f"{self.path}: is no file of results: it names {what}")
@@ -105,6 +169,7 @@ class Store:
             self._take_lock(self.path)
         try:
             self._connection = self._connected(write)
+            self._connection.text_factory = lambda text: text.decode(errors="replace")  # of damaged rows
             self._check(write)
             if write:  # once it is known to be ours
                 self._connection.execute("PRAGMA journal_mode = WAL")
@@ -176,17 +241,28 @@ class Store:
             os.close(self._lock)
             self._lock = None
 
-    def begin(self, digest: str, name: str, description: str, code: str) -> int:
-        """Number of a sweep, which may have begun before; its members are told anew."""
+    def begin(self, digest: str, name: str, description: str, code: str, files: Mapping[str, str] | None = None) -> int:
+        """Number of a sweep, which may have begun before; its members are told anew.
+
+        Parameters
+        ----------
+        files
+            SHA-256 of the user's files that it depends on, by path.
+        """
         self._connection.execute("BEGIN")
         self._connection.execute(
             "INSERT INTO sweeps (digest, name, description, code, updated, complete, seconds, evaluated) "
             "VALUES (?, ?, ?, ?, ?, 0, 0, 0) ON CONFLICT (digest) "
-            "DO UPDATE SET updated = excluded.updated, complete = 0",
+            "DO UPDATE SET updated = excluded.updated, complete = 0, name = excluded.name, "
+            "description = excluded.description, "
+            f"seconds = iif(typeof(seconds) = 'real' AND seconds BETWEEN 0 AND {MOST_FIGURE}, seconds, 0), "
+            "evaluated = iif(typeof(evaluated) = 'integer' AND evaluated >= 0, evaluated, 0)",
             (digest, name, description, code, time.time()),
         )
         (number,) = self._connection.execute("SELECT number FROM sweeps WHERE digest = ?", (digest,)).fetchone()
         self._connection.execute("DELETE FROM members WHERE sweep = ?", (number,))
+        known = json.dumps({str(Path(path).absolute()): told for path, told in (files or {}).items()})
+        self._connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (f"files of sweep {number}", known))
         self._connection.execute("COMMIT")
         return int(number)
 
@@ -197,25 +273,41 @@ class Store:
         self._connection.executemany("INSERT INTO members VALUES (?, ?, ?, ?)", rows)
         self._connection.execute("COMMIT")
 
-    def known(self, keys: Sequence[str]) -> dict[str, PointAnswer]:
-        """Answers that the file has, of points that need not be asked again."""
+    def known(
+        self, keys: Sequence[str], asked: Mapping[str, Iterable[tuple[str, str]]] | None = None
+    ) -> dict[str, PointAnswer]:
+        """Answers that the file has, of points that need not be asked again; damaged ones are, and are in `damaged`."""
         found = {}
         for first in range(0, len(keys), 500):
             part = keys[first : first + 500]
             marks = ",".join("?" * len(part))
             rows = self._connection.execute(
-                f"SELECT key, metrics, bound, why FROM points WHERE state <> 'again' AND key IN ({marks})", part
-            )
-            for key, metrics, bound, why in rows:
-                found[key] = PointAnswer(self._read(metrics, key), bound, why)
+                f"SELECT key, sets, metrics, bound, why, state FROM points WHERE key IN ({marks})", part
+            ).fetchall()
+            for key, sets, *row in rows:
+                try:
+                    answer = read_answer(*row)
+                    if asked is not None:
+                        check_sets(sets, asked[key])
+                except Damaged as error:
+                    self.damaged[key] = str(error)
+                    self.ask_again(key)
+                    continue
+                if not answer.again:
+                    found[key] = answer
         return found
+
+    def ask_again(self, key: str) -> None:
+        """Have the next answer of a point take the place of the one that is there."""
+        self._connection.execute("UPDATE points SET state = 'again' WHERE key = ?", (key,))
 
     def put(self, key: str, sets: Iterable[tuple[str, str]], answer: PointAnswer) -> None:
         """Keep an answer; nothing that is done is ever written over."""
         state = "again" if answer.again else "done" if answer.why is None else "failed"
         self._connection.execute(
             "INSERT INTO points VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET state = excluded.state, "
-            "metrics = excluded.metrics, bound = excluded.bound, why = excluded.why WHERE points.state = 'again'",
+            "sets = excluded.sets, metrics = excluded.metrics, bound = excluded.bound, "
+            "why = excluded.why WHERE points.state = 'again'",
             (key, json.dumps(dict(sets)), state, json.dumps(answer.metrics), answer.bound, answer.why),
         )
 
@@ -233,27 +325,42 @@ class Store:
             "SELECT number, name, description, complete, seconds, evaluated FROM sweeps "
             "ORDER BY updated DESC, number DESC"
         )
-        return [StoredSweep(n, name, text, bool(done), spent, count) for n, name, text, done, spent, count in rows]
+        found = []
+        for n, name, text, done, spent, count in rows:
+            told = isinstance(name, str) and isinstance(text, str)
+            counted = isinstance(spent, float) and 0 <= spent <= MOST_FIGURE and isinstance(count, int) and count >= 0
+            if not told or not counted:
+                raise LoomError(f"{self.path}: the sweep {_told(name)} is damaged; the same loom sweep writes it anew")
+            found.append(StoredSweep(n, name, text, bool(done), spent, count))
+        return found
 
     def points(self, sweep: int) -> list[StoredPoint]:
         """The members of a sweep in the order in which they were asked."""
         rows = self._connection.execute(
-            "SELECT members.point, members.place, points.metrics, points.bound, points.why, points.state FROM members "
+            "SELECT members.point, members.place, points.metrics, points.bound, points.why, points.state, "
+            "points.sets FROM members "
             "LEFT JOIN points ON points.key = members.point WHERE members.sweep = ? ORDER BY members.ordinal",
             (sweep,),
         )
         found = []
-        for key, place, metrics, bound, why, state in rows:
-            known = None if state is None else PointAnswer(self._read(metrics, key), bound, why, state == "again")
-            found.append(StoredPoint(key, tuple(self._read(place, key)), known))
+        for key, text, *row, sets in rows:
+            place: Indices = ()
+            try:
+                place = _read_place(text)
+                known = None if row[-1] is None else read_answer(*row)
+                found.append(StoredPoint(str(key), place, known, sets=str(sets)))
+            except Damaged as error:
+                found.append(StoredPoint(str(key), place, None, str(error)))
         return found
 
-    def _read(self, text: str, key: str) -> Any:
-        """Data of a point; raises `LoomError` where somebody has damaged it."""
+    def files(self, sweep: int) -> dict[str, str]:
+        """SHA-256 of the files that a sweep depends on, by path; of those that are known."""
+        row = self._connection.execute("SELECT value FROM meta WHERE key = ?", (f"files of sweep {sweep}",)).fetchone()
         try:
-            return json.loads(text)
-        except (TypeError, ValueError):
-            raise LoomError(f"{self.path}: the point {key[:12]} is damaged (its data are no JSON)") from None
+            found = json.loads(row[0]) if row is not None else {}
+        except (TypeError, ValueError, RecursionError):
+            return {}
+        return {str(path): str(told) for path, told in found.items()} if isinstance(found, dict) else {}
 
     def lost(self) -> bool:
         """Whether the file is not there any more, or is another one."""
