@@ -21,9 +21,9 @@ Kind = Literal["chip", "gpus", "system", "pim_tile"]
 
 
 class ResultSection(BaseModel):
-    """A part of a result: it has these keys and no others."""
+    """A part of a result: it has these keys and no others, and they do not change."""
 
-    model_config = ConfigDict(extra="forbid", defer_build=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class Asked(ResultSection):
