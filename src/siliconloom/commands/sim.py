@@ -85,9 +85,9 @@ def command(
         length = budget_of(search, search_time, seed)
     if window is not None and trace is None:
         raise LoomError("--window chooses what goes into a trace; add --trace FILE")
-    check_trace_name(trace, {".kanata": "for Konata", ".et": "a Chakra trace of a system"})
     inputs = (chip, workload, *((mapping,) if mapping else ()))
     check_step_outputs({"--trace": trace, "--report": report, "--csv": csv, "--json": json_file}, inputs)
+    check_trace_name(trace, {".kanata": "for Konata", ".et": "a Chakra trace of a system"})
     assignments = parse_assignments(sets or [])
     chip_sets, workload_sets = split_overrides(assignments)
     graph = load_workload(workload, workload_sets)
