@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from siliconloom.arch.document import Description, Document, Name, find_document, rule_at
+from siliconloom.arch.errors import LoomError, nearest_name
 from siliconloom.arch.memory import HELD, Memory
-from siliconloom.arch.names import LIBRARY
+from siliconloom.arch.names import LIBRARY, chip_names
 from siliconloom.arch.pim import PimTile
 from siliconloom.arch.quantity import Frequency, format_bytes, format_si
 from siliconloom.arch.tile import NpuTile, Tile
@@ -213,6 +216,10 @@ def load_chip(name: str | Document, overrides: list[tuple[str, str]] | None = No
     return document.validate(Chip)
 
 
+PATH_LIKE = re.compile(r"/|\.(yaml|yml|json)$")
+"""Of a name that is a file's, and no entry's of the library."""
+
+
 def new_chip(name: str, base: str) -> str:
     """Text of a description with every key of a chip, each with its meaning; its values are those of another chip.
 
@@ -230,6 +237,10 @@ def new_chip(name: str, base: str) -> str:
     """
     from siliconloom.arch.template import commented
 
+    if base.strip() and base not in chip_names() and not os.path.exists(base) and not PATH_LIKE.search(base):
+        near = nearest_name(base, chip_names())
+        hint = f"did you mean '{near}'?" if near else "known: " + ", ".join(chip_names())
+        raise LoomError(f"{base}: no such file and no chip of that name in the library; {hint}")
     load_chip(base, [("name", name)])
     document = find_document(base, LIBRARY, "chip")
     heading = (

@@ -33,6 +33,15 @@ def refuse_unread(system: System, sets: list[tuple[str, str]]) -> None:
         refuse_idle(sets, UNMEASURED)
 
 
+def with_adding_switch(system: System) -> System:
+    """The system with ``topology.adds`` as it is: where absent its GPUs' links say it, and other chips' does not."""
+    topology = system.topology
+    if topology.adds is not None or topology.kind != "switch":
+        return system
+    adds = all(is_gpu(group.chip) and load_gpu(group.chip).link.in_switch for group in system.chips)
+    return system.model_copy(update={"topology": topology.model_copy(update={"adds": adds})})
+
+
 def joined(system: System, overrides: list[tuple[str, str]] | None = None) -> Gpu:
     """The system's GPU, with the system's links instead of its own."""
     if len(system.chips) != 1:
@@ -50,7 +59,8 @@ def joined(system: System, overrides: list[tuple[str, str]] | None = None) -> Gp
     changes: dict[str, Any] = {
         "bandwidth": system.link.count * system.link.bandwidth,
         "switched": topology.kind in ("switch", "fully_connected", "hierarchical"),
-        "in_switch": gpu.link.in_switch and topology.kind in ("switch", "hierarchical"),
+        "in_switch": (gpu.link.in_switch if topology.adds is None else topology.adds)
+        and topology.kind in ("switch", "hierarchical"),
         "per_node": min(gpu.link.per_node, count),
     }
     if topology.kind == "hierarchical":

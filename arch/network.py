@@ -80,6 +80,9 @@ class Topology(Description):
     uplink: LinkPort | None = Field(default=None, description="upper links; the system's link when absent")
     switches: int = Field(default=0, ge=0, le=65536, description="nodes of `edges` that are no chips")
     edges: tuple[Edge, ...] = Field(default=(), description="of `edges` all links, otherwise changes to single ones")
+    adds: bool | None = Field(
+        default=None, description="whether the switch of a `switch` adds (in_switch); as its GPUs' links do when absent"
+    )
     routing: Literal["static", "ecmp"] = Field(
         default="static", description="first shortest path always, or one of the equal ones by a hash of its ends"
     )
@@ -89,6 +92,8 @@ class Topology(Description):
     def _check(self) -> Topology:
         if self.kind in ("fat_tree", "dragonfly", "hierarchical") and self.chips_per_leaf is None:
             raise ValueError(f"chips_per_leaf is missing; a {self.kind} needs it")
+        if self.adds and self.kind != "switch":
+            raise ValueError(f"adds is of one switch for all; a {self.kind} does not read it")
         if self.kind == "edges" and not self.edges:
             raise ValueError("edges is missing; a topology given link by link needs at least one")
         if self.shape is not None and any(side < 1 for side in self.shape):
@@ -328,6 +333,7 @@ READ_BY = {
     "shape": ("mesh", "torus"),
     "chips_per_leaf": ("fat_tree", "dragonfly", "hierarchical"),
     "spines": ("fat_tree",),
+    "adds": ("switch",),
     "routers": ("dragonfly",),
     "uplink": ("fat_tree", "dragonfly", "hierarchical"),
     "switches": ("edges",),

@@ -21,9 +21,9 @@ Kind = Literal["chip", "gpus", "system", "pim_tile"]
 
 
 class ResultSection(BaseModel):
-    """A part of a result: it has these keys and no others."""
+    """A part of a result: it has these keys and no others, and they do not change."""
 
-    model_config = ConfigDict(extra="forbid", defer_build=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class Asked(ResultSection):
@@ -255,8 +255,10 @@ class StepResult(ResultSection):
     )
     tokens_per_second: float
     images_per_second: float | None = Field(default=None, description="of a workload that takes images")
-    energy_j: float
-    energy: dict[str, float]
+    energy_j: float = Field(description="of a system all its chips', those without work included")
+    energy: dict[str, float] = Field(
+        description="by component; idle_chips: standing power of a system's chips that the plan leaves without work"
+    )
     energy_excludes: list[str]
     power_w: float
     bound: LowerBound

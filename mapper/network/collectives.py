@@ -214,7 +214,9 @@ def lower_bound(operation: str, wiring: Wiring, size: float, *, in_switch: bool,
 
 def _unfit(operation: str, algorithm: str, wiring: Wiring) -> str | None:
     if algorithm == "in_switch" and wiring.topology.kind != "switch":
-        return f"needs chips behind one switch, not a {wiring.topology.kind}"
+        return f"needs chips behind one switch that adds, not a {wiring.topology.kind}"
+    if algorithm == "in_switch" and not wiring.topology.adds:
+        return "needs a switch that adds; the description does not say that this one does (topology.adds: true)"
     if algorithm == "hierarchical" and len(_dimensions(wiring)) < 2:
         if len(wiring.leaves) < 2 or max(wiring.leaves) < 2:
             return "needs two dimensions: a mesh, a torus, or leaves of several chips"

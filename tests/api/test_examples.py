@@ -44,7 +44,7 @@ def test_progress_is_told_on_standard_error_and_changes_nothing(monkeypatch):
 
 
 def test_a_service_by_measured_operators_is_that_of_the_command():
-    with pytest.raises(sl.LoomError, match="--profile measured: no profile of 1 h100"):
+    with pytest.raises(sl.LoomError, match=r"^profile measured: no profile of 1 h100"):
         sl.serve("h100", "llama3-8b", "64x8", {"serve.requests": 4}, profile="measured")
     found = sl.serve("rtx-pro-6000", "llama3-8b", "64x8", {"serve.requests": 4}, profile="measured")
     assert found["asked"]["profile"] is not None

@@ -1,5 +1,6 @@
 """Results as objects: attributes of the schema, frames over Arrow's memory, pages and plots."""
 
+import copy
 import json
 import subprocess
 import sys
@@ -78,6 +79,42 @@ def test_parts_by_name_are_frames(step):
     units = step.frame("units")
     assert list(units["name"]) == list(step["units"])
     assert "stall_cycles.memory" in units.columns or any(c.startswith("stall_cycles.") for c in units.columns)
+
+
+def test_a_part_is_one_table_and_frames_are_over_it(step):
+    table = step.to_arrow()
+    assert step.to_arrow("operators") is table
+    assert step.to_arrow("units") is step.to_arrow("units")
+    for frame in (step.operators, step.frame("operators")):
+        for name in ("seconds", "cycles", "macs"):
+            ours = frame[name].array._pa_array.chunk(0).buffers()[-1].address
+            assert ours == table.column(name).chunk(0).buffers()[-1].address
+    changed = step.operators
+    changed.loc[0, "seconds"] = 0.0
+    assert step.operators["seconds"][0] == step["operators"][0]["seconds"] > 0
+
+
+def test_a_result_cannot_be_changed(step):
+    before = step.cycles
+    for name in ("cycles", "operators", "source", "nothing"):
+        with pytest.raises(sl.LoomError, match=f"^{name}: a result cannot be changed"):
+            setattr(step, name, 3)
+    with pytest.raises(AttributeError, match="to_dict"):
+        del step.cycles
+    with pytest.raises(ValueError, match="frozen"):
+        step.bound.achieved = 3
+    assert step.cycles == before
+
+
+def test_equal_runs_are_equal_results(step, on_gpu):
+    again = sl.simulate("npu-edge", "gpt2", SMALL)
+    assert again["simulator"] != step["simulator"]
+    assert again == step
+    assert len({again, step}) == 1
+    other = sl.simulate("npu-edge", "gpt2", {**SMALL, "workload.sequence": 17})
+    assert other != step != on_gpu
+    assert step != step.to_dict()
+    assert copy.deepcopy(step) == step
 
 
 def test_a_frame_is_the_table_s_memory():
@@ -214,7 +251,7 @@ def test_plots_of_a_service_are_its_percentiles_and_its_run():
     ("missing", "call", "extra"),
     [
         ("pandas", lambda r: r.operators, "frames"),
-        ("pyarrow", lambda r: r.to_arrow(), "frames"),
+        ("pyarrow", lambda r: sl.Result(r.to_dict()).to_arrow(), "frames"),
         ("matplotlib", lambda r: r.plot_operators(), "plots"),
     ],
 )

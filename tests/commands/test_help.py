@@ -23,7 +23,7 @@ WAITED = (
     "loom map npu-edge gpt2 --set workload.layers=1 --search",
     "loom serve dgx-a100 llama2-70b azure-conv --set serve.requests=500",
     "loom serve npu-edge gpt2 64x16",
-    "loom dram ddr4 trace.csv --commands",
+    "loom dram ddr4 examples/requests.csv --commands",
 )
 """Beginnings of examples that take some seconds."""
 LONG = ("verify", "run", "synth", "reproduce", "measure", "warmup")
@@ -38,8 +38,8 @@ objectives: [time, area]
 FILES = {
     "examples/array-sweep.yaml": SMALL_SWEEP,
     "examples/npu-search.yaml": SMALL_SWEEP,
-    "operations.csv": "op,gpus,bytes,dtype\nall_reduce,8,67108864,fp16\n",
-    "trace.csv": "cycle,op,address\n0,R,0\n7,W,4096\n",
+    "examples/operations.csv": "op,gpus,bytes,dtype\nall_reduce,8,67108864,fp16\n",
+    "examples/requests.csv": "cycle,op,address\n0,R,0\n7,W,4096\n",
 }
 
 

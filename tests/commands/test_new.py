@@ -104,3 +104,19 @@ def test_an_edited_description_is_not_lost(tmp_path, capsys):
     assert "--force" in capsys.readouterr().err
     assert main(["new", "chip", "mine", "-o", str(path), "--force"]) == 0
     assert "kind: chip" in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("base", "told", "not_told"),
+    [
+        ("h100", "known: csd-flash", "dgx-h100"),
+        ("dgx-h100", "known: csd-flash", "dgx-h100-"),
+        ("npu-ege", "did you mean 'npu-edge'?", "known"),
+        ("none.yaml", "none.yaml: no such file", "known"),
+    ],
+)
+def test_only_chips_are_suggested_to_begin_with(base, told, not_told, capsys):
+    assert main(["new", "chip", "x", "--from", base]) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert not_told not in error

@@ -1,6 +1,7 @@
 """Where results go and where they come from: closed, full, read by nobody, not Unicode, the same file twice."""
 
 import gc
+import gzip
 import io
 import os
 import subprocess
@@ -13,6 +14,7 @@ import siliconloom
 from siliconloom.arch.errors import LoomError
 from siliconloom.cli import main
 from siliconloom.commands import streams
+from siliconloom.commands.execution_traces import check_step_outputs
 from siliconloom.render.output import check_outputs, write_text
 from siliconloom.render.tables import Screen, bold, table
 
@@ -238,3 +240,54 @@ def test_a_stream_outlives_what_stands_before_it_and_is_closed_with_it(tmp_path)
             if not close:
                 stream.write(" and more")
         assert (tmp_path / "out").read_text() == ("kept" if close else "kept and more")
+
+
+@pytest.mark.parametrize(
+    ("outputs", "inputs", "words"),
+    [
+        ({"--json": "a.json"}, [], "--trace a.et and --json both name a.json"),
+        ({"--json": "b.json", "--report": "./a.json"}, [], "--trace a.et and --report both name ./a.json"),
+        ({"--json": "a.11.et"}, [], "--trace a.et \\(a rank's file\\) and --json both name a.11.et"),
+        ({"--json": "b.json"}, ["a.json"], "a.json: is an input"),
+    ],
+)
+def test_no_output_is_called_as_a_file_of_an_execution_trace(tmp_path, monkeypatch, outputs, inputs, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.json").write_text("{}")
+    with pytest.raises(LoomError, match=words):
+        check_step_outputs({"--trace": "a.et", **outputs}, inputs)
+    check_step_outputs({"--trace": "a.et", "--json": "b.json", "--report": "a.html", "--csv": None}, ["b.et"])
+
+
+def test_a_trace_and_a_result_of_one_name_write_nothing(tmp_path, capsys):
+    sets = ["--set", "plan.tensor=2", "--set", "workload.layers=1", "--set", "workload.sequence=8"]
+    files = ["--trace", str(tmp_path / "a.et"), "--json", str(tmp_path / "a.json")]
+    assert main(["sim", "dgx-h100", "gpt2", *sets, *files]) == 2
+    assert "both name" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("command", "ending", "known"),
+    [
+        (["sim", "npu-edge", "gpt2"], ".fst", ".json.gz"),
+        (["sim", "npu-edge", "gpt2"], ".txt", ".kanata"),
+        (["sim", "npu-edge", "gpt2"], "", ".json"),
+        (["plan", "dgx-h100", "gpt2"], ".fst", ".et"),
+        (["collective", "ring", "all_gather", "1 KiB", "--chips", "4"], ".et", ".json.gz"),
+        (["serve", "npu-edge", "gpt2", "8x8"], ".txt", ".json"),
+    ],
+)
+def test_a_trace_has_an_ending_that_is_known(tmp_path, capsys, command, ending, known):
+    assert main([*command, "--trace", str(tmp_path / f"run{ending}")]) == 2
+    error = capsys.readouterr().err
+    assert known in error
+    assert error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_compressed_trace_is_the_same(tmp_path):
+    command = ["collective", "ring", "all_gather", "1 KiB", "--chips", "4", "--trace"]
+    for name in ("a.json", "b.json.gz"):
+        assert main([*command, str(tmp_path / name)]) == 0
+    assert gzip.decompress((tmp_path / "b.json.gz").read_bytes()) == (tmp_path / "a.json").read_bytes()

@@ -46,3 +46,18 @@ def test_names_of_the_library_fit_eighty_columns(capsys):
     assert main(["list", "--json", "-"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert said == [name for kind, names in found.items() if kind != "schema" for name in names]
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_lines_of_a_mapping_go_on_under_their_value(width, monkeypatch, capsys):
+    class Narrow(Screen):
+        def __init__(self, **options):
+            super().__init__(**{**options, "width": width})
+
+    monkeypatch.setattr(tables, "Screen", Narrow)
+    assert main(["map", "npu-edge", "gpt2", "--set", "workload.layers=1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, (line.rstrip() for line in lines))) <= width
+    first = next(number for number, line in enumerate(lines) if line.startswith("  buffers "))
+    rest = list(takewhile(lambda line: line.startswith(" " * 15), lines[first + 1 :]))
+    assert bool(rest) == (width < 200)

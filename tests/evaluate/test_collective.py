@@ -5,9 +5,11 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from siliconloom.arch import LoomError
+from siliconloom.arch import LoomError, NotSupported, load_system
+from siliconloom.arch.gpu_system import joined
 from siliconloom.arch.names import network_names, system_names
 from siliconloom.cli import app
+from siliconloom.evaluate.cluster import cluster_of
 from siliconloom.evaluate.collective import collective_result, load_any
 from siliconloom.mapper.network.collectives import OPERATIONS
 
@@ -205,3 +207,36 @@ def test_the_schema_has_the_keys_as_they_are_written():
     schema = json.loads(done.stdout)
     assert set(schema["$defs"]["Receive"]["properties"]) == {"from", "bytes", "tag"}
     assert {"program", "groups", "splits", "events", "timeout"} <= set(schema["properties"])
+
+
+@pytest.mark.parametrize(
+    ("sets", "adds"), [((), False), ((("topology.adds", "true"),), True), ((("topology.adds", "false"),), False)]
+)
+def test_only_a_switch_that_is_said_to_add_adds_in_a_collective_and_in_a_step_alike(sets, adds):
+    size = 16 * 2**20
+    system, chips = load_any("npu-datacenter-x8", list(sets), None)
+    alone = collective_result(system, "all_reduce", size, chips)
+    fabric = cluster_of(load_system("npu-datacenter-x8", list(sets))).fabrics[0]
+    step = fabric.seconds("all_reduce", size, 1, chips)
+    assert (alone["algorithm"] == "in_switch") == adds
+    assert ("in_switch" in alone["tried"]) == adds
+    assert step == pytest.approx(alone["time_s"], rel=1e-9 if adds else 0.02)
+    assert fabric.seconds("all_reduce", size, 2, 4) < (200e-6 if adds else 2 * step)  # groups of some chips, as well
+
+
+@pytest.mark.parametrize(
+    ("gpus", "sets", "adds"), [("h100", {}, True), ("a100", {}, False), ("h100", {"adds": "false"}, False)]
+)
+def test_a_switch_of_gpus_adds_where_their_links_say_it(gpus, sets, adds):
+    pairs = [(f"topology.{key}", value) for key, value in sets.items()]
+    system, _ = load_any(f"dgx-{gpus}", pairs, None)
+    assert system.topology.adds is adds
+    assert joined(system).link.in_switch is adds
+    assert joined(load_system(f"dgx-{gpus}", pairs)).link.in_switch is adds
+
+
+def test_a_plan_refuses_an_algorithm_that_its_switch_has_not():
+    with pytest.raises(NotSupported, match="in_switch"):
+        cluster_of(load_system("npu-datacenter-x8", [("algorithm", "in_switch")]))
+    with pytest.raises(LoomError, match="one switch for all"):
+        load_system("npu-datacenter-x8", [("topology.kind", "ring"), ("topology.adds", "true")])

@@ -379,10 +379,9 @@ def test_options_that_a_trace_has_not_are_refused(tmp_path, more, rule):
 
 
 def test_a_step_is_written_by_the_commands(tmp_path):
-    target = tmp_path / "s.json"
-    arguments = ["dgx-h100", "gpt2", "--set", "plan.tensor=2", "--json", target]
+    arguments = ["dgx-h100", "gpt2", "--set", "plan.tensor=2", "--json", tmp_path / "r.json"]
     assert run("sim", *arguments, "--trace", tmp_path / "s.et").exit_code == 0
-    assert {p.name for p in tmp_path.iterdir()} == {"s.0.et", "s.1.et", "s.json"}
+    assert {p.name for p in tmp_path.iterdir()} == {"s.0.et", "s.1.et", "s.json", "r.json"}
 
 
 @pytest.mark.slow(seconds=1)

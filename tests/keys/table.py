@@ -184,6 +184,7 @@ ROWS = (
         "topology.",
         "chips_per_leaf=4 spines=1 uplink={bandwidth:1GB/s,latency:9us} forwarding=store_and_forward",
     ),
+    ("Topology", "network", "topology.", "kind=switch&topology.adds=true adds!true"),
     ("Topology", "dragonfly", "topology.", "routers=2"),
     ("Topology", "nodes", "topology.", "switches!0"),
     ("Topology", "exchange", "topology.", "routing=ecmp"),

@@ -37,7 +37,8 @@ def cases(draw):
     """A topology, its chips, a collective by an algorithm that it allows, and a size."""
     kind = draw(st.sampled_from(KINDS))
     chips = draw(st.integers(2, 20))
-    wiring = wire(topology(kind, draw(st.sampled_from(["cut_through", "store_and_forward"]))), LINK, chips)
+    more = {"adds": draw(st.booleans())} if kind == "switch" else {}
+    wiring = wire(topology(kind, draw(st.sampled_from(["cut_through", "store_and_forward"])), **more), LINK, chips)
     operation = draw(st.sampled_from(OPERATIONS))
     more = ["double_tree"] if operation == "all_reduce" else []
     algorithm = draw(st.sampled_from(candidates(operation, wiring) + more))

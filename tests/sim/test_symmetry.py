@@ -36,6 +36,7 @@ def machines(draw, most=128):
         more |= {"routers": draw(st.sampled_from([1, 2]))} if kind == "dragonfly" and leaves > 1 else {}
     else:
         chips = draw(st.integers(4, most if kind != "fully_connected" else 32))
+        more |= {"adds": draw(st.booleans())} if kind == "switch" else {}
     link = LinkPort.model_validate(
         {"bandwidth": f"{draw(st.sampled_from([7, 50, 333]))} GB/s", "latency": f"{draw(st.sampled_from([1, 500]))} ns"}
     )
@@ -89,7 +90,7 @@ CLASSES = [
     ("ring", {}, 63, "bidirectional_ring", 4),
     ("torus", {"shape": [8, 8]}, 64, "ring", 2),
     ("torus", {"shape": [4, 8, 2]}, 64, "hierarchical", 6),
-    ("switch", {}, 64, "in_switch", 3),
+    ("switch", {"adds": True}, 64, "in_switch", 3),
     ("fat_tree", {"chips_per_leaf": 8, "spines": 4}, 64, "hierarchical", 32),
 ]
 

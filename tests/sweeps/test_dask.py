@@ -92,8 +92,14 @@ def test_a_scheduler_that_goes_is_told_and_finished_points_are_kept(folder, clus
     assert again.counts.reused + again.counts.evaluated == 60
 
 
+@pytest.mark.parametrize("address", ["bogus", "tcp://10.0.0.1", ":", ""])
+def test_an_address_without_a_port_is_told_as_such(folder, address):
+    with pytest.raises(LoomError, match="--scheduler: expected HOST:PORT"):
+        run_sweep(write(folder), "kept", scheduler=address)
+
+
 @pytest.mark.slow(seconds=1)
-@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "here", "tls://127.0.0.1:9", "tcp://127.0.0.1:{banner}"])
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "tls://127.0.0.1:9", "tcp://127.0.0.1:{banner}"])
 def test_a_dead_scheduler_is_told_in_one_line(folder, monkeypatch, capfd, address):
     monkeypatch.setattr("siliconloom.sweeps.dask_cluster.CONNECT_S", 1)
     with socket.create_server(("127.0.0.1", 0)) as other:  # somebody else's, who speaks first

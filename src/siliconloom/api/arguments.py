@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
@@ -51,9 +52,30 @@ def checked(function: Callable[Given, Answer]) -> Callable[Given, Answer]:
             if not any(_is_of(value, each) for each in wanted):
                 words = [WORDS.get(each, each.__name__) for each in wanted if each is not type(None)]
                 raise LoomError(f"{name}: must be {' or '.join(words)} (got {type(value).__name__})")
-        return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except LoomError as error:
+            if error.args and isinstance(error.args[0], str):
+                error.args = (_in_python(error.args[0], hints), *error.args[1:])
+            raise
 
     return asked
+
+
+FLAG = re.compile(r"(?<![\w-])--([a-z][a-z-]*)")
+"""An option of a command."""
+NAMED = {"set": "sets", "gpu": "gpus", "price": "prices"}
+"""Arguments whose options have other names."""
+
+
+def _in_python(text: str, arguments: Mapping[str, Any]) -> str:
+    """An error's text with options of the command under the names of a function's ``arguments``, where it has them."""
+
+    def named(found: re.Match[str]) -> str:
+        name = found[1].replace("-", "_")
+        return next((each for each in (name, NAMED.get(name)) if each in arguments and each is not None), found[0])
+
+    return FLAG.sub(named, text)
 
 
 @functools.cache

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+OWN_TIMES = frozenset({"simulator", "wall_s", "map_s"})
+"""Keys of what the machine that answered took for it."""
+
+
 class NoSuchPart(LoomError, AttributeError):
     """A result has no part of that name; the text says which it has."""
 
@@ -31,11 +35,18 @@ class NoSuchKey(LoomError, KeyError):
     __str__ = Exception.__str__  # a `KeyError` shows its key as Python writes it
 
 
+class Unchangeable(LoomError, AttributeError):
+    """A result is what was found: its keys take no other values."""
+
+
 class Result:
     """The answer to one question: of `simulate`, `plan`, `compare`, `serve`, `verify`, `sweep` or `generate_rtl`.
 
     Every key of its schema (``loom schema result``) is an attribute, and so are the keys of its parts:
     ``result.seconds``, ``result.bound.achieved``. ``result["seconds"]`` is the same as plain data.
+
+    No key takes another value: `to_dict` is a copy to change. Two results are equal where all that was asked and found
+    is, whatever time this machine took for it (``simulator``, ``wall_s``).
 
     Parameters
     ----------
@@ -47,6 +58,7 @@ class Result:
 
     def __init__(self, data: dict[str, Any], source: object = None) -> None:
         self._data, self._source = data, source
+        self._tables: dict[str, pyarrow.Table] = {}
         self._typed: BaseModel | None = source if isinstance(source, BaseModel) else None
 
     @property
@@ -75,7 +87,7 @@ class Result:
         return found
 
     def to_arrow(self, part: str = "operators") -> pyarrow.Table:
-        """A part of the result as an Arrow table; `frame` is over the same memory.
+        """A part of the result as an Arrow table, the same one every time; `frame` is over its memory.
 
         Raises
         ------
@@ -84,10 +96,13 @@ class Result:
         """
         from siliconloom.api.frames import arrow_table, column_table, ends_first
 
-        if self._served() and part in ("requests", "timeline"):
-            return column_table(self._columns(part))
-        rows, model = self._rows(part)
-        return ends_first(arrow_table(rows, model))
+        if part not in self._tables:
+            if self._served() and part in ("requests", "timeline"):
+                self._tables[part] = column_table(self._columns(part))
+            else:
+                rows, model = self._rows(part)
+                self._tables[part] = ends_first(arrow_table(rows, model))
+        return self._tables[part]
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """The operators, of a service its requests, for what reads Arrow's C stream: ``polars.DataFrame(result)``."""
@@ -190,6 +205,23 @@ class Result:
             self._no(name)
         return getattr(self._model(), "schema_" if name == "schema" else name)
 
+    def __setattr__(self, name: str, value: object) -> None:
+        if not name.startswith("_"):
+            raise Unchangeable(f"{name}: a result cannot be changed; to_dict() is a copy that can")
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        if not name.startswith("_"):
+            raise Unchangeable(f"{name}: a result cannot be changed; to_dict() is a copy that can")
+        super().__delattr__(name)
+
+    def __eq__(self, other: object) -> bool:
+        return _found(self._data) == _found(other._data) if isinstance(other, Result) else NotImplemented
+
+    def __hash__(self) -> int:
+        asked = self._data.get("asked")
+        return hash((self._data.get("schema"), repr(asked), self._data.get("seconds")))
+
     def __getitem__(self, key: str) -> Any:
         if key not in self._data:
             raise NoSuchKey(self._missing(key, "key"))
@@ -274,6 +306,13 @@ class Result:
         near = nearest_name(str(name), self._keys())
         hint = f"; did you mean '{near}'?" if near and near != name else ""
         return f"a result of {self._data.get('schema', 'rtl')} has no {what} of the name '{name}'{hint}"
+
+
+def _found(data: Any) -> Any:
+    """The data without what this machine took to find them."""
+    if isinstance(data, dict):
+        return {key: _found(value) for key, value in data.items() if key not in OWN_TIMES}
+    return [_found(each) for each in data] if isinstance(data, list) else data
 
 
 class _Plain:

@@ -89,8 +89,10 @@ def command(
     drawn: list[Timeline] | None = None if trace is None else []
     if trace is not None:
         from siliconloom.render.kanata import refuse_kanata
+        from siliconloom.render.trace import check_trace_name
 
         refuse_kanata(trace)
+        check_trace_name(trace)
     overrides = parse_assignments(sets or [])
     if is_execution_trace(operation):
         if size:
@@ -162,9 +164,9 @@ def _write(
     from siliconloom.render.tables import console
 
     if trace is not None and drawn:
-        from siliconloom.render.trace import trace_text
+        from siliconloom.render.trace import write_trace
 
-        write_text(trace, trace_text(drawn[0]))
+        write_trace(trace, drawn[0])
     if report is not None:
         from siliconloom.render.report_network import network_html
 

@@ -9,7 +9,7 @@ import typer
 
 from siliconloom.commands.options import Json, Set
 
-EXAMPLES = ("loom dram hbm2 trace.csv", "loom dram ddr4 trace.csv --commands commands.csv")
+EXAMPLES = ("loom dram hbm2 examples/requests.csv", "loom dram ddr4 examples/requests.csv --commands commands.csv")
 """Shown below the command's help."""
 
 

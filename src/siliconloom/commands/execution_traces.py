@@ -5,9 +5,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
     from siliconloom.arch.execution_trace import ExecutionTrace
     from siliconloom.evaluate.machine import DescribedMachine
     from siliconloom.workloads import Graph
+
+
+def check_step_outputs(outputs: Mapping[str, str | Path | None], inputs: Iterable[object]) -> None:
+    """`check_outputs` where ``--trace`` may name an execution trace: of that the groups' file, and every rank's.
+
+    How many ranks there are nobody knows yet, so no other output or input may be called as any rank's file.
+    """
+    from siliconloom.evaluate.chakra_files import is_execution_trace, is_rank_of, trace_files
+    from siliconloom.render.output import check_outputs
+
+    given, trace = tuple(inputs), outputs.get("--trace")
+    named = dict(outputs)
+    if trace is not None and is_execution_trace(str(trace)):
+        del named["--trace"]
+        others = [str(each) for each in (*named.values(), *given) if each is not None]
+        ranks = list(dict.fromkeys(other for other in others if is_rank_of(other, str(trace))))
+        own = {f"--trace {trace}": trace_files(str(trace), 0)[0]}
+        own |= {f"--trace {trace} (a rank's file)" + " " * n: rank for n, rank in enumerate(ranks)}
+        named = {**own, **named}
+    check_outputs(named, given)
 
 
 def write_step_trace(path: str | None, machine: DescribedMachine, graph: Graph) -> None:
@@ -35,9 +58,10 @@ def step_page(
 def write_trace_files(path: str, trace: ExecutionTrace) -> None:
     """Write ``NAME.{rank}.et`` for every rank, and ``NAME.json`` with the groups, where ``path`` is ``NAME.et``."""
     from siliconloom.evaluate.chakra_files import trace_bytes, trace_files
-    from siliconloom.render.output import write_bytes
+    from siliconloom.render.output import refuse_inputs, write_bytes
 
     files = trace_files(path, len(trace.ranks))
+    refuse_inputs(files)
     contents = trace_bytes(trace)
     for file, content in zip(files, contents, strict=True):
         write_bytes(file, content)

@@ -9,7 +9,7 @@ import typer
 from siliconloom.commands.completion import gpus
 from siliconloom.commands.options import Json, Set
 
-EXAMPLES = ("loom gpu h100", "loom gpu h100 operations.csv --sustained")
+EXAMPLES = ("loom gpu h100", "loom gpu h100 examples/operations.csv --sustained")
 """Shown below the command's help."""
 
 

@@ -40,16 +40,19 @@ def command(
     """
     from siliconloom.arch.document import parse_assignments
     from siliconloom.arch.timeline import Timeline
+    from siliconloom.commands.execution_traces import check_step_outputs
     from siliconloom.evaluate.plan import plan_result, read_plan_input
-    from siliconloom.render.output import check_outputs, write_json, write_text
+    from siliconloom.render.output import write_json, write_text
     from siliconloom.render.plan import plan_tables
     from siliconloom.render.tables import Terminal, console
 
-    check_outputs({"--trace": trace, "--report": report, "--json": json_file}, (system, model))
+    check_step_outputs({"--trace": trace, "--report": report, "--json": json_file}, (system, model))
     if trace is not None:
         from siliconloom.render.kanata import refuse_kanata
+        from siliconloom.render.trace import check_trace_name
 
         refuse_kanata(trace)
+        check_trace_name(trace, {".et": "a Chakra trace"})
     assignments = parse_assignments(sets or [])
     cluster, graph, fixed, troubles, decoding = read_plan_input(system, model, assignments)
     in_ranks = trace is not None and trace.endswith(".et")
@@ -62,9 +65,9 @@ def command(
 
         write_trace_files(trace, ranks[0]())
     elif trace is not None and drawn:
-        from siliconloom.render.trace import trace_text
+        from siliconloom.render.trace import write_trace
 
-        write_text(trace, trace_text(drawn[0]))
+        write_trace(trace, drawn[0])
     result["asked"]["overrides"] = dict(assignments)
     if report is not None:
         from siliconloom.evaluate.step_links import step_links

@@ -85,8 +85,10 @@ def command(
     check_outputs(outputs, (system, model, trace))
     if events is not None:
         from siliconloom.render.kanata import refuse_kanata
+        from siliconloom.render.trace import check_trace_name
 
         refuse_kanata(events)
+        check_trace_name(events)
     assignments = parse_assignments(sets or [])
     objective = None if slo is None else parse_level(slo)
     if attain is not None and find is None:
@@ -106,9 +108,9 @@ def command(
         write_text(csv, requests_csv(kept[-1]))
     if events is not None:
         from siliconloom.evaluate.served import serving_timeline
-        from siliconloom.render.trace import trace_text
+        from siliconloom.render.trace import write_trace
 
-        write_text(events, trace_text(serving_timeline(kept[-1], result)))
+        write_trace(events, serving_timeline(kept[-1], result))
     if report is not None:
         from siliconloom.render.report_serving import serving_html
 

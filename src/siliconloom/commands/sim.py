@@ -68,9 +68,10 @@ def command(
     from siliconloom.arch.document import Document, parse_assignments
     from siliconloom.arch.overrides import split_overrides
     from siliconloom.arch.progress import NOBODY, Watcher
-    from siliconloom.commands.execution_traces import step_page, write_step_trace
+    from siliconloom.commands.execution_traces import check_step_outputs, step_page, write_step_trace
     from siliconloom.evaluate.machine import evaluate, read_machine, refuse_options
-    from siliconloom.render.output import check_outputs, write_json, write_text
+    from siliconloom.render.output import write_json, write_text
+    from siliconloom.render.trace import check_trace_name
     from siliconloom.workloads import load_workload
 
     if objective != "time":
@@ -85,7 +86,8 @@ def command(
     if window is not None and trace is None:
         raise LoomError("--window chooses what goes into a trace; add --trace FILE")
     inputs = (chip, workload, *((mapping,) if mapping else ()))
-    check_outputs({"--trace": trace, "--report": report, "--csv": csv, "--json": json_file}, inputs)
+    check_step_outputs({"--trace": trace, "--report": report, "--csv": csv, "--json": json_file}, inputs)
+    check_trace_name(trace, {".kanata": "for Konata", ".et": "a Chakra trace of a system"})
     assignments = parse_assignments(sets or [])
     chip_sets, workload_sets = split_overrides(assignments)
     graph = load_workload(workload, workload_sets)
@@ -148,9 +150,9 @@ def _write_trace(file: str, simulation: Simulation, window: tuple[int, int] | No
     from siliconloom.evaluate.timeline import instruction_stream, timeline_of
     from siliconloom.render.kanata import is_kanata, kanata_text
     from siliconloom.render.output import write_text
-    from siliconloom.render.trace import trace_text
+    from siliconloom.render.trace import write_trace
 
     if is_kanata(file):
         write_text(file, kanata_text(instruction_stream(simulation)))
     else:
-        write_text(file, trace_text(timeline_of(simulation, window)))
+        write_trace(file, timeline_of(simulation, window))

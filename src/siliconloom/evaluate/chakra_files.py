@@ -9,6 +9,7 @@ Communicator groups stand in ``NAME.json``, ranks by a number for each group, as
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -66,6 +67,12 @@ def base_name(path: str) -> str:
     """``NAME`` of the path ``NAME.et``, ``NAME.3.et`` or ``NAME.{rank}.et``."""
     found = RANK.match(path)
     return found["name"] if found else path.removesuffix(SUFFIX).removesuffix(".{rank}")
+
+
+def is_rank_of(file: str, path: str) -> bool:
+    """Whether ``file`` is called as a rank's file of the trace ``path``."""
+    found = RANK.match(os.path.realpath(file))
+    return found is not None and found["name"] == os.path.realpath(base_name(path))
 
 
 def trace_files(path: str, ranks: int) -> list[str]:

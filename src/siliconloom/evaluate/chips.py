@@ -69,7 +69,9 @@ def chip_system_result(
     plan, chip = steps.plan, part.chip
     shared = plan.data * plan.tensor * plan.context
     joules = {name: shared * value for name, value in part.energy.items()}
-    joules |= {name: watts * steps.seconds * plan.chips for name, watts in standing_power(machine.chip).items()}
+    standing = standing_power(machine.chip)
+    joules |= {name: watts * steps.seconds * plan.chips for name, watts in standing.items()}
+    joules |= steps.idle_joules(sum(standing.values()))
     peak = machine.peak(graph.precision) * plan.chips
     bound = part.bound
     each = bound.lower_bound_cycles / (plan.pipeline * chip.clock)
@@ -148,7 +150,7 @@ def _notes(machine: ChipMachine, stored: Graph, graph: Graph, steps: PlannedStep
         )
     if steps.plan.pipeline > 1:
         notes.append(f"the batch goes through {steps.plan.pipeline} stages in {steps.microbatches} parts")
-    notes += steps.idle
+    notes += steps.idle_notes(sum(standing_power(machine.chip).values()))
     if steps.plan.context > 1:
         notes.append("energy, traffic and units: attention that chips share counts as standing power only")
     return notes

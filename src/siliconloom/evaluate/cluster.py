@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from siliconloom.arch import Chip, LoomError, NotSupported
 from siliconloom.arch.gpu import Gpu, load_gpu, refuse_idle
-from siliconloom.arch.gpu_system import NCCL, joined
+from siliconloom.arch.gpu_system import NCCL, joined, with_adding_switch
 from siliconloom.arch.kinds import is_gpu
 from siliconloom.arch.network import Endpoint, LinkPort, Topology, wire
 from siliconloom.arch.result import digest_of
@@ -76,8 +76,12 @@ def _of_links(system: System, overrides: list[tuple[str, str]] | None, chip: Chi
             raise NotSupported(f"a model on a system of chips with a {last.tile.kind} tile ({last.name})")
         kinds.append((GpuMachine(last) if isinstance(last, Gpu) else machine_of(last, system.policy), group.count))
     total = sum(group.count for group in system.chips)
-    wiring = wire(system.topology, system.link, total)
-    if system.algorithm != "auto" and not any(system.algorithm in names for names in ALGORITHMS.values()):
+    wiring = wire(with_adding_switch(system).topology, system.link, total)
+    if system.algorithm == "in_switch" and not wiring.topology.adds:
+        raise NotSupported("algorithm in_switch: the description does not say that a switch adds (topology.adds: true)")
+    if system.algorithm not in ("auto", "in_switch") and not any(
+        system.algorithm in names for names in ALGORITHMS.values()
+    ):
         known = ", ".join(sorted({name for names in ALGORITHMS.values() for name in names}))
         raise NotSupported(f"algorithm {system.algorithm} among groups of chips; plans have {known}")
     messages = NetworkFabric(wiring, system.endpoint, tuple(range(total)), system.algorithm)

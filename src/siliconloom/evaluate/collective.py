@@ -16,7 +16,7 @@ from siliconloom.arch.document import Document, find_file
 from siliconloom.arch.errors import nearest_name, require_name
 from siliconloom.arch.gpu import Gpu, load_gpu
 from siliconloom.arch.gpu_system import NCCL as MEASURED_TOPOLOGIES
-from siliconloom.arch.gpu_system import joined
+from siliconloom.arch.gpu_system import joined, with_adding_switch
 from siliconloom.arch.kinds import is_gpu
 from siliconloom.arch.names import LIBRARY, network_names, system_names
 from siliconloom.arch.network import Endpoint, Network, Wiring, load_network, wire
@@ -71,7 +71,7 @@ def load_any(name: str, sets: list[tuple[str, str]], chips: int | None) -> tuple
         return network, _count(chips, network.chips, name, free=True)
     if any(path.startswith("chip.") for path, _ in sets):
         raise NotSupported("chip. in a collective: its time is that of links, switches and what NCCL was measured at")
-    system = load_system(name, sets)
+    system = with_adding_switch(load_system(name, sets))
     total = sum(group.count for group in system.chips)
     return system, _count(chips, total, name, free=False)
 

@@ -34,6 +34,8 @@ ALGORITHMS = {
     "all_to_all": ("direct", "ring"),
 }
 """Those whose steps lie between the chips of any group, whatever joins them."""
+IN_SWITCH = "in_switch"
+"""The one of a switch for all that adds, all-reduce's alone."""
 PROBE = float(1 << 24)
 """Bytes of messages, all chips' at once, by which a topology's rate between neighbours along a dimension is told."""
 JOINED_BYTES = 200
@@ -76,10 +78,12 @@ class NetworkFabric:
                 for lane in range(stride)
             ]
             names = [a for a in ALGORITHMS[operation] if a != "direct" or chips <= DIRECT_MOST]
-            if self.algorithm in ALGORITHMS[operation]:
+            if operation == "all_reduce" and self.wiring.topology.adds:
+                names.append(IN_SWITCH)
+            if self.algorithm in names or self.algorithm in ALGORITHMS[operation]:
                 names = [self.algorithm]
             self._found[key] = self._recalled(
-                key, lambda: min(self._run([_of(operation, a, size, g) for g in groups]) for a in names)
+                key, lambda: min(self._run([self._of(operation, a, size, g) for g in groups]) for a in names)
             )
         return self._found[key]
 
@@ -95,6 +99,14 @@ class NetworkFabric:
         links = [np.asarray(each).tobytes() for each in (w.source, w.target, w.bandwidth, w.latency)]
         rest = (w.chips, w.nodes, w.shape, w.leaves, w.topology.model_dump_json(), self.endpoint.model_dump_json())
         return hashlib.sha256(repr(rest).encode() + b"".join(links)).hexdigest()
+
+    def _of(self, operation: str, algorithm: str, size: float, members: Sequence[int]) -> Transfers:
+        """A collective among some chips by their numbers in the whole, after them the switch of all for sums in it."""
+        kind = {"kind": "switch", "adds": True} if algorithm == IN_SWITCH else {"kind": "ring"}
+        port = LinkPort.model_validate({"bandwidth": "1 GB/s", "latency": "1 ns"})
+        found = collective(operation, algorithm, wire(Topology.model_validate(kind), port, len(members)), size)
+        number = np.array([*members, self.wiring.chips], np.int32)
+        return replace(found, source=number[found.source], target=number[found.target])
 
     def _run(self, parts: Sequence[Transfers]) -> float:
         run = run_transfers(self.wiring, join(list(parts)), self.endpoint)
@@ -145,14 +157,6 @@ class SilentFabric(Struct, frozen=True):
 
     def exchange(self, sent: Float, places: Sequence[int]) -> float:
         return 0.0
-
-
-def _of(operation: str, algorithm: str, size: float, members: Sequence[int]) -> Transfers:
-    """A collective among some chips, by their numbers in the whole."""
-    port = LinkPort.model_validate({"bandwidth": "1 GB/s", "latency": "1 ns"})
-    found = collective(operation, algorithm, wire(Topology.model_validate({"kind": "ring"}), port, len(members)), size)
-    number = np.array(members, np.int32)
-    return replace(found, source=number[found.source], target=number[found.target])
 
 
 def _message(source: int, target: int, size: float) -> Transfers:

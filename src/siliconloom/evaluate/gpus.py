@@ -89,7 +89,9 @@ def gpu_system_result(
     work = found.flops
     shared = plan.data * plan.tensor * plan.context
     idle = steps.seconds * gpu.idle_power * plan.chips - busy * shared * gpu.idle_power
-    joules = float(np.dot(found.joules, times)) * shared + max(idle, 0.0)
+    energy = {"boards": float(np.dot(found.joules, times)) * shared + max(idle, 0.0)}
+    energy |= steps.idle_joules(gpu.idle_power)
+    joules = sum(energy.values())
     peak = _mean_peak(gpu, found, work * times) * plan.chips
     flops = steps.flops
     floor = max(flops / peak, _in_line(found, plan) * steps.microbatches / plan.pipeline)
@@ -126,7 +128,7 @@ def gpu_system_result(
         "error_90": relative(bars[1]),
         "measured_share": found.measured_share,
         "energy_j": joules,
-        "energy": {"boards": joules},
+        "energy": energy,
         "energy_excludes": list(EXCLUDED_BY_BOARDS),
         "power_w": joules / steps.seconds,
         "utilization": flops / steps.seconds / peak,
@@ -142,7 +144,7 @@ def gpu_system_result(
         "notes": [
             *graph.notes,
             *_notes(cluster, graph, gpu, found, plan, steps.microbatches),
-            *steps.idle,
+            *steps.idle_notes(gpu.idle_power),
             *steps.notes,
         ],
         **({"overhead_s": overhead} if overhead else {}),

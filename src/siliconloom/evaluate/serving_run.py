@@ -116,6 +116,7 @@ def serve(
     known = all(member.served.profile is None for member in members)
     paid = _paid_seconds(fleet, members, body["duration_s"])
     standing = sum(_standing(member.served) * seconds for member, seconds in zip(members, paid, strict=True))
+    standing += sum(_without_replica(member)[1] for member in members) * body["duration_s"]
     body = _with_money(body, members, settings, standing if known else None, paid)
     groups = [_group(member, memory) for member, memory in zip(members, memories, strict=True)]
     return {
@@ -357,6 +358,15 @@ def _idle(cluster: Cluster) -> float:
     return sum(standing_power(machine.chip).values())
 
 
+def _without_replica(member: FleetMember) -> tuple[int, float]:
+    """Chips of the machine that are in no replica, and the watts that they draw; none where replicas come and go."""
+    if member.role is not ReplicaRole.WHOLE:
+        return 0, 0.0
+    served = member.served
+    chips = served.cluster.chips - served.replicas * served.plan.chips
+    return chips, 0.0 if served.settings.replicas_least is not None else chips * _idle(served.cluster)
+
+
 def _plan(served: Served) -> dict[str, int]:
     """How the chips of one replica share the model."""
     plan = served.plan
@@ -488,9 +498,10 @@ def _notes(member: FleetMember, complete: bool) -> list[str]:
         notes.append("kernels are predicted by the GPU model, one after the other")
     if served.stack is NO_STACK:
         notes.append("no software of the host: its share of a step is left out (--stack)")
-    idle = served.cluster.chips - served.replicas * served.plan.chips
-    if idle and member.role is ReplicaRole.WHOLE:
-        notes.append(f"{idle} of {served.cluster.chips} chips do nothing")
+    idle, watts = _without_replica(member)
+    if idle:
+        drawn = f", and draw {format_si(watts, 'W')} all the while" if watts else ""
+        notes.append(f"{idle} of {served.cluster.chips} chips do nothing{drawn}")
     notes += _model_notes(served)
     own = None if served.draft is None else served.draft.own
     if own is not None:

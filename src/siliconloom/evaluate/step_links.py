@@ -8,6 +8,7 @@ from typing import Any
 from siliconloom.arch import LoomError, load_system
 from siliconloom.arch.document import Document
 from siliconloom.arch.execution_trace import ExecutionTrace
+from siliconloom.arch.gpu_system import with_adding_switch
 from siliconloom.evaluate.traced import execution_trace_result
 
 MOST_NODES = 200_000
@@ -24,7 +25,7 @@ def step_links(
         nodes = sum(map(len, made.ranks))
         if nodes > MOST_NODES:
             return None, f"the step has {nodes:,} operators and messages, over {MOST_NODES:,}"
-        system = load_system(name, [each for each in sets if not each[0].startswith(OF_OTHERS)])
+        system = with_adding_switch(load_system(name, [each for each in sets if not each[0].startswith(OF_OTHERS)]))
         if len(made.ranks) < 2:
             return None, ""
         return execution_trace_result(system, made), ""

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from siliconloom import __version__
 from siliconloom.arch import LoomError, NotSupported
-from siliconloom.arch.quantity import format_bytes
+from siliconloom.arch.quantity import format_bytes, format_si
 from siliconloom.arch.result import SCHEMA
 from siliconloom.arch.system import Policy
 from siliconloom.evaluate.asked import asked
@@ -135,10 +135,18 @@ class PlannedStep:
         """How often a step does what an operator does in one pass: once a pass, twice where it is computed again."""
         return self.microbatches * (2 if name in self.again else 1)
 
-    @property
-    def idle(self) -> list[str]:
-        """A note, where the plan has work for fewer chips than there are."""
-        return [working_note(self.plan.chips, self.of_chips)] if self.plan.chips < self.of_chips else []
+    def idle_joules(self, watts: float) -> dict[str, float]:
+        """What chips that the plan leaves without work take during the step, each ``watts``; nothing where all work."""
+        idle = self.of_chips - self.plan.chips
+        return {"idle_chips": idle * watts * self.seconds} if idle > 0 else {}
+
+    def idle_notes(self, watts: float) -> list[str]:
+        """A note, where the plan has work for fewer chips than there are; each of the others takes ``watts``."""
+        idle = self.of_chips - self.plan.chips
+        if idle <= 0:
+            return []
+        taken = f"{format_si(idle * watts * self.seconds, 'J')}, {format_si(idle * watts, 'W')}"
+        return [working_note(self.plan.chips, self.of_chips), f"of the energy {taken} are of {_those_idle(idle)}"]
 
     def head(self, kind: str, cluster: Cluster, graph: Graph, clock: int) -> dict[str, Any]:
         """What a result of `arch.result` says of such a step whatever the chips are; ``clock`` is theirs, in hertz."""
@@ -191,6 +199,10 @@ def _computed_again(part: Graph, plan: Plan, planner: Server | Trainer) -> froze
         return frozenset(o.name for o in forward if isinstance(o, Attention))
     blocks = {b.name: b for b in planner.layers.blocks(plan, plan.microbatch)}
     return frozenset(o.name for o in forward if blocks[o.block].entering)
+
+
+def _those_idle(chips: int) -> str:
+    return "the chip without work" if chips == 1 else f"the {chips:,} chips without work"
 
 
 def working_note(chips: int, of: int) -> str:

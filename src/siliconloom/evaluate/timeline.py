@@ -170,10 +170,19 @@ def instruction_stream(simulation: Simulation) -> InstructionStream:
 
 
 def _spans(simulation: Simulation, window: tuple[int, int] | None) -> Iterator[Span]:
+    """Spans from an instruction's first operand to its last, with the cycles of them in which its unit works.
+
+    A product of several folds waits within its span for what stays in the array, or for the results before it.
+    """
     program, outcome = simulation.plan.program, simulation.run
+    table = build_tables(program, simulation.chip).instructions
+    column = {name: table[:, number] for name, number in COLUMNS.items()}
+    busy = np.where(column["unit"] == Unit.MATMUL, column["work"], column["duration"]).tolist()
     for number, start, consumed, end, *_ in outcome.trace.tolist():
         i = program.instructions[number]
         details = {"instruction": number, "cycle": start, "operands_read": consumed, "done": end}
+        if i.unit != Unit.PIM and i.opcode != Opcode.BARRIER:  # memory that computes has commands in place of cycles
+            details["busy_cycles"] = busy[number]
         if i.opcode == Opcode.MATMUL:
             details["shape"] = f"{i.m}x{i.n}x{i.k}"
         elif i.opcode == Opcode.VECTOR:

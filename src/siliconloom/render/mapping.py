@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 from rich.console import Console
@@ -28,22 +29,24 @@ def mapping_tables(result: dict[str, Any], out: Console, *, program: str | None 
     out.print(
         f"  program      {code['instructions']} instructions ({format_bytes(code['bytes'])}), for any number of tiles"
     )
-    out.print(
-        f"  lower bound  {bound['lower_bound_cycles']:,} cycles: compute {bound['compute_cycles']:,}, memory "
-        f"{bound['memory_cycles']:,}, vector {bound['vector_cycles']:,}"
+    _print_wrapped(
+        "  lower bound  ",
+        f"{bound['lower_bound_cycles']:,} cycles: compute {bound['compute_cycles']:,}, memory "
+        f"{bound['memory_cycles']:,}, vector {bound['vector_cycles']:,}",
+        out,
     )
     if result["lower_bound"]:
         more = f"{result['gap']:.1%} above the bound"
-        out.print(f"  cycles       {result['cycles']:,}, {more}; the mapper's estimate: {estimate:,}")
+        _print_wrapped("  cycles       ", f"{result['cycles']:,}, {more}; the mapper's estimate: {estimate:,}", out)
     if result["objective"] != "time":
         out.print(f"  objective    the least {MEANING[result['objective']]}")
     if text := placed_text(result["placed"]):
-        out.print(f"  placement    {text}", soft_wrap=True)
+        _print_wrapped("  placement    ", text, out)
     if result["remembered"]:
         out.print("  search       of an earlier command, remembered")
     if result["layout"] is not None:
         slots = ", ".join(f"{name} {format_bytes(size)}" for name, size in result["layout"].items() if size)
-        out.print(f"  buffers      two slots each: {slots}", soft_wrap=True)
+        _print_wrapped("  buffers      ", f"two slots each: {slots}", out)
     out.print()
     columns = [
         ("task", "left"),
@@ -66,6 +69,14 @@ def mapping_tables(result: dict[str, Any], out: Console, *, program: str | None 
         out.print(program, soft_wrap=True, markup=False)
 
 
+def _print_wrapped(label: str, text: str, out: Console, indent: int | None = None) -> None:
+    """Print a label and a text that goes on under itself, or so far in, where the terminal ends."""
+    below = " " * (len(label) if indent is None else indent)
+    width = max(out.width, len(below) + 16)
+    for line in textwrap.wrap(label + text, width, subsequent_indent=below, break_on_hyphens=False):
+        out.print(line, soft_wrap=True)
+
+
 def _print_left(result: dict[str, Any], out: Console) -> None:
     """Name the tasks that together are most of what the whole takes above the bounds of its parts, and why."""
     found = [task for task in result["tasks"] if task["binding"] is not None and (task["gap"] or 0) > CLOSE]
@@ -76,7 +87,7 @@ def _print_left(result: dict[str, Any], out: Console) -> None:
         out.print("most of what is left above the bounds:")
     for task in shown:
         part = left[task["name"]] / result["cycles"]
-        out.print(f"  {task['name']}: {part:.1%} of the time; {task['binding']['words']}", soft_wrap=True)
+        _print_wrapped(f"  {task['name']}: ", f"{part:.1%} of the time; {task['binding']['words']}", out, 4)
 
 
 def _task_row(task: dict[str, Any]) -> tuple[str, ...]:

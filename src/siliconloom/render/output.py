@@ -52,7 +52,8 @@ def check_outputs(outputs: dict[str, str | Path | None], inputs: Iterable[object
         place = STANDARD_OUTPUT if str(path) == STANDARD_OUTPUT else _place(path)
         if place is not None and place == printed:  # /dev/stdout, or the file that it was redirected to
             if not named and stat.S_ISREG(os.stat(path).st_mode):  # the tables go there
-                raise LoomError(f"{option} {path}: standard output goes there, too; {option} - writes only this to it")
+                alone = "" if " " in option else f"; {option} - writes only this to it"  # not a file of several
+                raise LoomError(f"{option} {path}: standard output goes there, too{alone}")
             place = STANDARD_OUTPUT
         if place is not None and place in known:
             both = f"{known[place]} and {option}"
@@ -70,9 +71,8 @@ def check_outputs(outputs: dict[str, str | Path | None], inputs: Iterable[object
 
 def write_text(path: str | Path, text: str) -> None:
     """Write ``text`` as UTF-8 in one step, so that no reader ever sees half of it; ``-`` is standard output."""
-    read = {_place(each) for each in files_read()} - {None}
     if str(path) == STANDARD_OUTPUT:
-        if _standard_output() in read:
+        if _standard_output() in {_place(each) for each in files_read()} - {None}:
             raise LoomError("standard output: goes to a file that is an input of this command")
         sys.stdout.flush()
         binary = getattr(sys.stdout, "buffer", None)  # data is UTF-8 whatever the terminal speaks
@@ -87,9 +87,16 @@ def write_text(path: str | Path, text: str) -> None:
         except OSError as error:
             raise LoomError(f"standard output: cannot be written: {error.strerror or error}") from None
         return
-    if _place(path) in read:
-        raise LoomError(f"{path}: is an input of this command and would be overwritten")
+    refuse_inputs([path])
     write_file(path, text.encode("utf-8", "backslashreplace"))
+
+
+def refuse_inputs(paths: Iterable[str | Path]) -> None:
+    """Refuse to write over what this command has read; raises `LoomError`."""
+    read = {_place(each) for each in files_read()} - {None}
+    for path in paths:
+        if _place(path) in read:
+            raise LoomError(f"{path}: is an input of this command and would be overwritten")
 
 
 def write_bytes(path: str | Path, content: bytes) -> None:
@@ -99,8 +106,7 @@ def write_bytes(path: str | Path, content: bytes) -> None:
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
         return
-    if _place(path) in {_place(each) for each in files_read()} - {None}:
-        raise LoomError(f"{path}: is an input of this command and would be overwritten")
+    refuse_inputs([path])
     write_file(path, content)
 
 

@@ -2,13 +2,51 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from siliconloom.arch.errors import LoomError
+from siliconloom.arch.files import written_through
 from siliconloom.arch.timeline import Span, Timeline
+from siliconloom.render.output import write_bytes, write_text
+
+COMPRESSED = ".json.gz"
 
 COLORS = {"forward": "good", "backward": "bad", "weights": "grey"}
 """Of a pipeline's passes, by the viewer's names."""
+
+
+def check_trace_name(file: str | None, more: Mapping[str, str] | None = None) -> None:
+    """Refuse a trace's name whose ending no format has; ``-``, and what is no regular file, takes JSON.
+
+    Parameters
+    ----------
+    more
+        Other endings that the command knows, and what is in such a file.
+
+    Raises
+    ------
+    LoomError
+        With the endings that are known.
+    """
+    known = {".json": "for Perfetto", COMPRESSED: "the same, compressed"} | dict(more or {})
+    if file is None or file == "-" or file.lower().endswith(tuple(known)) or written_through(file):
+        return
+    texts = [f"{ending} ({what})" for ending, what in known.items()]
+    said = f"unknown ending {Path(file).suffix}" if Path(file).suffix else "the name has no ending"
+    raise LoomError(f"--trace {file}: {said}; known are {', '.join(texts[:-1])} and {texts[-1]}")
+
+
+def write_trace(file: str, timeline: Timeline) -> None:
+    """Write a timeline as JSON, compressed where the name ends in .json.gz."""
+    text = trace_text(timeline)
+    if file.lower().endswith(COMPRESSED):
+        write_bytes(file, gzip.compress(text.encode(), mtime=0))
+    else:
+        write_text(file, text)
 
 
 def trace_text(timeline: Timeline) -> str:

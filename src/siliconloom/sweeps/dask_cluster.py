@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import suppress
@@ -31,6 +32,10 @@ def _silence() -> None:
             logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
+PORT = re.compile(r":\d+/?$")
+"""How an address ends."""
+
+
 class DaskCluster:
     """The workers of a Dask scheduler; they must have this package, and see the sweep's files at the same paths.
 
@@ -47,6 +52,9 @@ class DaskCluster:
 
     def __init__(self, setting: PointSetting, scheduler: str) -> None:
         self._setting, self._address = setting, scheduler
+        if not PORT.search(scheduler):
+            wanted = "expected HOST:PORT of a Dask scheduler, such as tcp://10.0.0.1:8786"
+            raise LoomError(f"--scheduler: {wanted} (got '{scheduler}')")
         self._dask = required("distributed", "dask", "--scheduler")
         _silence()
         try:
