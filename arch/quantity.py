@@ -112,6 +112,11 @@ def format_bytes(value: float) -> str:
     return _scaled(value, [(2**50, "PiB"), (2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")], "B")
 
 
+def four_digits(number: float) -> str:
+    """A number to four digits, or to a whole one where it has more, with commas: ``0.01234``, ``146.4``, ``37,070``."""
+    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.4g}"
+
+
 def format_si(value: float, unit: str) -> str:
     """``value`` with a decimal prefix and three significant digits: ``1.2 GHz``, ``35 us``."""
     scale: list[tuple[float, str]] = [

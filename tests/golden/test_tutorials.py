@@ -23,7 +23,7 @@ def test_a_tutorial_shows_what_is_printed(path, slow, tmp_path):
 def test_a_line_that_is_stale_is_found_and_files_are_there(tmp_path, monkeypatch):
     text = "```yaml\n# a.yaml\nkind: chip\n```\n\n```\n$ loom sim a.yaml\n  time   1 s\n```\n"
 
-    def output(command):
+    def output(command, shown=""):
         assert (tmp_path / "a.yaml").read_text() == "# a.yaml\nkind: chip\n"
         return ["  time   2 s"]
 

@@ -13,6 +13,7 @@ from siliconloom.arch import LoomError, NotSupported
 from siliconloom.arch.errors import require_name
 from siliconloom.arch.fleet import ReplicaRole
 from siliconloom.arch.progress import NOBODY, Watcher
+from siliconloom.arch.quantity import four_digits
 from siliconloom.arch.service_level import ServiceLevel
 from siliconloom.arch.serving import Arrivals
 from siliconloom.evaluate.fleets import check_choices, with_trace
@@ -236,7 +237,9 @@ def _highest(asked: Served | ServedFleet, run: Any, attain: float) -> _Found:
                 break
             rate *= 2
             if rate > MOST_RATE:
-                raise LoomError(f"--find rate: no rate that can be tried breaks the limits, up to {low:,.4g} a second")
+                raise LoomError(
+                    f"--find rate: no rate that can be tried breaks the limits, up to {four_digits(low)} a second"
+                )
         else:
             high = rate
             if low:
@@ -248,7 +251,7 @@ def _highest(asked: Served | ServedFleet, run: Any, attain: float) -> _Found:
             f"requests a second {_percent(best)} do"
         )
     if not high:
-        raise LoomError(f"--find rate: no rate that can be tried breaks the limits, up to {low:,.4g} a second")
+        raise LoomError(f"--find rate: no rate that can be tried breaks the limits, up to {four_digits(low)} a second")
     while high / low > 1 + CLOSE:
         rate = (low * high) ** 0.5
         result, fleet = run(rate)

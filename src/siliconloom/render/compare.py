@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from siliconloom.arch.quantity import format_si
+from siliconloom.arch.quantity import format_si, four_digits
 from siliconloom.render.tables import Row, asked_text, bar_text, bold, excluded_text, print_overrides, table
 
 
@@ -83,7 +83,7 @@ def total_rows(machines: list[dict[str, Any]]) -> list[Row]:
         ("90 % of runs within", lambda m: bar_text(m["error_90"]) if m["error_90"] else "–"),
         ("measured near by", lambda m: "–" if m["measured_share"] is None else f"{m['measured_share']:.0%} of kernels"),
         ("with measured kernels", _measured),
-        ("tokens/s", lambda m: f"{m['tokens_per_second']:,.4g}"),
+        ("tokens/s", lambda m: f"{four_digits(m['tokens_per_second'])}"),
         ("energy", lambda m: format_si(m["energy_j"], "J")),
         ("power", lambda m: format_si(m["power_w"], "W")),
         ("array utilisation", lambda m: f"{m['utilization']:.1%}"),

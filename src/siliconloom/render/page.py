@@ -12,6 +12,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader
 from msgspec import Struct
 
+from siliconloom.arch.quantity import four_digits
+
 TEMPLATES = files("siliconloom.render") / "templates"
 COLOURS = {
     "busy": "#2a9d5c",
@@ -130,17 +132,12 @@ def legend_of(categories: Sequence[str]) -> tuple[tuple[str, str], ...]:
     return tuple((name, colour(name)) for name in dict.fromkeys(categories))
 
 
-def rate(number: float) -> str:
-    """Something a second, to four digits or to one."""
-    return f"{number:,.0f}" if number >= 1000 else f"{number:.4g}"
-
-
 def rates(result: dict[str, Any]) -> str:
     """Images and tokens a second of a step, in brackets; nothing of a list of operators, which has neither."""
     images = result.get("images_per_second")
-    found = [f"{rate(images)} images/s"] if images is not None else []
+    found = [f"{four_digits(images)} images/s"] if images is not None else []
     if result["asked"]["sequence"] is not None:
-        found.append(f"{rate(result['tokens_per_second'])} tokens/s")
+        found.append(f"{four_digits(result['tokens_per_second'])} tokens/s")
     return f" ({', '.join(found)})" if found else ""
 
 
@@ -192,6 +189,5 @@ __all__ = [
     "colour",
     "legend_of",
     "page",
-    "rate",
     "rates",
 ]

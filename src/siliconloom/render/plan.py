@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from siliconloom.arch.quantity import format_bytes, format_si
+from siliconloom.arch.quantity import format_bytes, format_si, four_digits
 from siliconloom.render.tables import Row, bold, print_overrides, table
 
 MASKED = 1.005
@@ -50,7 +50,7 @@ def plan_tables(result: dict[str, Any], out: Console) -> None:
         ("plan", result["plan_text"]),
         ("step", f"{format_si(result['step_s'], 's')}; the arithmetic alone {format_si(result['lower_bound_s'], 's')}"),
         ("per chip", per_chip(result)),
-        ("tokens", f"{result['tokens_per_second']:,.4g} a second"),
+        ("tokens", f"{four_digits(result['tokens_per_second'])} a second"),
         ("bubble", f"{result['bubble']:.1%} of the pipeline"),
         ("waiting for messages", format_si(result["exposed_comm_s"], "s")),
         *(
@@ -88,7 +88,7 @@ def plan_tables(result: dict[str, Any], out: Console) -> None:
         out.print()
         tokens: list[Row] = [
             ("plan", after["plan_text"]),
-            ("step", f"{format_si(after['step_s'], 's')}; {after['tokens_per_second']:,.4g} tokens a second"),
+            ("step", f"{format_si(after['step_s'], 's')}; {four_digits(after['tokens_per_second'])} tokens a second"),
             ("memory", format_bytes(after["memory_bytes"])),
             (
                 "KV transfer",

@@ -6,7 +6,7 @@ import csv
 import io
 from typing import Any
 
-from siliconloom.arch.quantity import format_bytes, format_si
+from siliconloom.arch.quantity import format_bytes, format_si, four_digits
 from siliconloom.arch.timeline import FoldedRun
 from siliconloom.render.page import (
     BarPart,
@@ -19,7 +19,6 @@ from siliconloom.render.page import (
     colour,
     legend_of,
     page,
-    rate,
     rates,
 )
 from siliconloom.render.tables import asked_text, excluded_text, shape_text, share_of
@@ -286,7 +285,7 @@ def _tiles(result: dict[str, Any]) -> list[tuple[str, str]]:
             f"of the {bound['name']} bound ({bound['key']}), {bound['lower_bound_cycles']:,} cycles",
         ),
         (f"{result['utilization']:.1%}", "array utilisation"),
-        *([(rate(result["tokens_per_second"]), "tokens per second")] if has_tokens else []),
+        *([(four_digits(result["tokens_per_second"]), "tokens per second")] if has_tokens else []),
         (format_si(result["energy_j"], "J"), f"{format_si(result['power_w'], 'W')} on average"),
         *(
             [(format_bytes(memory["used_bytes"]), f"of {format_bytes(memory['capacity_bytes'])} of main memory")]

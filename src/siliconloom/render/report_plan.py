@@ -5,20 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from siliconloom.arch.quantity import format_bytes, format_si
+from siliconloom.arch.quantity import format_bytes, format_si, four_digits
 from siliconloom.arch.timeline import Span, Timeline
-from siliconloom.render.page import (
-    BarPart,
-    ChartData,
-    PageBar,
-    PageCell,
-    PageColumn,
-    PageTable,
-    bars,
-    colour,
-    page,
-    rate,
-)
+from siliconloom.render.page import BarPart, ChartData, PageBar, PageCell, PageColumn, PageTable, bars, colour, page
 from siliconloom.render.plan import long_time
 from siliconloom.render.report_network import step_links, step_links_text
 from siliconloom.render.tables import asked_text
@@ -154,7 +143,7 @@ def _tiles(result: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         (format_si(result["step_s"], "s"), f"a step; the arithmetic alone {format_si(result['lower_bound_s'], 's')}"),
         (f"{result['utilization']:.1%}", f"of the peak; {result['computed_tflops_per_chip']:.4g} TFLOP/s a chip"),
-        (rate(result["tokens_per_second"]), "tokens per second"),
+        (four_digits(result["tokens_per_second"]), "tokens per second"),
         (f"{result['bubble']:.1%}", "of the pipeline is bubble"),
         (format_si(result["exposed_comm_s"], "s"), "waiting for messages, the busiest chip"),
         (format_bytes(result["memory_bytes"]), "in the fullest chip"),
@@ -198,7 +187,7 @@ def _extras(result: dict[str, Any]) -> list[tuple[str, PageTable]]:
         values = {
             "plan": after["plan_text"],
             "step": format_si(after["step_s"], "s"),
-            "tokens a second": rate(after["tokens_per_second"]),
+            "tokens a second": four_digits(after["tokens_per_second"]),
             "memory": format_bytes(after["memory_bytes"]),
             "keys and values that change chips": f"{moved}, in {format_si(after['kv_transfer_s'], 's')}",
         }

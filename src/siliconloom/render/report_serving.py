@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from siliconloom.arch.quantity import format_bytes, format_si
-from siliconloom.render.page import BarPart, ChartData, PageBar, PageCell, PageColumn, PageTable, page, rate
+from siliconloom.arch.quantity import format_bytes, format_si, four_digits
+from siliconloom.render.page import BarPart, ChartData, PageBar, PageCell, PageColumn, PageTable, page
 from siliconloom.render.plan import long_time
 from siliconloom.render.serving import found_text, headline, limits_text
 
@@ -166,14 +166,17 @@ def _tiles(result: dict[str, Any]) -> list[tuple[str, str]]:
     tiles = [
         (format_si(result["ttft_s"]["p50"], "s"), f"to the first token, median; {_p99(result, 'ttft_s')}"),
         (format_si(result["tpot_s"]["p50"], "s"), f"for each further token, median; {_p99(result, 'tpot_s')}"),
-        (rate(result["tokens_per_s"]), "tokens of answers a second"),
-        (rate(result["prompt_tokens_per_s"]), "tokens of prompts a second"),
-        (rate(result["goodput"]), "goodput: requests a second" + (" that keep to the limits" * bool(_limited(result)))),
+        (four_digits(result["tokens_per_s"]), "tokens of answers a second"),
+        (four_digits(result["prompt_tokens_per_s"]), "tokens of prompts a second"),
+        (
+            four_digits(result["goodput"]),
+            "goodput: requests a second" + (" that keep to the limits" * bool(_limited(result))),
+        ),
         (f"{result['busy']:.1%}", f"of the time at work, {result['batch']:.3g} requests in a step"),
         *([(f"{scaling['mean']:.3g}", "replicas in the mean")] if scaling else []),
         *([(f"{moves['moved']:,}", "moves to another replica")] if moves else []),
         *([(f"{power['peak_w'] / power['limit_w']:.1%}", "of the limit drawn at most")] if power else []),
-        *([(rate(trained["tokens_per_s"]), "tokens trained a second")] if trained else []),
+        *([(four_digits(trained["tokens_per_s"]), "tokens trained a second")] if trained else []),
         *([(f"{brought:.1%}", "of the experts that steps used came from the host")] if experts else []),
         *([(f"{loads:,}", f"times that a model was brought, of which {slots} lie there at once")] if slots else []),
         (f"{_fullest(result):.1%}", f"of the cache in use at most; {result['preempted']:,} preempted"),
@@ -182,7 +185,7 @@ def _tiles(result: dict[str, Any]) -> list[tuple[str, str]]:
         told = f"a token of answers; {format_si(result['power_w'], 'W')}"
         tiles.append((format_si(result["joules_per_token"], "J"), told))
     if cost["usd_per_million_tokens"] is not None:
-        tiles.append((f"{cost['usd_per_million_tokens']:,.4g} $", "a million tokens of answers"))
+        tiles.append((f"{four_digits(cost['usd_per_million_tokens'])} $", "a million tokens of answers"))
     return tiles
 
 
@@ -364,21 +367,21 @@ def _cost(result: dict[str, Any]) -> PageTable:
     values = {
         "time": long_time(result["duration_s"]),
         "chips": f"{result['chips']:,}",
-        "chip hours": f"{cost['chip_hours']:,.4g}",
+        "chip hours": f"{four_digits(cost['chip_hours'])}",
     }
     if result["energy_j"] is None:
         values["energy"] = "not known"
     else:
         values["energy, of chips that wait, too"] = format_si(result["energy_j"], "J")
         values["power"] = format_si(result["power_w"], "W")
-        values["electricity"] = f"{cost['electricity_usd']:,.4g} $ at {settings['electricity']:g} $/kWh"
+        values["electricity"] = f"{four_digits(cost['electricity_usd'])} $ at {settings['electricity']:g} $/kWh"
     if cost["usd"] is None:
         values["chips' price"] = "is not said (serve.price)"
     else:
         prices = ", ".join(f"{each['price']:g}" for each in result["groups"])
-        values["chips' price"] = f"{cost['chips_usd']:,.4g} $ at {prices} $/h"
-        values["together"] = f"{cost['usd']:,.4g} $"
-        values["a million tokens of answers"] = f"{cost['usd_per_million_tokens']:,.4g} $"
+        values["chips' price"] = f"{four_digits(cost['chips_usd'])} $ at {prices} $/h"
+        values["together"] = f"{four_digits(cost['usd'])} $"
+        values["a million tokens of answers"] = f"{four_digits(cost['usd_per_million_tokens'])} $"
     values["costs asked of the evaluator"] = f"{costs['asked']:,}"
     if costs["audit_max"] is not None:
         values[f"{costs['audited']} steps asked in full differ by"] = f"at most {costs['audit_max']:.2%}"

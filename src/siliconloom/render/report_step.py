@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from siliconloom.arch.quantity import format_bytes, format_si
+from siliconloom.arch.quantity import format_bytes, format_si, four_digits
 from siliconloom.render.page import (
     BarPart,
     ChartData,
@@ -18,7 +18,6 @@ from siliconloom.render.page import (
     colour,
     legend_of,
     page,
-    rate,
     rates,
 )
 from siliconloom.render.report import SHOWN, energy_bars
@@ -144,7 +143,7 @@ def _tiles(result: dict[str, Any]) -> list[tuple[str, str]]:
         (f"{result['utilization']:.1%}", "of the peak of arithmetic"),
     ]
     if result["asked"]["sequence"] is not None:
-        tiles.append((rate(result["tokens_per_second"]), "tokens per second"))
+        tiles.append((four_digits(result["tokens_per_second"]), "tokens per second"))
     tiles.append((format_si(result["energy_j"], "J"), f"{format_si(result['power_w'], 'W')} on average, all {whose}s"))
     memory = result["memory"]
     tiles.append((format_bytes(memory["used_bytes"]), f"of {format_bytes(memory['capacity_bytes'])} a {whose}"))

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from siliconloom.arch.quantity import format_bytes, format_si
+from siliconloom.arch.quantity import format_bytes, format_si, four_digits
 from siliconloom.render.plan import long_time
 from siliconloom.render.tables import Row, bold, print_overrides, table
 
@@ -54,9 +54,9 @@ def serving_tables(result: dict[str, Any], out: Console) -> None:
     found = result.get("found")
     money = "no price of chips (serve.price)"
     if cost["electricity_usd"] is not None:
-        money = f"{cost['electricity_usd']:,.4g} $ of electricity, {money}"
+        money = f"{four_digits(cost['electricity_usd'])} $ of electricity, {money}"
     if cost["usd"] is not None:
-        money = f"{cost['usd']:,.4g} $, {cost['usd_per_million_tokens']:,.4g} $ a million output tokens"
+        money = f"{four_digits(cost['usd'])} $, {four_digits(cost['usd_per_million_tokens'])} $ a million output tokens"
     audit = result["costs"]["audit_max"]
     told: list[Row] = [
         *(
@@ -71,7 +71,8 @@ def serving_tables(result: dict[str, Any], out: Console) -> None:
         ),
         (
             "throughput",
-            f"{result['tokens_per_s']:,.4g} tokens/s of answers, {result['prompt_tokens_per_s']:,.4g} of prompts",
+            f"{four_digits(result['tokens_per_s'])} tokens/s of answers, "
+            f"{four_digits(result['prompt_tokens_per_s'])} of prompts",
         ),
         *(
             [("goodput", f"{result['goodput']:.4g} a second ({result['slo']['attained']:.1%}: {limits})")]
@@ -94,7 +95,7 @@ def serving_tables(result: dict[str, Any], out: Console) -> None:
         *([("experts", _experts(result))] if result.get("experts") else []),
         *([("spill", _brought(result["spill"]))] if result.get("spill") else []),
         ("energy", _energy(result)),
-        ("cost", f"{cost['chip_hours']:,.4g} chip hours; {money}"),
+        ("cost", f"{four_digits(cost['chip_hours'])} chip hours; {money}"),
         *(
             [("steps", f"{result['costs']['audited']} asked in full differ by at most {audit:.2%}")]
             if audit is not None
@@ -163,7 +164,8 @@ def _brought(tiers: list[dict[str, Any]]) -> str:
 
 def _trained(tuning: dict[str, Any]) -> str:
     """What was trained beside the requests, in words."""
-    return f"{tuning['tokens']:,} tokens, {tuning['tokens_per_s']:,.4g} a second; {tuning['sequences']:,} sequences"
+    pace = four_digits(tuning["tokens_per_s"])
+    return f"{tuning['tokens']:,} tokens, {pace} a second; {tuning['sequences']:,} sequences"
 
 
 def _experts(result: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from siliconloom.arch.quantity import format_bytes, format_si
+from siliconloom.arch.quantity import format_bytes, format_si, four_digits
 from siliconloom.arch.swept import MonotoneBreak, SweepProgress, SweepResult, SweptConstraint, SweptMetric, SweptPoint
 from siliconloom.render.tables import Screen, bold, format_seconds, plain_text, table
 
@@ -51,7 +51,7 @@ def figure_text(metric: SweptMetric, value: float) -> str:
         return format_bytes(value)
     if metric.unit == "cycles":
         return f"{value:,.0f}"
-    return f"{value:,.4g}" + (f" {metric.unit}" if metric.unit and metric.unit not in HEADED else "")
+    return f"{four_digits(value)}" + (f" {metric.unit}" if metric.unit and metric.unit not in HEADED else "")
 
 
 def points_text(count: int) -> str:

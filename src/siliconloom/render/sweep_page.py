@@ -187,9 +187,15 @@ def _breaks(result: SweepResult) -> PageTable | None:
     if not result.monotone:
         return None
     names = short_names(key.path for key in result.asked.keys)
-    columns = (PageColumn("key", True), PageColumn("from"), PageColumn("to"), PageColumn("time"))
+    columns = tuple(PageColumn(name, name == "key") for name in ("key", "from", "to", "time", "points"))
     rows = [
-        (PageCell(names[b.key]), PageCell(b.smaller), PageCell(b.larger), PageCell(f"+{b.worse:.1%}", b.worse))
+        (
+            PageCell(names[b.key]),
+            PageCell(b.smaller),
+            PageCell(b.larger),
+            PageCell(f"+{b.worse:.1%}", b.worse),
+            PageCell(f"{b.smaller_point} and {b.larger_point}"),
+        )
         for b in result.monotone[:MOST_ROWS]
     ]
     return PageTable("breaks", "where a better machine takes more time", columns, tuple(rows))

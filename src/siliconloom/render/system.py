@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from siliconloom.arch.quantity import format_bytes, format_si
+from siliconloom.arch.quantity import format_bytes, format_si, four_digits
 from siliconloom.render.tables import (
     Row,
     asked_text,
@@ -78,7 +78,7 @@ def planned_tables(result: dict[str, Any], out: Console) -> None:
             "roofline" if gpus else "lower bound",
             f"{format_si(bound['lower_bound_s'], 's')}{binds}; {bound['achieved']:.1%} reached",
         ),
-        ("throughput", rates_text(result) or f"{result['tokens_per_second']:,.4g} tokens/s"),
+        ("throughput", rates_text(result) or f"{four_digits(result['tokens_per_second'])} tokens/s"),
         ("plan", result["plan_text"] + _shared(system)),
         ("memory", f"{format_bytes(used['used_bytes'])} of {format_bytes(used['capacity_bytes'])} a {whose}"),
         ("energy", f"{format_si(result['energy_j'], 'J')}, {format_si(result['power_w'], 'W')}, all {whose}s{boards}"),

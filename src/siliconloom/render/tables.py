@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from siliconloom.arch.errors import one_line
-from siliconloom.arch.quantity import format_bytes, format_count, format_si
+from siliconloom.arch.quantity import format_bytes, format_count, format_si, four_digits
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -90,9 +90,9 @@ def table(title: str, columns: Sequence[tuple[str, str]], rows: Sequence[Row]) -
 def rates_text(result: dict[str, Any]) -> str:
     """Images and tokens a second, of what has any: a list of operators has no tokens."""
     images, asked = result.get("images_per_second"), result["asked"]
-    rates = [f"{images:,.4g} images/s"] if images is not None else []
+    rates = [f"{four_digits(images)} images/s"] if images is not None else []
     if asked["sequence"] is not None:
-        rates.append(f"{result['tokens_per_second']:,.4g} tokens/s")
+        rates.append(f"{four_digits(result['tokens_per_second'])} tokens/s")
     return ", ".join(rates)
 
 
@@ -114,9 +114,9 @@ def utilization_text(result: dict[str, Any]) -> str:
     array = result["utilization"] * result["cycles"] * result["peak_macs"]
     beside = result["macs"] - round(array)
     if not result["cycles"] or beside <= 1e-6 * result["macs"]:
-        return f"{result['utilization']:.1%} of {result['macs'] / 1e9:,.4g} G multiply-accumulates"
-    share = f"{result['utilization']:.1%} of {array / 1e9:,.4g} G multiply-accumulates"
-    return f"{share}; {beside / 1e9:,.4g} G are the channel's"
+        return f"{result['utilization']:.1%} of {four_digits(result['macs'] / 1e9)} G multiply-accumulates"
+    share = f"{result['utilization']:.1%} of {four_digits(array / 1e9)} G multiply-accumulates"
+    return f"{share}; {four_digits(beside / 1e9)} G are the channel's"
 
 
 def area_text(area: dict[str, Any]) -> str:

@@ -849,7 +849,7 @@
 
   for (const button of document.querySelectorAll("[data-chart]")) button.addEventListener("click", () => {
     const found = DATA.charts[button.dataset.chart];
-    save(button.dataset.chart, [found.columns, ...found.rows]);
+    save(`${button.dataset.chart}-chart`, [found.columns, ...found.rows]);
   });
   const views = {};
   for (const figure of document.querySelectorAll("figure[id]")) {
