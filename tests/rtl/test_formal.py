@@ -250,6 +250,7 @@ class Pipeline(Monitor):
                 & Cat(lead <= self.places for lead in level).all()
                 & Cat(queue.i.ready == (queue.level != self.places) for queue in queues).all()
                 & Cat(queue.o.valid == (queue.level != 0) for queue in queues).all()
+                & Cat(semaphore.available == (semaphore.level != 0) for semaphore in semaphores).all()
                 & Cat(implies(busy[unit], timer < self.slowest) for unit, timer in enumerate(timers)).all()
             ),
             self.invariant_slots.eq(Cat(total == running * self.RING for total in slots).all()),
