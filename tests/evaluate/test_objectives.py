@@ -59,7 +59,7 @@ def test_energy_is_saved_where_operands_stay():
     chip = load_chip("npu-datacenter")
     graph = load_workload("llama3-8b", [("layers", "1"), ("sequence", "2048")])
     fastest, frugal = (figures(chip, graph, objective) for objective in ("time", "traffic"))
-    assert frugal["traffic"] <= fastest["traffic"] <= 1.01 * frugal["traffic"]
+    assert frugal["traffic"] <= fastest["traffic"] <= 1.02 * frugal["traffic"]
     assert frugal["time"] < 1.02 * fastest["time"]
     for objective in ("time", "traffic"):
         plan = map_for(objective, chip, graph)

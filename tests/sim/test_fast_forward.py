@@ -225,5 +225,8 @@ def test_a_loop_that_never_recurs_keeps_few_snapshots(monkeypatch):
             if hasattr(function, "py_func"):
                 monkeypatch.setattr(module, name, function.py_func)
     monkeypatch.setattr(recurrence, "capture", counted)
+    plain = kernel.run
+    # kernels take arguments that are known as wholes; what they are written as takes what those hold
+    monkeypatch.setattr(kernel, "run", lambda *given: plain(*(getattr(each, "value", each) for each in given)))
     assert same(run(program, chip), run(program, chip, exact=True)) == []
     assert len(taken) < 80
