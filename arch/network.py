@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from pydantic import Field, model_validator
 
 from siliconloom.arch.budget import require_memory
-from siliconloom.arch.document import Description, Document, Name, find_file
+from siliconloom.arch.document import Description, Document, Name, find_file, rule_at
 from siliconloom.arch.errors import DescriptionError, LoomError, Position
 from siliconloom.arch.names import LIBRARY
 from siliconloom.arch.quantity import Bandwidth, Duration
@@ -93,7 +93,7 @@ class Topology(Description):
         if self.kind in ("fat_tree", "dragonfly", "hierarchical") and self.chips_per_leaf is None:
             raise ValueError(f"chips_per_leaf is missing; a {self.kind} needs it")
         if self.adds and self.kind != "switch":
-            raise ValueError(f"adds is of one switch for all; a {self.kind} does not read it")
+            raise rule_at("adds", f"is of one switch for all; a {self.kind} does not read it", "true")
         if self.kind == "edges" and not self.edges:
             raise ValueError("edges is missing; a topology given link by link needs at least one")
         if self.shape is not None and any(side < 1 for side in self.shape):
