@@ -22,6 +22,11 @@ def disassemble(program: Program | Iterable[Instruction]) -> str:
     return "\n".join(lines)
 
 
+def title(i: Instruction) -> str:
+    """What an instruction does, without where its operands are and what it waits for."""
+    return " ".join([i.opcode.name.lower(), *(word for word in i.opcode.spec.operands(i) if "[" not in word)])
+
+
 def _line(i: Instruction, names: Sequence[str]) -> str:
     parts = [i.opcode.name.lower()]
     parts += i.opcode.spec.operands(i)
@@ -38,4 +43,4 @@ def _line(i: Instruction, names: Sequence[str]) -> str:
     return " ".join(parts)
 
 
-__all__ = ["disassemble"]
+__all__ = ["disassemble", "title"]

@@ -19,6 +19,7 @@ from siliconloom.arch.isa import Opcode, Program, encode, unread_bits
 from siliconloom.arch.word import WORD_BYTES
 from siliconloom.rtl.bench.images import chunk_words, put_written, write_image
 from siliconloom.rtl.bench.runner import Spent, require_simulator, simulate
+from siliconloom.rtl.bench.timeline import TEXT_BYTES, Waves, write_timeline
 from siliconloom.rtl.flows.rules import protocol_rules
 from siliconloom.rtl.npu.channel import channel_geometry
 from siliconloom.rtl.npu.geometry import MEMORY_BITS, Geometry, geometry_of
@@ -149,10 +150,12 @@ class ProgramOutcome(Struct):
     commands: list[tuple[int, ...]] = field(default_factory=list)
 
 
-def bench_verilog(chip: Chip, top: str, words: int, reset: str = "rst", channel_rows: int = BENCH_ROWS) -> str:
+def bench_verilog(
+    chip: Chip, top: str, words: int, reset: str = "rst", channel_rows: int = BENCH_ROWS, waves: Waves | None = None
+) -> str:
     """The bench around ``top``: an AXI4 memory of ``words`` bus words with the latency that the chip's memory has.
 
-    A channel of memory that computes has so many rows in every bank.
+    A channel of memory that computes has so many rows in every bank. With ``waves`` the model's timeline is beside it.
     """
     geometry = geometry_of(chip)
     template = Environment(
@@ -168,6 +171,8 @@ def bench_verilog(chip: Chip, top: str, words: int, reset: str = "rst", channel_
         reset=reset,
         reset_active=reset if reset == "rst" else f"!{reset}",
         channel_rows=channel_rows,
+        timeline=None if waves is None else waves.for_bench(),
+        text_bytes=TEXT_BYTES,
     )
     return text + protocol_rules(rules)
 
@@ -183,11 +188,12 @@ def run_programs(
     arguments: Sequence[str] = (),
     cycles: int = 0,
     spent: Spent | None = None,
+    waves: Waves | None = None,
 ) -> list[ProgramOutcome]:
     """Run ``cases`` one after the other on the RTL in ``sources``; the time it took is added to ``spent``.
 
     ``arguments`` are further ones of Verilator's, such as those that make it count what is reached. ``cycles`` are
-    about as many as the cases should take together.
+    about as many as the cases should take together. ``waves`` are written, whatever comes of the run.
 
     Raises
     ------
@@ -201,8 +207,10 @@ def run_programs(
     # a power of two, so that programs that need about as much run on the bench that is compiled already
     words = 1 << (max(len(case.memory) for case in cases) // bus - 1).bit_length()
     bench = folder / f"{top}_bench.v"
+    if waves is not None:
+        waves.write_programs(folder)
     channel = _Channel(geometry, max(len(case.channel) for case in cases))
-    bench.write_text(bench_verilog(chip, top, words, channel_rows=channel.rows), encoding="utf-8")
+    bench.write_text(bench_verilog(chip, top, words, channel_rows=channel.rows, waves=waves), encoding="utf-8")
     plan = register_map(geometry)
     registers = {register.name: register.offset for register in plan.registers}
     counters = ["cycles", *(f"{unit}_{counter}" for unit in units for counter in COUNTERS)]
@@ -212,6 +220,8 @@ def run_programs(
         _, base = case.placed()
         write_image(folder / f"memory_{index}.bin", case.image(), bus, words)
         channel.write(folder, index, case.channel)
+        if waves is not None:
+            write_timeline(folder, index, waves.timelines[index])
         writes = {
             "program_low": base & 0xFFFFFFFF,
             "program_high": base >> 32,
@@ -247,6 +257,7 @@ def run_programs(
         arguments=["-Wno-fatal", *arguments],
         cycles=cycles,
         spent=spent,
+        waves=None if waves is None else folder / waves.name,
     )
     if not results.exists():
         raise LoomError("the simulation stopped before its end")

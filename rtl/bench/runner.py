@@ -51,6 +51,10 @@ INSTALL = {
 }
 
 
+_CLOCKS = re.compile(r"^  (input |wire |input wire )(clk|unused_clock|unused)( = clk)?;$", re.MULTILINE)
+"""Declarations of clocks in generated modules."""
+
+
 def simulator_path(simulator: str) -> str | None:
     """Folder of the simulator's program, the one from PyPI before the system's; ``None`` when there is none.
 
@@ -110,11 +114,11 @@ def run_cases(
     simulator: str,
     folder: Path,
     spent: Spent | None = None,
-    waves: bool = False,
+    waves: Path | None = None,
 ) -> list[CaseResult]:
     """Build ``top`` with these ``ports`` from ``sources`` in ``folder`` and run ``cases`` on it; adds to ``spent``.
 
-    With ``waves`` Icarus writes the VCD files that the Verilog asks for (``$dumpvars``) to the folder.
+    With ``waves`` Icarus writes what the Verilog asks for (``$dumpvars``) to this file (`simulate`).
 
     Raises
     ------
@@ -190,13 +194,14 @@ def simulate(
     arguments: Sequence[str] = (),
     cycles: int = 0,
     spent: Spent | None = None,
-    waves: bool = False,
+    waves: Path | None = None,
 ) -> None:
     """Build ``top`` with these ``ports`` from ``sources`` in ``folder`` and run the cocotb module ``bench`` on it.
 
     What was compiled once, from the same Verilog by the same tools, is taken from the memo (`arch.memo`). A bench is
     compiled with as much care as its ``cycles`` pay for (`care`), where these are known. What each of the two took is
-    added to ``spent``.
+    added to ``spent``. All changes of signals go to the file ``waves``, as its suffix says, ``.fst`` or ``.vcd``: by
+    Verilator all signals, by Icarus those for which the Verilog asks, which has to name the same file.
 
     Raises
     ------
@@ -206,8 +211,12 @@ def simulate(
         When the bench printed an error, whatever else it found right.
     """
     level = care(cycles)
+    if waves is not None:
+        _require_waves(simulator, waves)
     with _environment(simulator, level, waves=waves):
-        runner = _runner(simulator, level)
+        runner = _runner(simulator, level, traced=waves is not None)
+        if simulator == "verilator" and waves is not None:
+            sources = without_clocks(sources, folder / "traced")
         files: list[Any] = list(sources)
         if simulator == "verilator":
             from cocotb_tools.runner import VerilatorControlFile
@@ -215,6 +224,10 @@ def simulate(
             files.insert(0, VerilatorControlFile(_visible_ports(top, ports, folder)))
         began = time.perf_counter()
         words = [*arguments, *SHARED] if simulator == "verilator" else ["-g2012"]
+        told: list[str] = []
+        if simulator == "verilator" and waves is not None:
+            words.append(f"--trace-{waves.suffix[1:]}")
+            told = ["--trace", "--trace-file", str(waves)]
         question = _question(simulator, top, ports, [*words, f"-O{level}"], sources)
         program = folder / "build" / (top if simulator == "verilator" else "sim.vvp")
 
@@ -254,6 +267,7 @@ def simulate(
                     log_file=log,
                     extra_env=environment | ({VARIABLE: str(progress)} if spent and spent.tell else {}),
                     results_xml=str(folder / "results.xml"),
+                    test_args=told,
                 ),
             )
         check_log(folder / "test.log")
@@ -282,6 +296,40 @@ def _question(simulator: str, top: str, ports: Sequence[str], words: Sequence[st
     return key_of("bench", simulator, options, *texts)
 
 
+def writes_fst() -> bool:
+    """Whether what Verilator's writer of FST includes is there for the compiler."""
+    headers = "#include <lz4.h>\n#include <zlib.h>\n"
+    words = [shutil.which("g++") or shutil.which("clang++") or "g++", "-E", "-x", "c++", "-"]
+    try:
+        return subprocess.run(words, input=headers, capture_output=True, text=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+def _require_waves(simulator: str, waves: Path) -> None:
+    """Refuse FST by Verilator without what its writer is compiled with."""
+    if simulator == "verilator" and waves.suffix == ".fst" and not writes_fst():
+        raise LoomError(
+            "Verilator writes FST by lz4 and zlib, whose headers are not installed: install them with your system's "
+            "packages (Debian: apt-get install liblz4-dev zlib1g-dev), write VCD (a name that ends in .vcd), or take "
+            "--simulator icarus"
+        )
+
+
+def without_clocks(sources: Sequence[Path], folder: Path) -> list[Path]:
+    """The Verilog in ``folder``, so that Verilator traces no clock but the bench's.
+
+    Every module's would be a signal of its own: of a small npu tile four fifths of a file of waves.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    found = []
+    for path in sources:
+        text = _CLOCKS.sub(r"/* verilator tracing_off */\n\g<0>\n/* verilator tracing_on */", path.read_text("utf-8"))
+        found.append(folder / path.name)
+        found[-1].write_text(text, encoding="utf-8")
+    return found
+
+
 def check_log(log: Path) -> None:
     """Refuse a run that printed an error; raises `CheckFailed` with the first one and how many there are."""
     with log.open(encoding="utf-8", errors="replace") as lines:
@@ -290,7 +338,7 @@ def check_log(log: Path) -> None:
         raise CheckFailed(f"the bench printed {len(errors)} errors, the first: {errors[0]}")
 
 
-def _runner(simulator: str, level: int) -> Any:
+def _runner(simulator: str, level: int, *, traced: bool = False) -> Any:
     from cocotb_tools import runner
 
     if simulator != "verilator":
@@ -309,6 +357,7 @@ def _runner(simulator: str, level: int) -> Any:
         def _execute_cmds(self, cmds: Any, cwd: Any, stdout: Any = None) -> None:
             for command in cmds:
                 if command[0] == "make":
+                    command[:] = [f"VM_TRACE={int(traced)}" if w.startswith("VM_TRACE=") else w for w in command]
                     if level == 0 and by_one_compiler(Path(self.build_dir)):
                         self.env["MAKEFLAGS"] += " VM_PARALLEL_BUILDS=0"
                     lay_library(Path(self.build_dir), self.env)
@@ -331,7 +380,7 @@ def _visible_ports(top: str, ports: Sequence[str], folder: Path) -> Path:
 
 
 @contextmanager
-def _environment(simulator: str, level: int = 1, *, waves: bool = False) -> Iterator[None]:
+def _environment(simulator: str, level: int = 1, *, waves: Path | None = None) -> Iterator[None]:
     """Put the simulator and this Python on the PATH, and keep cocotb from reading settings that are not ours.
 
     Verilator's makefile runs a script by ``python3``, with the module path that cocotb sets: this Python's, which
@@ -350,8 +399,9 @@ def _environment(simulator: str, level: int = 1, *, waves: bool = False) -> Iter
     os.environ["MAKEFLAGS"] = f"-j{os.cpu_count() or 1} -- {variables}"
     for name in ("COCOTB_TEST_FILTER", "COCOTB_TESTCASE", "COCOTB_RANDOM_SEED", "SIM_CMD_PREFIX", "SIM_CMD_SUFFIX"):
         os.environ.pop(name, None)
-    if waves:
-        os.environ["SIM_CMD_SUFFIX"] = "-vcd"  # cocotb's runner says -none before it, and the last one counts
+    if waves is not None and simulator == "icarus":
+        # cocotb's runner says -none before it, and the last one counts
+        os.environ["SIM_CMD_SUFFIX"] = f"-{waves.suffix[1:]}"
     try:
         yield
     finally:

@@ -16,6 +16,8 @@ from siliconloom.workloads import Graph
 COUNT = 8
 """Random cases, and programs, where nothing is said."""
 SIMULATORS = ("icarus", "verilator")
+FORMATS = (".fst", ".vcd")
+"""Suffixes of files of waves."""
 
 
 def read_hardware(chip: str | Document, sets: Sequence[tuple[str, str]]) -> Chip | System:
@@ -26,6 +28,14 @@ def read_hardware(chip: str | Document, sets: Sequence[tuple[str, str]]) -> Chip
 def check_simulator(name: str) -> None:
     """Raise `LoomError` for a simulator that is not known."""
     require_name("--simulator", name, SIMULATORS)
+
+
+def check_waves(file: Path) -> None:
+    """Raise `LoomError` for a file of waves whose name does not say what it is to be."""
+    if file.suffix not in FORMATS:
+        raise LoomError(
+            f"--waves {file}: a name that ends in {' or '.join(FORMATS)} (got {file.suffix or 'no suffix'})"
+        )
 
 
 def verified(
@@ -39,6 +49,8 @@ def verified(
     programs: int | None = None,
     mapping: str | Document | None = None,
     liberty: Path | None = None,
+    waves: Path | None = None,
+    only: str | None = None,
     watcher: Watcher = NOBODY,
 ) -> Verified:
     """Record of the RTL of ``chip`` against its models, on random work or on a workload's program.
@@ -49,6 +61,11 @@ def verified(
         How much random work; `COUNT` of each unless given, and nothing where a ``workload`` runs.
     liberty
         A library: the design runs as a netlist of its cells.
+    waves
+        A file that ends in ``.fst`` or ``.vcd``, of a whole npu tile: all signals of the bench, with the simulator's
+        timeline of the same programs among them; views of both for GTKWave and Surfer go to files beside it.
+    only
+        Name of the one program that a whole npu tile runs, of those that it would.
 
     Raises
     ------
@@ -61,6 +78,8 @@ def verified(
     from siliconloom.verification.machine import verify
 
     check_simulator(simulator)
+    if waves is not None:
+        check_waves(waves)
     if liberty is not None:
         check_request(None, liberty)
         require_yosys()
@@ -73,7 +92,11 @@ def verified(
             raise LoomError("--mapping is of a workload; name it behind the chip")
         described = read_hardware(chip, sets)
     else:
-        given = [name for name, value in (("--cases", cases), ("--programs", programs)) if value is not None]
+        given = [
+            name
+            for name, value in (("--cases", cases), ("--programs", programs), ("--only", only))
+            if value is not None
+        ]
         if given:
             raise LoomError(f"{' and '.join(given)}: of random work; a workload's program runs once")
         if machine_kind(chip) == "system":
@@ -90,6 +113,8 @@ def verified(
         programs=COUNT if programs is None else programs,
         workload=mapped,
         liberty=liberty,
+        waves=waves,
+        only=only,
         watcher=watcher,
     )
 

@@ -245,6 +245,8 @@ def verify(
     programs: int | None = None,
     mapping: Mapped | None = None,
     liberty: str | PathLike[str] | None = None,
+    waves: str | PathLike[str] | None = None,
+    only: str | None = None,
     progress: bool = False,
 ) -> Result:
     """Build the RTL of a chip and run random work, or a workload's program, on it and on its models: ``loom verify``.
@@ -269,6 +271,11 @@ def verify(
         Of the workload.
     liberty
         A cell library: the design runs as a netlist of its cells.
+    waves
+        A file that ends in ``.fst`` or ``.vcd``, of a whole npu tile: all signals of the bench, with the simulator's
+        timeline of the same programs among them; views of both for GTKWave and Surfer go to files beside it.
+    only
+        Name of the one program that a whole npu tile runs, of those that it would.
     progress
         Show a bar on standard error for what takes longer than two seconds.
 
@@ -300,6 +307,8 @@ def verify(
         programs=programs,
         mapping=mapping_document(mapping),
         liberty=None if liberty is None else Path(liberty),
+        waves=None if waves is None else Path(waves),
+        only=only,
         watcher=_watcher(progress),
     )
     return Result(record.as_dict(), record)

@@ -12,6 +12,7 @@ from siliconloom.commands.options import Json, Machine, Set
 EXAMPLES = (
     "loom verify npu-edge-int8 --seed 7",
     "loom verify systolic-ws-8 --cases 2 --simulator icarus",
+    "loom verify npu-edge-int8 --only 'random 3' --waves run.fst",
     "loom verify npu-edge gpt2 --set workload.layers=1 --set workload.sequence=8",
 )
 """Shown below the command's help."""
@@ -41,13 +42,24 @@ def command(
     liberty: Annotated[
         Path | None, typer.Option("--liberty", metavar="FILE", help="Run the netlist of this library's cells.")
     ] = None,
+    only: Annotated[
+        str | None, typer.Option("--only", metavar="NAME", help="Run one program of an npu tile, named in the table.")
+    ] = None,
+    waves: Annotated[
+        Path | None,
+        typer.Option(
+            "--waves",
+            metavar="F.fst|F.vcd",
+            help="Write all signals with the model's timeline beside them, and views for GTKWave and Surfer.",
+        ),
+    ] = None,
     json_file: Json = None,
 ) -> None:
     """Run the RTL of a chip beside its models, and compare.
 
     Random work, or a workload's program; every value and every cycle must be the same.
     """
-    from siliconloom.api.hardware import check_simulator, verified
+    from siliconloom.api.hardware import check_simulator, check_waves, verified
     from siliconloom.arch import CheckFailed
     from siliconloom.arch.document import parse_assignments
     from siliconloom.render.output import check_outputs, write_json
@@ -55,7 +67,11 @@ def command(
     from siliconloom.render.verification import verification_table
 
     check_simulator(simulator)
-    check_outputs({"--json": json_file}, tuple(name for name in (chip, workload, mapping, liberty) if name))
+    outputs: dict[str, str | Path | None] = {"--json": json_file}
+    if waves is not None:
+        check_waves(waves)
+        outputs |= {"--waves": waves} | {f"--waves ({each})": waves.with_suffix(each) for each in (".gtkw", ".sucl")}
+    check_outputs(outputs, tuple(name for name in (chip, workload, mapping, liberty) if name))
     record = verified(
         chip,
         workload,
@@ -66,6 +82,8 @@ def command(
         programs=programs,
         mapping=mapping,
         liberty=liberty,
+        waves=waves,
+        only=only,
         watcher=Terminal(json_file != "-"),
     )
     if json_file != "-":

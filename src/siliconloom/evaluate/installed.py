@@ -143,6 +143,14 @@ def _compiler() -> dict[str, Any]:
     return _tool("g++, make, perl", "builds of Verilator", version, whole, "apt-get install g++ make perl")
 
 
+def _wave_headers() -> dict[str, Any]:
+    """What Verilator's writer of FST is compiled with; that it compiles is what counts."""
+    from siliconloom.rtl.bench.runner import writes_fst
+
+    where = "the compiler's folders" if writes_fst() else None
+    return _tool("lz4, zlib", "loom verify --waves F.fst", None, where, "apt-get install liblz4-dev zlib1g-dev")
+
+
 def _yosys() -> dict[str, Any]:
     there = importlib.util.find_spec("pyosys") is not None
     version = metadata.version("pyosys") if there else None
@@ -161,7 +169,7 @@ def _nextpnr() -> dict[str, Any]:
     return _tool("nextpnr-ecp5", "loom synth, for the clock", version, where, f"pip install '{PACKAGE}[eda]'")
 
 
-TOOLS: tuple[Callable[[], dict[str, Any]], ...] = (_verilator, _icarus, _compiler, _yosys, _nextpnr)
+TOOLS: tuple[Callable[[], dict[str, Any]], ...] = (_verilator, _icarus, _compiler, _wave_headers, _yosys, _nextpnr)
 """Programs that benches and synthesis run, each as what finds it."""
 
 

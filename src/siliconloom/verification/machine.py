@@ -38,6 +38,8 @@ def verify(
     programs: int = 8,
     workload: MappedWorkload | None = None,
     liberty: Path | None = None,
+    waves: Path | None = None,
+    only: str | None = None,
     watcher: Watcher = NOBODY,
 ) -> Verified:
     """Build the RTL of ``described``, run random work or a workload on it, and compare values and cycles.
@@ -60,6 +62,10 @@ def verify(
         products do on a bare array.
     liberty
         A library: what runs is the netlist of its cells that Yosys makes of the Verilog, without delays.
+    waves
+        Of a whole npu tile: all its signals, and the simulator's timeline of the same programs, go to this file.
+    only
+        Of a whole npu tile: name of the one program that runs.
     watcher
         Is told what is under way.
 
@@ -68,7 +74,7 @@ def verify(
     LoomError
         When the simulator is missing or the description has no RTL.
     NotSupported
-        For the netlist of a pim tile, or of a ring.
+        For the netlist of a pim tile, or of a ring; for the waves of what is no whole npu tile.
     CheckFailed
         When a bench printed an error of its own.
     """
@@ -81,6 +87,12 @@ def verify(
         if isinstance(described, System) or isinstance(described.tile, PimTile):
             raise NotSupported(f"--liberty for {described.name}: netlists of arrays and npu tiles are run")
         options["liberty"] = liberty
+    for name, value in (("waves", waves), ("only", only)):
+        if value is None:
+            continue
+        if isinstance(described, System) or described.tile.kind != "npu" or not has_npu_rtl(effective(described)):
+            raise NotSupported(f"--{name} for {described.name}: whole npu tiles run programs")
+        options[name] = value
     if workload is not None:
         refuse(described, workload)
     with watcher.stage(f"building and running {described.name} with {simulator} ...") as spent.tell:

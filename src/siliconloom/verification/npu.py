@@ -8,10 +8,12 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from siliconloom.arch import Chip, LoomError, NotSupported
 from siliconloom.arch.budget import require_memory
+from siliconloom.arch.errors import require_name
 from siliconloom.arch.isa import Program, Unit
 from siliconloom.arch.listing import disassemble
 from siliconloom.arch.memo import compiled_memo, key_of
@@ -23,6 +25,7 @@ from siliconloom.arch.word import WORD_BYTES
 from siliconloom.rtl.bench.pim_rules import RuleBook
 from siliconloom.rtl.bench.programs import ProgramCase, ProgramOutcome, run_programs
 from siliconloom.rtl.bench.runner import Spent
+from siliconloom.rtl.bench.timeline import Waves, timeline_of, told
 from siliconloom.rtl.cells.sram import READ_WHILE_WRITTEN
 from siliconloom.rtl.emit import Bundle, build_rtl, only_own_circuits
 from siliconloom.rtl.npu.geometry import PAGE
@@ -63,16 +66,46 @@ class ProgramParity(Parity, kw_only=True):
         return NpuCase(**self.common(), words=len(self.program.instructions), instructions=self.executed)
 
 
+class Predicted(Struct, frozen=True):
+    """A program by the simulator, every instruction by itself.
+
+    Parameters
+    ----------
+    model
+        The run, with its trace.
+    runs
+        By unit: `executions`.
+    commands
+        To a channel of memory that computes.
+    """
+
+    model: Run
+    runs: dict[str, list[tuple[int, int, int]]]
+    commands: list[tuple[int, ...]]
+
+
+def predicted(program: Program, chip: Chip) -> Predicted:
+    """What the simulator says of a program."""
+    commands = list[tuple[int, ...]]()
+    model = run(program, chip, exact=True, trace_limit=TRACE, commands=commands)
+    return Predicted(model, executions(program, model, chip), commands)
+
+
 def compare(
-    name: str, chip: Chip, made: LoadedProgram, outcome: ProgramOutcome, stalled: bool = False
+    name: str,
+    chip: Chip,
+    made: LoadedProgram,
+    outcome: ProgramOutcome,
+    stalled: bool = False,
+    due: Predicted | None = None,
 ) -> ProgramParity:
     """Hold an outcome of the RTL against the simulator and the golden model.
 
-    A run on a memory that hesitates (``stalled``) is compared by value alone.
+    A run on a memory that hesitates (``stalled``) is compared by value alone. ``due`` is what the simulator says, where
+    that is known.
     """
-    commands = list[tuple[int, ...]]()
-    model = run(made.program, chip, exact=True, trace_limit=TRACE, commands=commands)
-    runs = executions(made.program, model, chip)
+    due = due or predicted(made.program, chip)
+    model, runs, commands = due.model, due.runs, due.commands
     parity = ProgramParity(
         name=name, stalled=stalled, program=made.program, executed=sum(len(each) for each in runs.values())
     )
@@ -203,6 +236,7 @@ def check_programs(
     options: Sequence[Mapping[str, Any]] = (),
     spent: Spent | None = None,
     liberty: Path | None = None,
+    waves: Path | None = None,
 ) -> list[ProgramParity]:
     """Build the tile of ``chip`` and run named programs on it.
 
@@ -222,6 +256,9 @@ def check_programs(
         The time that building and running took is added to it.
     liberty
         The tile is a netlist of this library's cells (`verification.netlist`).
+    waves
+        All signals go to this file, with the simulator's timeline of each program among them (`rtl.bench.timeline`),
+        and views of it for viewers beside it; whatever comes of the run.
 
     Raises
     ------
@@ -240,19 +277,38 @@ def check_programs(
     cycles = sum(duration(made.program, chip) for _, made in programs)
     if spent is not None:
         spent.predicted = cycles
+    due = [None if waves is None else predicted(made.program, chip) for _, made in programs]
+    shown = None if waves is None else _shown(programs, due, waves.suffix)
     with verilog(bundle) as (sources, folder):
         try:
             outcomes = run_programs(
-                chip, sources, bundle.top, cases, folder=folder, simulator=simulator, cycles=cycles, spent=spent
+                chip,
+                sources,
+                bundle.top,
+                cases,
+                folder=folder,
+                simulator=simulator,
+                cycles=cycles,
+                spent=spent,
+                waves=shown,
             )
         except LoomError as error:
             if READ_WHILE_WRITTEN in str(error):
                 raise LoomError(f"{error}; {_racing(chip, programs)}") from error
             raise
+        finally:
+            if waves is not None and shown is not None:
+                shown.keep(folder, waves, f"{bundle.top}_bench", bundle.ports)
     return [
-        compare(name, chip, made, outcome, case.stall > 0 or case.order > 0)
-        for (name, made), outcome, case in zip(programs, outcomes, cases, strict=True)
+        compare(name, chip, made, outcome, case.stall > 0 or case.order > 0, known)
+        for (name, made), outcome, case, known in zip(programs, outcomes, cases, due, strict=True)
     ]
+
+
+def _shown(programs: Sequence[tuple[str, LoadedProgram]], due: Sequence[Predicted | None], suffix: str) -> Waves:
+    """The waves of these programs beside what the simulator says of each."""
+    timelines = [timeline_of(made.program, each.runs) for (_, made), each in zip(programs, due, strict=True) if each]
+    return Waves(f"waves{suffix}", [name for name, _ in programs], timelines)
 
 
 def _racing(chip: Chip, programs: Sequence[tuple[str, LoadedProgram]]) -> str:
@@ -296,10 +352,13 @@ def verify_programs(
     spent: Spent,
     layers: bool = True,
     liberty: Path | None = None,
+    waves: Path | None = None,
+    only: str | None = None,
 ) -> Findings:
     """Random programs on the tile of ``chip``, each in other surroundings (`surrounded`).
 
-    Then those that reach what random ones seldom do (`verification.directed`), and transformer layers.
+    Then those that reach what random ones seldom do (`verification.directed`), and transformer layers; of all these
+    ``only`` the one of this name, where it is given.
     """
     assert isinstance(chip.tile, NpuTile)
     if reason := why_no_programs(chip.tile):
@@ -321,5 +380,10 @@ def verify_programs(
             made += [channel_runs(chip, spec, seed=seed) for spec in LAYERS]
         except LoomError as error:
             notes.append(f"no attention in the channel: {error}")
-    found = check_programs(chip, made, simulator=simulator, options=options, spent=spent, liberty=liberty)
+    if only is not None:
+        require_name("--only", only, [name for name, _ in made])
+        at = [name for name, _ in made].index(only)
+        made, options = [made[at]], options[at : at + 1]
+    found = check_programs(chip, made, simulator=simulator, options=options, spent=spent, liberty=liberty, waves=waves)
+    notes += [] if waves is None else [told(waves)]
     return Findings(VerifiedNpu, "the whole tile, by programs", [parity.case() for parity in found], notes=notes)

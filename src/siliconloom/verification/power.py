@@ -119,7 +119,14 @@ def _run(array: SystolicArray, made: Bundle, netlist: Netlist, case: FoldCase, f
         path.write_text(made.files[str(path.relative_to(folder))], encoding="utf-8")
     try:
         (result,) = run_cases(
-            array, sources, made.top, made.ports, [case], simulator="icarus", folder=folder / "bench", waves=True
+            array,
+            sources,
+            made.top,
+            made.ports,
+            [case],
+            simulator="icarus",
+            folder=folder / "bench",
+            waves=folder / "bench" / ACTIVITY,
         )
     except LoomError as error:
         if "LogicArray" not in str(error):

@@ -12,6 +12,7 @@ from siliconloom.arch.verified import VerifiedNpu
 from siliconloom.mapper.chip.program import MappedWorkload
 from siliconloom.mapper.chip.tasks import unlaid
 from siliconloom.rtl.bench.runner import Spent
+from siliconloom.rtl.bench.timeline import told
 from siliconloom.rtl.npu.geometry import geometry_of
 from siliconloom.sim.chip.engine import duration
 from siliconloom.verification.filling import filled
@@ -50,7 +51,13 @@ def refuse(described: Chip | System, mapped: MappedWorkload) -> None:
 
 
 def verify_workload(
-    mapped: MappedWorkload, *, seed: int, simulator: str, spent: Spent, liberty: Path | None = None
+    mapped: MappedWorkload,
+    *,
+    seed: int,
+    simulator: str,
+    spent: Spent,
+    liberty: Path | None = None,
+    waves: Path | None = None,
 ) -> Findings:
     """Run a mapped workload's program on RTL, simulator and golden model, from a memory of made-up values.
 
@@ -66,9 +73,12 @@ def verify_workload(
     limit = SLACK * duration(mapped.program, chip)
     name = f"{graph.name}, {graph.phase.value}"
     found = check_programs(
-        chip, [(name, made)], simulator=simulator, options=[{"limit": limit}], spent=spent, liberty=liberty
+        chip, [(name, made)], simulator=simulator, options=[{"limit": limit}], spent=spent, liberty=liberty, waves=waves
     )
-    return Findings(VerifiedNpu, "the program of loom sim, every instruction", [each.case() for each in found])
+    notes = [] if waves is None else [told(waves)]
+    return Findings(
+        VerifiedNpu, "the program of loom sim, every instruction", [each.case() for each in found], notes=notes
+    )
 
 
 __all__ = ["refuse", "verify_workload"]
