@@ -52,6 +52,8 @@ class Timeline(Struct, frozen=True):
     held
         Of tracks whose memory is known over time: bytes held all the time, and ticks with bytes held besides from then
         on.
+    finer
+        Tracks that say what is in another one's spans: whoever has no room for all leaves these out.
     """
 
     title: str
@@ -60,6 +62,7 @@ class Timeline(Struct, frozen=True):
     spans: Iterable[Span]
     facts: Mapping[str, Any] = field(default_factory=dict)
     held: Mapping[int, tuple[float, tuple[tuple[int, float], ...]]] = field(default_factory=dict)
+    finer: frozenset[int] = frozenset()
 
 
 class TimedInstruction(Struct, frozen=True):

@@ -238,7 +238,7 @@ def test_sim_takes_gpus_and_systems_of_them(capsys, phase):
     [
         (["sim", "h100", "gpt2", "--set", "plan.tensor=2"], "2 chips, h100 has 1"),
         (["sim", "h100", "gpt2", "--exact"], "--exact for GPUs"),
-        (["sim", "h100", "gpt2", "--trace", "t.json"], "--trace"),
+        (["sim", "h100", "gpt2", "--trace", "t.json", "--window", "1:2"], "--window"),
         (["sim", "h100", "gpt2", "--set", "clok=1 GHz"], "clock"),
         (["sim", "dgx-h100", "gpt2", "--set", "policy.tensor=16"], "8"),
     ],

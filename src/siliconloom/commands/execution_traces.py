@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from siliconloom.arch.execution_trace import ExecutionTrace
-    from siliconloom.evaluate.machine import DescribedMachine
+    from siliconloom.arch.timeline import Timeline
+    from siliconloom.evaluate.machine import DescribedMachine, Evaluation
     from siliconloom.workloads import Graph
 
 
@@ -43,16 +44,32 @@ def write_step_trace(path: str | None, machine: DescribedMachine, graph: Graph) 
 
 
 def step_page(
-    result: dict[str, Any], name: str, sets: list[tuple[str, str]], machine: DescribedMachine, graph: Graph
+    result: dict[str, Any],
+    name: str,
+    sets: list[tuple[str, str]],
+    machine: DescribedMachine,
+    graph: Graph,
+    drawn: Sequence[Timeline] | None = None,
 ) -> str:
-    """The page of a step, with what its messages put on the links where it is one of a system."""
+    """The page of a step: its timeline, and what its messages put on the links where it is one of a system."""
     from siliconloom.evaluate.machine import traced_step
     from siliconloom.evaluate.step_links import step_links
     from siliconloom.render.report_step import step_html
 
+    timeline = next(iter(drawn or ()), None)
     if result.get("system", {}).get("chips", 1) < 2:
-        return step_html(result)
-    return step_html(result, *step_links(name, sets, lambda: traced_step(machine, graph)))
+        return step_html(result, drawn=timeline)
+    return step_html(result, *step_links(name, sets, lambda: traced_step(machine, graph)), timeline)
+
+
+def chip_page(done: Evaluation) -> str:
+    """The page of a run of one chip, with every execution of its instructions."""
+    from siliconloom.evaluate.timeline import folded_run
+    from siliconloom.render.report import report_html
+
+    assert done.simulation is not None
+    description = done.simulation.chip.model_dump_json(indent=2)
+    return report_html(done.result, folded_run(done.simulation), description)
 
 
 def write_trace_files(path: str, trace: ExecutionTrace) -> None:

@@ -9,6 +9,7 @@ import typer
 from siliconloom.commands.options import Json, Machine, Objective, Placement, Search, SearchTime, Seed, Set, Workload
 
 if TYPE_CHECKING:
+    from siliconloom.arch.timeline import Timeline
     from siliconloom.evaluate.chip import Simulation
     from siliconloom.mapper.chip.budget import Budget
 
@@ -68,8 +69,8 @@ def command(
     from siliconloom.arch.document import Document, parse_assignments
     from siliconloom.arch.overrides import split_overrides
     from siliconloom.arch.progress import NOBODY, Watcher
-    from siliconloom.commands.execution_traces import check_step_outputs, step_page, write_step_trace
-    from siliconloom.evaluate.machine import evaluate, read_machine, refuse_options
+    from siliconloom.commands.execution_traces import check_step_outputs, chip_page, step_page, write_step_trace
+    from siliconloom.evaluate.machine import evaluate, only_memory, read_machine, refuse_options, runs_instructions
     from siliconloom.render.output import write_json, write_text
     from siliconloom.render.trace import check_trace_name
     from siliconloom.workloads import load_workload
@@ -93,11 +94,14 @@ def command(
     graph = load_workload(workload, workload_sets)
     machine = read_machine(chip, chip_sets)
     ranks, trace = (trace, None) if trace is not None and trace.endswith(".et") else (None, trace)
-    options = {"--trace": trace, "--window": window, "--csv": csv}
+    options: dict[str, object] = {"--trace": trace if only_memory(machine) else None, "--window": window, "--csv": csv}
     options |= {"--mapping": mapping, "--placement": placement, "--objective": objective}
     refuse_options(machine, graph, options, search=length)
     seen, wanted = None, 0
-    if trace is not None and machine.chip is not None:
+    drawn: list[Timeline] | None = None
+    if not runs_instructions(machine, graph):
+        drawn = _to_draw(trace, report)
+    elif trace is not None and machine.chip is not None:
         from siliconloom.evaluate.timeline import TRACE_LIMIT, parse_window
 
         seen = None if window is None else parse_window(window, machine.chip)
@@ -118,20 +122,16 @@ def command(
         mapping=None if mapping is None else Document.load(mapping),
         objective=objective,
         placement=placement,
+        timeline=drawn,
         watcher=watcher,
     )
     result, simulation = done.result, done.simulation
     write_step_trace(ranks, machine, graph)
-    if trace is not None and simulation is not None:
-        _write_trace(trace, simulation, seen)
-    if report is not None and simulation is None:
-        write_text(report, step_page(result, chip, assignments, machine, graph))
-    elif report is not None and simulation is not None:
-        from siliconloom.evaluate.timeline import folded_run
-        from siliconloom.render.report import report_html
-
-        description = simulation.chip.model_dump_json(indent=2)
-        write_text(report, report_html(result, folded_run(simulation), description))
+    if trace is not None:
+        _write_trace(trace, simulation, seen, drawn)
+    if report is not None:
+        page = step_page(result, chip, assignments, machine, graph, drawn) if simulation is None else chip_page(done)
+        write_text(report, page)
     if csv is not None:
         from siliconloom.render.report import operators_csv
 
@@ -145,14 +145,30 @@ def command(
         step_tables(result, console())
 
 
-def _write_trace(file: str, simulation: Simulation, window: tuple[int, int] | None) -> None:
+def _to_draw(trace: str | None, report: str | None) -> list[Timeline] | None:
+    """Where the timeline of a step goes that is no program's, if anybody asks for it."""
+    if trace is None and report is None:
+        return None
+    if trace is not None:
+        from siliconloom.render.kanata import refuse_kanata
+
+        refuse_kanata(trace)
+    return []
+
+
+def _write_trace(
+    file: str, simulation: Simulation | None, window: tuple[int, int] | None, drawn: list[Timeline] | None
+) -> None:
     """Write what ran when, in the format that the file's name asks for."""
     from siliconloom.evaluate.timeline import instruction_stream, timeline_of
     from siliconloom.render.kanata import is_kanata, kanata_text
     from siliconloom.render.output import write_text
     from siliconloom.render.trace import write_trace
 
-    if is_kanata(file):
+    if simulation is None:
+        for timeline in drawn or ():
+            write_trace(file, timeline)
+    elif is_kanata(file):
         write_text(file, kanata_text(instruction_stream(simulation)))
     else:
         write_trace(file, timeline_of(simulation, window))

@@ -14,10 +14,12 @@ from msgspec.structs import replace
 
 from siliconloom.arch import LoomError, NotSupported
 from siliconloom.arch.system import Policy
+from siliconloom.arch.timeline import Timeline
 from siliconloom.evaluate.chip_machine import ChipMachine
 from siliconloom.evaluate.chip_part import ChipPart
 from siliconloom.evaluate.hardware import hardware_summary
 from siliconloom.evaluate.pim_machine import PimMachine
+from siliconloom.evaluate.step_timeline import step_timeline
 from siliconloom.evaluate.steps import PlannedStep
 from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.shard import with_context
@@ -33,6 +35,7 @@ def chip_system_result(
     *,
     contexts: Sequence[int] = (),
     exact: bool = False,
+    timeline: list[Timeline] | None = None,
 ) -> dict[str, Any]:
     """One step of ``graph`` under a plan.
 
@@ -49,6 +52,8 @@ def chip_system_result(
         for all by default. The result's context is their mean.
     exact
         Run every event of the chip's programs.
+    timeline
+        Where there is one, the step's is put there.
 
     Raises
     ------
@@ -66,6 +71,8 @@ def chip_system_result(
     stored, graph = graph, machine.fitted(graph)
     steps = PlannedStep(cluster, policy, graph, fixed or {})
     part = ChipPart.of(machine, steps)
+    if timeline is not None:
+        timeline.append(step_timeline(steps, cluster, graph))
     plan, chip = steps.plan, part.chip
     shared = plan.data * plan.tensor * plan.context
     joules = {name: shared * value for name, value in part.energy.items()}

@@ -15,6 +15,7 @@ from siliconloom.arch import NotSupported
 from siliconloom.arch.gpu import Gpu
 from siliconloom.arch.result import digest_of
 from siliconloom.arch.system import Policy
+from siliconloom.arch.timeline import Timeline
 from siliconloom.baselines.bars import packaged_bars, relative, run_bars, run_name
 from siliconloom.baselines.efficiency import load_efficiency
 from siliconloom.baselines.fabric import GpuFabric
@@ -25,6 +26,7 @@ from siliconloom.baselines.roofline import peak_rates
 from siliconloom.baselines.stacks import NO_STACK, Stack
 from siliconloom.evaluate.cluster import with_messages
 from siliconloom.evaluate.measured import measured_kernels
+from siliconloom.evaluate.step_timeline import step_timeline
 from siliconloom.evaluate.steps import PlannedStep
 from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.layers import extent
@@ -47,7 +49,13 @@ def gpus_of(gpu: Gpu, count: int = 1, *, sustained: bool = False) -> Cluster:
 
 
 def gpu_system_result(
-    cluster: Cluster, policy: Policy, graph: Graph, fixed: Mapping[str, Any] | None = None, *, stack: Stack = NO_STACK
+    cluster: Cluster,
+    policy: Policy,
+    graph: Graph,
+    fixed: Mapping[str, Any] | None = None,
+    *,
+    stack: Stack = NO_STACK,
+    timeline: list[Timeline] | None = None,
 ) -> dict[str, Any]:
     """One step of ``graph`` under a plan; times are predicted, not simulated.
 
@@ -62,6 +70,8 @@ def gpu_system_result(
         Keys of the plan that were given.
     stack
         Serving software, which adds to the time of a step.
+    timeline
+        Where there is one, the step's is put there.
 
     Raises
     ------
@@ -86,6 +96,8 @@ def gpu_system_result(
     busy = sum(s * n for s, n in zip(seconds, times, strict=True))
     overhead = _stack_seconds(stack, steps, found, graph)
     steps.seconds += overhead
+    if timeline is not None:
+        timeline.append(step_timeline(steps, cluster, graph, overhead))
     work = found.flops
     shared = plan.data * plan.tensor * plan.context
     idle = steps.seconds * gpu.idle_power * plan.chips - busy * shared * gpu.idle_power

@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # a run of one chip plans nothing, and makes no model of a sy
     from siliconloom.arch.execution_trace import ExecutionTrace
     from siliconloom.arch.result import StepResult
     from siliconloom.arch.system import Policy, System
+    from siliconloom.arch.timeline import Timeline
     from siliconloom.evaluate.objectives import Search
     from siliconloom.mapper.system.cluster import Cluster
 
@@ -150,6 +151,16 @@ def _our_system(name: str | Document, sets: Sets, plan: Mapping[str, Any]) -> De
     return DescribedMachine(system.name, chip=chip, cluster=cluster, system=system, policy=system.policy, plan=plan)
 
 
+def runs_instructions(machine: DescribedMachine, graph: Graph) -> bool:
+    """Whether a program of one chip's tiles is what is timed; else a plan's step, or kernels."""
+    return machine.chip is not None and machine.system is None and not computes_in_memory(machine, graph)
+
+
+def only_memory(machine: DescribedMachine) -> bool:
+    """Whether a bare PIM tile does the work, of whose macros nobody knows when they run."""
+    return machine.chip is not None and machine.chip.tile.kind == "pim" and machine.system is None
+
+
 def computes_in_memory(machine: DescribedMachine, graph: Graph) -> bool:
     """Whether memory does a part of the work: a bare PIM tile, or a chip that has such memory, in decode."""
     chip = machine.chip
@@ -179,7 +190,7 @@ def refuse_options(
         raise LoomError("--placement is of the search of a mapping, and --mapping gives one")
     chip = machine.chip
     unsupported = [name for name, value in given.items() if value]
-    if unsupported and (chip is None or machine.system is not None or computes_in_memory(machine, graph)):
+    if unsupported and not runs_instructions(machine, graph):
         alone = chip is not None and machine.system is None
         where = "a chip whose memory computes" if alone else "a system" if chip is not None else "GPUs"
         raise NotSupported(f"{' and '.join(unsupported)} for {where}")
@@ -198,6 +209,7 @@ def evaluate(
     objective: str = "time",
     placement: str | None = None,
     figures: bool = False,
+    timeline: list[Timeline] | None = None,
     watcher: Watcher = NOBODY,
 ) -> Evaluation:
     """Time one step of ``graph`` on ``machine``.
@@ -210,6 +222,8 @@ def evaluate(
         Of one of our chips, see `evaluate.chip.simulate`; ``exact`` also of a system of them.
     figures
         Figures are all that is wanted, and not what of them is hardware.
+    timeline
+        Of GPUs, and of systems: where there is one, the step's is put there.
 
     Raises
     ------
@@ -218,7 +232,8 @@ def evaluate(
     NotSupported
         For what a kind of machine does not do.
     """
-    if machine.chip is not None and machine.system is None and not computes_in_memory(machine, graph):
+    if runs_instructions(machine, graph):
+        assert machine.chip is not None
         with watcher.share("searching" if search else "mapping and simulating") as progress:
             if search:
                 from siliconloom.mapper.chip.budget import Budget
@@ -239,7 +254,7 @@ def evaluate(
             )
         made = Evaluation(simulation.result(figures=figures), simulation)
     else:
-        made = Evaluation(_of_others(machine, graph, overrides, exact))
+        made = Evaluation(_of_others(machine, graph, overrides, exact, timeline))
     made.result["asked"] |= {"machine": machine.name, "overrides": dict(overrides)}
     return made
 
@@ -263,7 +278,9 @@ def traced_step(machine: DescribedMachine, graph: Graph) -> ExecutionTrace:
     return step_trace(step.planner, step.plan, graph.name)
 
 
-def _of_others(machine: DescribedMachine, graph: Graph, overrides: Sets, exact: bool) -> dict[str, Any]:
+def _of_others(
+    machine: DescribedMachine, graph: Graph, overrides: Sets, exact: bool, timeline: list[Timeline] | None
+) -> dict[str, Any]:
     """The result of what is no chip whose tiles alone do the work."""
     chip = machine.chip
     if chip is None:
@@ -272,15 +289,19 @@ def _of_others(machine: DescribedMachine, graph: Graph, overrides: Sets, exact: 
             raise NotSupported("--exact for GPUs: their times are predicted")
         from siliconloom.evaluate.gpus import gpu_system_result
 
-        return gpu_system_result(machine.cluster, _policy(machine), graph, machine.plan, stack=machine.stack)
-    if chip.tile.kind == "pim" and machine.system is None:
+        return gpu_system_result(
+            machine.cluster, _policy(machine), graph, machine.plan, stack=machine.stack, timeline=timeline
+        )
+    if only_memory(machine):
         from siliconloom.evaluate.pim_tile import simulate_pim
 
         return simulate_pim(chip, graph)
-    return _planned(machine, graph, overrides, exact)
+    return _planned(machine, graph, overrides, exact, timeline)
 
 
-def _planned(machine: DescribedMachine, graph: Graph, overrides: Sets, exact: bool) -> dict[str, Any]:
+def _planned(
+    machine: DescribedMachine, graph: Graph, overrides: Sets, exact: bool, timeline: list[Timeline] | None
+) -> dict[str, Any]:
     """A step of a system of our chips, or of one chip whose memory computes: the step of its plan."""
     from siliconloom.evaluate.chips import chip_system_result
     from siliconloom.evaluate.cluster import chip_alone
@@ -290,7 +311,9 @@ def _planned(machine: DescribedMachine, graph: Graph, overrides: Sets, exact: bo
     assert chip is not None
     refuse_idle_policies([chip], policy, [graph.phase], overrides)
     check_policy(policy, chip)
-    return chip_system_result(machine.cluster or chip_alone(chip), policy, graph, machine.plan, exact=exact)
+    return chip_system_result(
+        machine.cluster or chip_alone(chip), policy, graph, machine.plan, exact=exact, timeline=timeline
+    )
 
 
 def _policy(machine: DescribedMachine) -> Policy:
@@ -305,6 +328,8 @@ __all__ = [
     "computes_in_memory",
     "evaluate",
     "read_machine",
+    "only_memory",
     "refuse_options",
+    "runs_instructions",
     "traced_step",
 ]

@@ -10,7 +10,6 @@ from msgspec import Struct
 
 from siliconloom import __version__
 from siliconloom.arch import LoomError, load_system
-from siliconloom.arch.budget import require_memory
 from siliconloom.arch.document import Description, Document
 from siliconloom.arch.errors import Position
 from siliconloom.arch.execution_trace import ExecutionTrace
@@ -21,7 +20,7 @@ from siliconloom.arch.planned import PLAN_SCHEMA
 from siliconloom.arch.progress import NOBODY, Watcher
 from siliconloom.arch.quantity import format_si
 from siliconloom.arch.run import DescribedRun, Straggler
-from siliconloom.arch.timeline import EVENT_BYTES, Span, Timeline
+from siliconloom.arch.timeline import Timeline
 from siliconloom.baselines.machine import GpuMachine
 from siliconloom.baselines.model import chunk_notes
 from siliconloom.evaluate.asked import asked
@@ -42,8 +41,6 @@ from siliconloom.mapper.system.training import Trainer
 from siliconloom.workloads import Attention, Graph, Phase, load_workload
 from siliconloom.workloads.roles import Role
 
-PASSES = {"F": "forward", "B": "backward", "W": "weights"}
-"""Kinds of a pipeline's passes, by the letter that their names begin with."""
 Described = TypeVar("Described", bound=Description)
 
 
@@ -164,7 +161,10 @@ def plan_result(
             best, places = _placed(planner, best, progress)
     first = best[0]
     if timeline is not None:
-        timeline.append(_timeline(type(planner)(cluster.placed(places), graph, documents), first.plan, slow))
+        from siliconloom.evaluate.step_timeline import plan_timeline
+
+        placed = type(planner)(cluster.placed(places), graph, documents, routed)
+        timeline.append(plan_timeline(placed, first.plan, _late(slow)))
     if traces is not None:
         from siliconloom.evaluate.traced_step import step_trace
 
@@ -231,30 +231,6 @@ def _working(cluster: Cluster, fixed: dict[str, Any]) -> tuple[Cluster, list[str
 
 def _late(slow: Straggler | None) -> list[Slowdown]:
     return [] if slow is None else [Slowdown(slow.at, slow.factor, slow.stage, slow.link)]
-
-
-def _timeline(planner: Trainer | Server, plan: Plan, slow: Straggler | None) -> Timeline:
-    """The pipeline's passes: a track for each stage's chips, and for each link that is a stream of its own."""
-    found = planner.timeline(plan, _late(slow))
-    title = f"{planner.graph.name} on {planner.cluster.name}: {plan.text(training=isinstance(planner, Trainer))}"
-    tasks, run = found.tasks, found.run
-    require_memory(f"--trace: {len(tasks):,} passes", len(tasks) * EVENT_BYTES, "a larger plan.microbatch has fewer")
-    tracks = {
-        stream: f"stage {stream}" if stream < plan.pipeline else f"link {(stream - plan.pipeline) // 2}"
-        for stream in sorted(set(tasks.stream))
-    }
-    rows = zip(tasks.names, tasks.stream, run.start.tolist(), run.end.tolist(), strict=True)
-    return Timeline(
-        title,
-        1e-12,
-        tracks,
-        [Span(track, name, PASSES.get(name[0], "message"), start, end) for name, track, start, end in rows],
-        held=(
-            {device: (each.always.total, each.steps) for device, each in enumerate(planner.held(plan, _late(slow)))}
-            if isinstance(planner, Trainer)
-            else {}
-        ),
-    )
 
 
 def _decoded(planner: Server, prompts: Found, decoding: Decoding, watcher: Watcher) -> dict[str, Any]:

@@ -7,7 +7,7 @@ says, messages are left to whoever runs the trace.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -15,29 +15,15 @@ from msgspec.structs import replace
 from siliconloom.arch import LoomError, NotSupported
 from siliconloom.arch.budget import require_memory
 from siliconloom.arch.execution_trace import NODE_BYTES, NODES_MOST, CollectiveKind, ExecutionTrace, NodeKind, TraceNode
+from siliconloom.evaluate.pass_work import PICO, Passes, PassWork, more_than_operators
 from siliconloom.mapper.system.inference import Server
-from siliconloom.mapper.system.layers import Block, operator_seconds
+from siliconloom.mapper.system.layers import Block
 from siliconloom.mapper.system.pipeline import PassKind, Schedule, StagePass
 from siliconloom.mapper.system.plan import Plan
 from siliconloom.mapper.system.step import GREEDY, make_placement, make_schedule
 from siliconloom.mapper.system.training import GRADIENT_SUM, Trainer
-from siliconloom.workloads import Attention, Collective, Graph, Operator, SharedAttention
-from siliconloom.workloads.graph import is_optimizer
-from siliconloom.workloads.roles import Pass
 
-PICO = 1e12
 DIMENSIONS = ("tensor", "context", "expert", "expert_tensor", "replicas", "expert_replicas")
-
-
-class _Work(Struct, frozen=True):
-    """What a rank does at one place of a pass: work, or with a dimension a collective along it."""
-
-    name: str
-    picoseconds: int = 0
-    operations: int = 0
-    size: int = 0
-    collective: str = ""
-    dimension: str = ""
 
 
 class _Rank(Struct):
@@ -69,7 +55,7 @@ def step_trace(planner: Server | Trainer, plan: Plan, name: str) -> ExecutionTra
     batch = plan.microbatch
     counts = planner.dealt(plan, batch)
     blocks = [kinds[0] for kinds in planner.stage_blocks(plan, batch, counts)]
-    passes = _Passes(planner, plan)
+    passes = Passes(planner, plan)
     placement, schedule = make_placement(plan), _schedule(planner, plan, blocks)
     each = plan.data * plan.context * plan.tensor
     groups = _Groups(planner, plan)
@@ -121,7 +107,7 @@ class _RankWriter(Struct):
     size: int
 
     def run_pass(
-        self, one: StagePass, stage: int, work: Sequence[_Work], device: int, ends: tuple[int | None, ...]
+        self, one: StagePass, stage: int, work: Sequence[PassWork], device: int, ends: tuple[int | None, ...]
     ) -> None:
         """A pass of a stage: what it gets from the device before, its work, what it sends on."""
         before, after = ends
@@ -140,7 +126,7 @@ class _RankWriter(Struct):
             node = self._message(NodeKind.SEND, after, self._tag(tag, to, kind), f"{one.kind}{tag} to {to}")
             self.into.add(node, self.into.last, goes_on=False)
 
-    def chain(self, work: Sequence[_Work], got: int | None = None, prefix: str = "") -> None:
+    def chain(self, work: Sequence[PassWork], got: int | None = None, prefix: str = "") -> None:
         """Work one after the other, the first after what was got."""
         for each in work:
             group = self.groups.of(each.dimension, self.rank) if each.dimension else None
@@ -149,7 +135,7 @@ class _RankWriter(Struct):
             self.into.add(self._work(each, prefix, group), self.into.last, got)
             got = None
 
-    def _work(self, each: _Work, prefix: str, group: tuple[str, int] | None) -> TraceNode:
+    def _work(self, each: PassWork, prefix: str, group: tuple[str, int] | None) -> TraceNode:
         name = f"{prefix}{each.name}"
         if group is None:
             return TraceNode(
@@ -201,72 +187,6 @@ def _extent(planner: Server | Trainer, plan: Plan, dimension: str) -> tuple[int,
     return planner.extent(plan, dimension)
 
 
-class _Passes:
-    """Work of every kind of pass of a block, in order; what was found is kept."""
-
-    def __init__(self, planner: Server | Trainer, plan: Plan) -> None:
-        self.plan = plan
-        self.part: Graph = planner.layers.part(plan, plan.microbatch)
-        machine, fabric = planner.cluster.machine, planner.cluster.fabrics[0]
-        self.seconds: Mapping[str, float] = operator_seconds(self.part, plan, machine, fabric)[0]
-        forward, backward = {}, {}
-        for name, _, operators in self.part.blocks():
-            first = operators[0]
-            if first.place.backward:
-                backward[first.forward_block] = operators
-            elif not is_optimizer(first):
-                forward[name] = operators
-        self.forward, self.backward = forward, backward
-        self._kept: dict[tuple[str, PassKind, bool], list[_Work]] = {}
-
-    def work(self, blocks: Sequence[Block], kind: PassKind, *, apart: bool) -> list[_Work]:
-        """Of a stage's pass; the gradients of weights are passes of their own where they are ``apart``."""
-        ordered = blocks if kind is PassKind.FORWARD else list(reversed(blocks))
-        return [work for block in ordered for work in self._block(block, kind, apart)]
-
-    def _block(self, block: Block, kind: PassKind, apart: bool) -> list[_Work]:
-        key = block.name, kind, apart
-        if key not in self._kept:
-            made = [self._one(o) for o in self._operators(block, kind, apart)]
-            self._kept[key] = [work for work in made if work.dimension or work.picoseconds]
-            told = self._told(block, kind, apart)
-            found = sum(self.seconds.get(o.name, 0.0) for o in self._operators(block, kind, apart))
-            if abs(found - told) > 1e-9 * told:
-                raise AssertionError(f"block {block.name}: operators take {found} s, and its pass {told} s")
-        return self._kept[key]
-
-    def _operators(self, block: Block, kind: PassKind, apart: bool) -> list[Operator]:
-        forward, backward = self.forward[block.name], self.backward.get(block.name, [])
-        if kind is PassKind.FORWARD:
-            return forward
-        weights = [o for o in backward if o.place.step is Pass.WEIGHT_GRADIENT]
-        if kind is PassKind.WEIGHT:
-            return weights
-        again: list[Operator] = []
-        if self.plan.recompute == "selective":
-            again = [o for o in forward if isinstance(o, Attention)]
-        elif self.plan.recompute == "full" and block.entering:
-            again = forward
-        return [*again, *(o for o in backward if not apart or o not in weights)]
-
-    def _told(self, block: Block, kind: PassKind, apart: bool) -> float:
-        """Seconds of the pass as the plan has them."""
-        if kind is PassKind.FORWARD:
-            return block.forward
-        if kind is PassKind.WEIGHT:
-            return block.weight
-        again = {"none": 0.0, "selective": block.attention, "full": block.forward if block.entering else 0.0}
-        return block.backward + again[self.plan.recompute] + (0.0 if apart else block.weight)
-
-    def _one(self, operator: Operator) -> _Work:
-        if isinstance(operator, Collective):
-            size = operator.input_bytes
-            return _Work(operator.name, size=size, collective=operator.operation, dimension=operator.dimension)
-        picoseconds = round(self.seconds.get(operator.name, 0.0) * PICO)
-        size = operator.input_bytes + operator.output_bytes
-        return _Work(operator.name, picoseconds, operator.flops, size)
-
-
 def _schedule(planner: Server | Trainer, plan: Plan, blocks: Sequence[Sequence[Block]]) -> Schedule:
     if isinstance(planner, Server):
         return [[StagePass(PassKind.FORWARD, m) for m in range(planner.parts(plan))] for _ in range(plan.pipeline)]
@@ -283,7 +203,7 @@ def _ends(one: StagePass, stage: int, stages: int) -> tuple[int | None, int | No
     return (before if 0 <= before < stages else None), (after if 0 <= after < stages else None)
 
 
-def _after(planner: Trainer, plan: Plan, blocks: Sequence[Block]) -> list[_Work]:
+def _after(planner: Trainer, plan: Plan, blocks: Sequence[Block]) -> list[PassWork]:
     """Sums of gradients over replicas, and the update."""
     found = []
     for what, parameters, dimension in (
@@ -292,31 +212,18 @@ def _after(planner: Trainer, plan: Plan, blocks: Sequence[Block]) -> list[_Work]
     ):
         if parameters:
             size = round(parameters * GRADIENT_SUM)
-            found.append(_Work(what, size=size, collective="all_reduce", dimension=dimension))
+            found.append(PassWork(what, size=size, collective="all_reduce", dimension=dimension))
     update = sum(planner.updated(plan, b) * b.update for b in blocks)
-    return [*found, _Work("optimizer", round(update * PICO))] if update else found
+    return [*found, PassWork("optimizer", picoseconds=round(update * PICO))] if update else found
 
 
 def _reasons(planner: Server | Trainer, plan: Plan) -> Iterator[str]:
     """What of a plan is more than operators and messages one after the other."""
-    if plan.overlap != "none":
-        yield f"plan.overlap {plan.overlap}"
+    yield from more_than_operators(planner, plan)
     if plan.context > 1:
         yield f"plan.context {plan.context}"
-    if plan.attention_chips:
-        yield f"plan.attention_chips {plan.attention_chips}"
-    if plan.vocabulary and plan.pipeline > 1:
-        yield "plan.vocabulary"
     if plan.offload != "none" or plan.offload_activations:
         yield "what lies on the host (plan.offload)"
-    if planner.documents:
-        yield "plan.documents"
-    if len(planner.cluster.kinds) > 1:
-        yield "a system of different chips"
-    if planner.layers.row(plan, plan.microbatch) is not None:
-        yield "chips whose memory computes"
-    if any(isinstance(o, SharedAttention) for o in planner.layers.part(plan, plan.microbatch).operators()):
-        yield "attention that chips share"
     if isinstance(planner, Trainer) and plan.data * plan.context > 1:
         if plan.zero:
             yield f"plan.zero {plan.zero} (set plan.zero=0)"

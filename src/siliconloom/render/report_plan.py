@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from siliconloom.arch.quantity import format_bytes, format_si, four_digits
-from siliconloom.arch.timeline import Span, Timeline
+from siliconloom.arch.timeline import Timeline
 from siliconloom.render.page import BarPart, ChartData, PageBar, PageCell, PageColumn, PageTable, bars, colour, page
+from siliconloom.render.page_tracks import MOST_SPANS, TICKS, tracks_of
 from siliconloom.render.plan import long_time
 from siliconloom.render.report_network import step_links, step_links_text
 from siliconloom.render.tables import asked_text
 
-MOST_SPANS = 50_000
-"""Passes in a page: about a megabyte."""
-TICKS = 1_000_000
-"""Most ticks that a page's pipeline chart is told in, so that its numbers are short."""
 WITHIN = "kernels and sums within a stage"
 """What a step is spent on but for its pipeline and what comes after it."""
 MEMORY = {
@@ -41,7 +38,7 @@ def plan_html(
         The step's messages over its links, or why there are none.
     """
     links = step_links(messages)
-    pipeline, cut = _pipeline(drawn) if drawn is not None else (None, 0)
+    pipeline, cut = tracks_of(drawn) if drawn is not None else (None, 0)
     plans = [result, *result["alternatives"]]
     held = _held(drawn) if drawn is not None else None
     parts = _parts(result)
@@ -213,30 +210,6 @@ def _extras(result: dict[str, Any]) -> list[tuple[str, PageTable]]:
     return found
 
 
-def _pipeline(drawn: Timeline) -> tuple[dict[str, Any] | None, int]:
-    """What the page's script draws of a pipeline, and how many later passes that leaves out."""
-    spans = sorted(drawn.spans, key=lambda span: span.start)
-    shown = spans[:MOST_SPANS]
-    if not shown:
-        return None, 0
-    end = max(span.end for span in spans)
-    size = max(end / TICKS, 1)
-    kinds = list(dict.fromkeys(span.category for span in shown))
-    names = list(dict.fromkeys(span.name for span in shown))
-    numbers = {name: number for number, name in enumerate(names)}
-    of_track: dict[int, list[Span]] = {track: [] for track in drawn.tracks}
-    for span in shown:
-        of_track[span.track].append(span)
-    return {
-        "end": round(end / size),
-        "tick": drawn.tick * size,
-        "tracks": [drawn.tracks[track] for track in of_track],
-        "kinds": kinds,
-        "names": names,
-        "spans": [_flat(found, size, kinds, numbers) for found in of_track.values()],
-    }, len(spans) - len(shown)
-
-
 def _held(drawn: Timeline) -> dict[str, Any] | None:
     """What the page's script draws of each stage's memory over the step: nothing where it is not known."""
     if not drawn.held or sum(len(steps) for _, steps in drawn.held.values()) > MOST_SPANS:
@@ -250,17 +223,6 @@ def _held(drawn: Timeline) -> dict[str, Any] | None:
         "always": [round(always) for always, _ in drawn.held.values()],
         "steps": [[[round(at / size), round(held)] for at, held in steps] for _, steps in drawn.held.values()],
     }
-
-
-def _flat(spans: Iterable[Span], size: float, kinds: list[str], names: dict[str, int]) -> list[int]:
-    """Name, kind, ticks since the end of the last, ticks: of each span of a track."""
-    flat: list[int] = []
-    last = 0
-    for span in spans:
-        begin, end = round(span.start / size), round(span.end / size)
-        flat += (names[span.name], kinds.index(span.category), begin - last, end - begin)
-        last = end
-    return flat
 
 
 __all__ = ["plan_html"]

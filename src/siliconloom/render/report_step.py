@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from siliconloom.arch.quantity import format_bytes, format_si, four_digits
+from siliconloom.arch.timeline import Timeline
 from siliconloom.render.page import (
     BarPart,
     ChartData,
@@ -20,6 +21,7 @@ from siliconloom.render.page import (
     page,
     rates,
 )
+from siliconloom.render.page_tracks import tracks_of
 from siliconloom.render.report import SHOWN, energy_bars
 from siliconloom.render.report_network import step_links, step_links_text
 from siliconloom.render.tables import asked_text, excluded_text, predicted_text
@@ -28,15 +30,20 @@ WHOSE = {"gpus": "GPU", "system": "chip", "pim_tile": "tile", "chip": "chip"}
 """What one of the machines is, by the kind of the result."""
 
 
-def step_html(result: dict[str, Any], messages: Mapping[str, Any] | None = None, untold: str = "") -> str:
+def step_html(
+    result: dict[str, Any], messages: Mapping[str, Any] | None = None, untold: str = "", drawn: Timeline | None = None
+) -> str:
     """The page of a step whose result is not one program's: of a plan, of GPUs, of a PIM tile.
 
     Parameters
     ----------
+    drawn
+        The step's passes and operators in time, where they are known.
     messages, untold
         The step's messages over its links, or why there are none.
     """
     links = step_links(messages)
+    pipeline, cut = tracks_of(drawn) if drawn is not None else (None, 0)
     kernel = "kernel" if result["kind"] == "gpus" else "operator"
     alone = [_alone(o, result) for o in result["operators"]]
     whole = sum(alone) or 1
@@ -48,7 +55,7 @@ def step_html(result: dict[str, Any], messages: Mapping[str, Any] | None = None,
     units = result.get("units") or {}
     return page(
         "step",
-        {"links": links} if links else {},
+        {name: each for name, each in (("pipeline", pipeline), ("links", links)) if each},
         {
             "operators": ChartData(
                 (kernel, "kind", "seconds", "bound"),
@@ -65,6 +72,9 @@ def step_html(result: dict[str, Any], messages: Mapping[str, Any] | None = None,
         overrides=result["asked"]["overrides"],
         notes=result["notes"],
         tiles=_tiles(result),
+        pipeline=pipeline,
+        cut=cut,
+        schedule_text=_schedule_text(drawn, kernel),
         links=links,
         links_text=step_links_text(messages, untold),
         what=kernel,
@@ -105,6 +115,15 @@ def step_html(result: dict[str, Any], messages: Mapping[str, Any] | None = None,
         digest=result["asked"]["machine_digest"],
         version=result["version"],
     )
+
+
+def _schedule_text(drawn: Timeline | None, kernel: str) -> str:
+    """What the chart of the step shows."""
+    if drawn is None:
+        return ""
+    facts = [str(drawn.facts[name]) for name in ("operators", "steady") if name in drawn.facts]
+    said = "".join(f" {fact[0].upper()}{fact[1:]}." for fact in facts)
+    return f"Every pass of every stage, and the {kernel}s in it, one after the other.{said}"
 
 
 def _alone(operator: dict[str, Any], result: dict[str, Any]) -> float:
