@@ -89,6 +89,8 @@ class Fleet:
         Replicas that do prompts only.
     handover
         Seconds from a prompt's last token until so many tokens' keys and values are at another replica.
+    apart_w
+        Watts of chips that are in no replica.
     """
 
     def __init__(
@@ -98,8 +100,9 @@ class Fleet:
         groups: Sequence[ReplicaGroup],
         prompts: Sequence[ReplicaGroup] = (),
         handover: Callable[[int], float] = lambda _: 0.0,
+        apart_w: float = 0.0,
     ) -> None:
-        self.settings, self.requests, self.handover = settings, requests, handover
+        self.settings, self.requests, self.handover, self._apart_w = settings, requests, handover, apart_w
         self.log = RequestLog(requests.arrival_s)
         self._stores: dict[int, SlowMemory] = {}
         """Slower memories that all replicas share, by their places among these."""
@@ -179,7 +182,11 @@ class Fleet:
         for engine in engines:
             engine.account.watch_power()
         return PowerLimit(
-            self.settings, engines, [group.lowered for group in each], [group.standing_w for group in each]
+            self.settings,
+            engines,
+            [group.lowered for group in each],
+            [group.standing_w for group in each],
+            self._apart_w,
         )
 
     @property

@@ -41,12 +41,15 @@ class PowerLimit(Struct):
         What steps of each take at every lower clock, falling.
     standing
         Watts of each one's chips, whatever they do.
+    apart
+        Watts of chips that are in no replica.
     """
 
     settings: ServeSettings
     engines: Sequence[Replica]
     lowered: Sequence[Sequence[StepCosts]]
     standing: Sequence[float]
+    apart: float = 0.0
     looks: list[PowerLook] = field(default_factory=list)
     level: int = 0
     """Which of the clocks: 0 is their own."""
@@ -62,6 +65,7 @@ class PowerLimit(Struct):
         clocks = (1.0, *self.settings.clocks)
         drawn = sum(engine.account.drawn(begin, at) for engine in self.engines) / every
         standing = sum(watts * seconds for watts, seconds in zip(self.standing, stood, strict=True)) / every
+        standing += self.apart
         now = clocks[self.level]
 
         def at_level(level: int) -> float:

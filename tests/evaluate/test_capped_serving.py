@@ -19,7 +19,13 @@ BUSY = [
     ("serve.rate", "400"),
     ("serve.arrivals", "uniform"),
 ]
-LIMITED = [("serve.power_limit", "400"), ("serve.capped_clock", "[0.8, 0.6, 0.4]"), ("serve.power_every", "0.02")]
+APART = 6 * 120
+"""Watts of the GPUs that are in no replica."""
+LIMITED = [
+    ("serve.power_limit", f"{400 + APART}"),
+    ("serve.capped_clock", "[0.8, 0.6, 0.4]"),
+    ("serve.power_every", "0.02"),
+]
 
 
 @pytest.mark.slow(seconds=1.5)
@@ -28,7 +34,7 @@ def test_a_limit_is_kept_to_by_lower_clocks_which_take_longer(capsys):
     ServingResult.model_validate(held)
     power = held["power"]
     assert "power" not in free
-    assert power["limit_w"] == 400 < power["peak_w"]
+    assert power["limit_w"] == 400 + APART < power["peak_w"]
     assert 0 < power["over"] < 0.5
     assert 0 < power["capped_s"] <= held["duration_s"]
     assert 0.4 <= power["least_clock"] < 1
@@ -42,7 +48,7 @@ def test_a_limit_is_kept_to_by_lower_clocks_which_take_longer(capsys):
 
 @pytest.mark.slow(seconds=1)
 def test_what_is_never_drawn_is_no_limit():
-    keys = [("serve.power_limit", "1399"), *LIMITED[1:]]
+    keys = [("serve.power_limit", f"{1399 + APART}"), *LIMITED[1:]]
     free, held = (serve(prepare_named("dgx-h100", "llama3-8b", "512x40", [*BUSY, *more])) for more in ([], keys))
     assert held["power"]["capped_s"] == held["power"]["over"] == 0
     for name in ("ttft_s", "tpot_s", "e2e_s"):
@@ -72,8 +78,11 @@ def test_what_makes_nothing_of_a_limit_is_told_in_a_line(keys, told, capsys):
 @pytest.mark.parametrize(
     ("keys", "told"),
     [
-        ([("serve.power_limit", "240")], r"serve\.power_limit 240: chips draw 240 W at work on nothing"),
-        ([("serve.power_limit", "1400")], r"changes nothing: the boards' own limits are 1400 W together"),
+        ([("serve.power_limit", "960")], r"serve\.power_limit 960: chips draw 960 W at work on nothing"),
+        (
+            [("serve.power_limit", "2120")],
+            r"changes nothing: the boards' own limits are 2120 W together, with 720 W of those in no replica",
+        ),
         ([("chip.locked_clock", "600MHz")], r"capped_clock 0\.6: of the locked clock, 600 MHz, is below 366 MHz"),
     ],
 )
@@ -86,11 +95,16 @@ def test_limits_and_clocks_that_cannot_be_are_told(keys, told):
 def test_a_run_that_is_over_before_anybody_looks_is_looked_at_in_the_end():
     """Standing power and steps over the whole run: the energy that is told, over its time.
 
-    Six GPUs are in no replica: they stand at 120 W, and the limit is not of them.
+    Six GPUs are in no replica: they stand at 120 W, and the limit is of them, too.
     """
-    sets = [*BUSY, ("serve.power_limit", "250"), ("serve.capped_clock", "0.5"), ("serve.power_every", "1000")]
+    sets = [
+        *BUSY,
+        ("serve.power_limit", f"{250 + APART}"),
+        ("serve.capped_clock", "0.5"),
+        ("serve.power_every", "1000"),
+    ]
     found = serve(prepare_named("dgx-h100", "llama3-8b", "512x40", sets))
-    assert found["power"]["peak_w"] == pytest.approx(found["power_w"] - 6 * 120.0, rel=1e-6)
+    assert found["power"]["peak_w"] == pytest.approx(found["power_w"], rel=1e-6)
     assert found["power"]["over"] == 1
     assert found["power"]["capped_s"] == 0
 
@@ -111,7 +125,7 @@ def test_power_of_replicas_that_come_and_go_is_that_of_their_time():
     power, begin = fleet.elastic.power, float(fleet.requests.arrival_s[0])
     assert found["scaling"]["lost"] > 0
     told = sum(look.watts * (look.at - look.begin) for look in power.looks)
-    stood = sum(fleet.elastic.paid(begin, power.looked)) * 120.0
+    stood = sum(fleet.elastic.paid(begin, power.looked)) * 120.0 + APART * (power.looked - begin)
     assert told == pytest.approx(stood + sum(engine.account.joules for engine in fleet.engines), rel=1e-6)
 
 

@@ -16,9 +16,10 @@ from siliconloom.arch.swept import SweepProgress, SweepResult, SweptMetric, swep
 from siliconloom.cli import main
 from siliconloom.render.sweep import LiveSweep, short_names, sweep_tables
 from siliconloom.render.sweep_files import sweep_csv
-from siliconloom.render.sweep_page import tornado
+from siliconloom.render.sweep_page import sweep_html, tornado
 from siliconloom.sweeps import extras
 from siliconloom.sweeps.run import run_sweep
+from tests.render.test_report import data_of
 from tests.sweeps.small import sweep, write
 
 WORDS = ("sweep", "sweep.yaml", "--workers", "1")
@@ -36,6 +37,36 @@ def test_what_is_printed_as_json_is_what_show_prints_of_the_file(folder, capsys)
     assert {k: v for k, v in shown.items() if k != "seconds"} == {k: v for k, v in first.items() if k != "seconds"}
     required = swept_schema()["$defs"]["SweepResult"]["required"]
     assert set(required) <= set(first)
+
+
+def test_names_are_as_short_as_they_differ_however_often_they_come():
+    """A page has a name for each of thousands of breaks, all of few keys."""
+    paths = ["tile.array.rows", "tile.array.cols", "chip.tile.array.rows", "memory.dram.latency"]
+    once = short_names(paths)
+    assert once["memory.dram.latency"] == "latency"
+    assert once["tile.array.cols"] == "cols"
+    asked = []
+
+    class Told(str):
+        def split(self, *words):
+            asked.append(self)
+            return super().split(*words)
+
+    assert short_names([Told(path) for path in paths] * 5000) == once
+    assert len(asked) == len(paths)
+
+
+def test_a_page_of_more_points_than_it_holds_has_the_front_and_says_so(monkeypatch):
+    found = run_sweep(sweep(), workers=1)
+    whole = sweep_html(found)
+    monkeypatch.setattr("siliconloom.render.sweep_page.MOST_POINTS", 5)
+    page = sweep_html(found)
+    assert "points; loom show --csv F writes all" not in whole
+    assert "5 of 12 points; loom show --csv F writes all" in page
+    rows = data_of(page)["charts"]["points"]["rows"]
+    assert len(rows) == 5
+    assert {row[0] for row in rows if row[-1] == "yes"} == set(found.front)
+    assert len(data_of(whole)["charts"]["points"]["rows"]) == 12
 
 
 @pytest.mark.slow(seconds=1)

@@ -168,12 +168,16 @@ def _check_limit(members: Sequence[FleetMember], settings: ServeSettings) -> Non
     limit = settings.power_limit
     if limit is None:
         return
-    most = sum(_board(member.served) * member.count for member in members)
+    apart = sum(_without_replica(member)[1] for member in members)
+    most = sum(_board(member.served) * member.count for member in members) + apart
     each = [(_standing(member.served), member.count) for member in members]
     count = sum(many for _, many in each)
-    least = sum(watts * many for watts, many in each) * (settings.replicas_least or count) / count
+    least = sum(watts * many for watts, many in each) * (settings.replicas_least or count) / count + apart
     if limit >= most:
-        raise LoomError(f"serve.power_limit {limit:g}: changes nothing: the boards' own limits are {most:g} W together")
+        others = f", with {apart:g} W of those in no replica" if apart else ""
+        raise LoomError(
+            f"serve.power_limit {limit:g}: changes nothing: the boards' own limits are {most:g} W together{others}"
+        )
     if limit <= least:
         raise LoomError(f"serve.power_limit {limit:g}: chips draw {least:g} W at work on nothing")
 
@@ -259,7 +263,8 @@ def _made(
         )
         (prompts if member.role is ReplicaRole.PROMPTS else others).append(group)
     per_token = memories[0].per_token
-    return Fleet(settings, trace, others, prompts, lambda tokens: fleet.handover(tokens * per_token))
+    apart = sum(_without_replica(member)[1] for member in fleet.members)
+    return Fleet(settings, trace, others, prompts, lambda tokens: fleet.handover(tokens * per_token), apart)
 
 
 def _at_clock(member: FleetMember, share: float) -> FleetMember:

@@ -30,7 +30,7 @@ HEADED = ("tokens/s", "requests/s", "$/M tokens")
 
 def short_names(paths: Iterable[str]) -> dict[str, str]:
     """Each key path by its shortest ending, of whole names, that no other path of these has."""
-    known = list(paths)
+    known = list(dict.fromkeys(paths))
     found = {}
     for path in known:
         names = path.split(".")

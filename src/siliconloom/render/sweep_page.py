@@ -15,6 +15,8 @@ from siliconloom.render.sweep import figure_text, heading, points_text, short_na
 
 MOST_LINES = 1000
 """Points that are drawn as lines: those of the front, and others evenly from all."""
+MOST_POINTS = 10_000
+"""Points in the data of a page: about a megabyte."""
 MOST_ROWS = 50
 """Rows of a table of what failed, or of where a better machine takes more time."""
 TICKS = 4
@@ -75,7 +77,7 @@ def sweep_html(result: SweepResult) -> str:
         headline=_headline(result),
         asked=_asked(result),
         overrides=asked.set,
-        notes=result.notes,
+        notes=[*result.notes, *_left_out(result)],
         tiles=_tiles(result),
         front_title="Pareto front" if len(metrics) > 1 else "Points",
         scatter=scatter(result),
@@ -132,14 +134,24 @@ def _tiles(result: SweepResult) -> list[tuple[str, str]]:
     return [*tiles, *((text, label) for label, text in summary_lines(result))]
 
 
+def _left_out(result: SweepResult) -> list[str]:
+    """A note, where the page's data has not all points."""
+    done, kept = sum(p.state == "done" for p in result.points), len(_points(result).rows)
+    return [f"the page's data has {kept:,} of {done:,} points; loom show --csv F writes all"] if kept < done else []
+
+
 def _points(result: SweepResult) -> ChartData:
-    """Every point that has figures, as rows that can be saved."""
+    """Points that have figures, as rows that can be saved: the front, and of the others as many as a page holds."""
     paths, front = [key.path for key in result.asked.keys], set(result.front)
+    done = [p for p in result.points if p.state == "done"]
+    room = MOST_POINTS - sum(p.number in front for p in done)
+    others = [p.number for p in done if p.number not in front]
+    kept = front | set(others[: max(room, 0)])
     names = [metric.name for metric in result.asked.objectives]
     rows = tuple(
         (p.number, *(p.values[q] for q in paths), *(p.metrics[n] for n in names), "yes" if p.number in front else "no")
-        for p in result.points
-        if p.state == "done"
+        for p in done
+        if p.number in kept
     )
     return ChartData(("point", *paths, *names, "on_the_front"), rows)
 
