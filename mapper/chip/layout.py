@@ -146,6 +146,12 @@ class Undivided(Struct, frozen=True):
         """Where what tiles need of a slot of each ring is there, many at once."""
         return have_room(self.tile, dict(self.least), needs)
 
+    def moving_beside(self, needs: Mapping[str, Any]) -> Any:
+        """Most bytes of a slot of the first operand beside what tiles need of all other rings, many at once."""
+        banks = _Banks.of(self.tile)
+        left = banks.banks - _banks_taken(self.tile, dict(self.least), needs, without="moving")
+        return np.maximum(left * banks.size - banks.rest, 0) // SLOTS // banks.grain * banks.grain
+
 
 Room = Layout | Undivided
 """Where a task's tiles have room."""
@@ -295,9 +301,18 @@ def _room_for(tile: NpuTile, ring: str, least: Mapping[str, int]) -> int:
 
 def have_room(tile: NpuTile, least: Mapping[str, int], needs: Mapping[str, Any]) -> Any:
     """Where slots of as many bytes as tiles need fit, many at once, while all other rings have their least."""
+    taken, sums = _banks_taken(tile, least, needs), sums_lines(tile) // SLOTS * sums_pitch(tile.array)
+    room = sums - sums // 4 if "context" in least else sums_room(tile)
+    return (taken <= tile.scratchpad.banks) & (np.maximum(needs.get("partial", 0), least.get("partial", 0)) <= room)
+
+
+def _banks_taken(tile: NpuTile, least: Mapping[str, int], needs: Mapping[str, Any], without: str = "") -> Any:
+    """Banks of rings with as many bytes a slot as tiles need, or their least; ``without`` those of one ring's kind."""
     banks, taken = _Banks.of(tile), np.zeros((), np.int64)
     sizes = {ring: np.maximum(needs.get(ring, 0), least.get(ring, 0)) for ring in {*least, *needs}}
     for rings in BANKED:
+        if without in rings:
+            continue
         some: Any = 0
         for ring in rings:
             if ring in sizes:
@@ -305,9 +320,7 @@ def have_room(tile: NpuTile, least: Mapping[str, int], needs: Mapping[str, Any])
                 slots = np.where(large, 1, slots_of(tile, ring, 0))
                 some = some + slots * padded(sizes[ring], banks.grain)
         taken = taken + np.where(some > 0, np.maximum(-(-(some + banks.rest) // banks.size), 1), 0)
-    sums = sums_lines(tile) // SLOTS * sums_pitch(tile.array)
-    room = sums - sums // 4 if "context" in least else sums_room(tile)
-    return (taken <= banks.banks) & (sizes["partial"] <= room)
+    return taken
 
 
 def _bytes(tile: NpuTile, rings: Iterable[str], sizes: Mapping[str, int]) -> int:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from siliconloom.arch.description import Chip
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.vector import Count
-from siliconloom.mapper.chip.gemm_layout import GemmShape, gemm_layout_of
+from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape, gemm_layout_of
 from siliconloom.mapper.chip.gemm_moves import GemmMemories
 from siliconloom.mapper.chip.gemm_work import GridPlaces, M, TileColumns, TileWork, tile_work
 from siliconloom.mapper.chip.layout import Layout, Room, Undivided
@@ -36,6 +36,8 @@ MOST_LOOKED = 500_000
 asked for the longest ago goes first."""
 
 Int = NDArray[np.int64]
+SlotOf = Callable[[Int, Int, Int], Any]
+"""Bytes of a slot as a function of sizes along m, n and k."""
 
 
 class Fits(NamedTuple):
@@ -264,33 +266,49 @@ def _look_at_staying_in_part(
     """Rows of which as much of the depth stays as there is room for, where all of it has none."""
     tile = chip.tile
     assert isinstance(tile, NpuTile)
-    laid, found, widest = gemm_layout_of(tile, shape), list[Looked](), _widest(layouts)
+    laid, found = gemm_layout_of(tile, shape), list[Looked]()
     rows, columns, depths = _sizes_to_try(tile, shape, tiles)
     depths = depths[(PARTED * depths <= shape.k) & laid.may_stay(depths)][:MOST_PARTED]
-    slots = {layout.moving * part // 4 for layout in layouts for part in _quarters(layout)}
-    for slot in sorted(slots, reverse=True)[: 1 if few else MOST_SLOTS] if len(depths) else ():
-        m, n, k = np.ix_(rows, columns, depths)
-        stays = laid.most_held(m, k, slot)
-        parted = (stays > 0) & (laid.kept_slot(m, n[:, :1], k) > slot)
-        least = laid.kept_needs(m, n[:, :1], k, np.maximum(stays, k))
-        tall = rows[(parted & _fits(widest, shape, least)).any(axis=(1, 2))]
+    for slot_of in _slots_that_stay(layouts, laid, few) if len(depths) else ():
+
+        def fitting(rows: Int, columns: Int, slot_of: SlotOf = slot_of) -> tuple[Int, Any, list[NDArray[np.bool_]]]:
+            """How many columns stay, whether more do not, and where that fits each layout."""
+            m, n, k = np.ix_(rows, columns, depths)
+            slot = slot_of(m, n, k)
+            stays = np.asarray(laid.most_held(m, k, slot))
+            parted = (stays > 0) & (laid.kept_slot(m, n[:, :1], k) > slot)
+            fits = _fits_of(layouts, shape, laid.kept_needs(m, n, k, np.maximum(stays, k)))
+            return stays, parted, [np.broadcast_to(fit, (len(rows), len(columns), len(depths))) for fit in fits]
+
+        _, _, fits = fitting(rows, columns[:1])
+        tall = rows[np.logical_or.reduce(fits).any(axis=(1, 2))]  # no more rows fit beside more columns
         if not len(tall):
             continue
-        m, n, k = np.ix_(tall, columns, depths)
-        stays = laid.most_held(m, k, slot)
-        parted = (stays > 0) & (laid.kept_slot(m, n[:, :1], k) > slot)
-        needs = laid.kept_needs(m, n, k, np.maximum(stays, k))
-        grid = len(tall), len(columns), len(depths)
-        fits = [np.broadcast_to(fit & parted, grid) for fit in _fits_of(layouts, shape, needs)]
-        if any(fit.any() for fit in fits):
+        stays, parted, fits = fitting(tall, columns)
+        fits = [fit & parted for fit in fits]
+        some = np.logical_or.reduce(fits).any(axis=(1, 2))
+        if some.any():
+            m, n, k = np.ix_(tall[some], columns, depths)
+            stays = np.broadcast_to(stays, fits[0].shape)[some]
             work = tile_work(chip, memories, shape, (m, n, k), stays)
-            found.append(_looked((tall, columns, depths), shape, fits, layouts, work, m, stays))
+            axes = tall[some], columns, depths
+            found.append(_looked(axes, shape, [fit[some] for fit in fits], layouts, work, m, stays))
     return found
 
 
-def _quarters(layout: Room) -> tuple[int, ...]:
-    """Parts of the room for the first operand, in quarters, that it may have: what others leave it, or its ring."""
-    return (4, 3, 2) if isinstance(layout, Undivided) else (4,)
+def _slots_that_stay(layouts: tuple[Room, ...], laid: GemmLayout, few: bool) -> list[SlotOf]:
+    """Bytes of a slot of rows that stay in part, as functions of sizes: of layouts, or beside what tiles need else."""
+    only = layouts[0]
+    if isinstance(only, Undivided):
+        return [
+            lambda m, n, k: only.moving_beside({r: s for r, s in laid.kept_needs(m, n, k).items() if r != "moving"})
+        ]
+    slots = sorted({layout.moving for layout in layouts}, reverse=True)[: 1 if few else MOST_SLOTS]
+    return [partial(_same, slot) for slot in slots]
+
+
+def _same(slot: int, *_: Int) -> int:
+    return slot
 
 
 def _trimmed(tile: NpuTile, layouts: Sequence[Room], shape: GemmShape, m: Int, n: Int, k: Int) -> tuple[Int, Int, Int]:
