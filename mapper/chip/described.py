@@ -448,7 +448,8 @@ class _Reader(Struct):
             rule = "rows that are transposed for an array that keeps its sums do not stay in both slots"
         elif not layout.may_stay(described.k):
             rule = (
-                f"beside rows that stay tiles have the whole depth {shape.k} or whole folds of {layout.array.rows} (k)"
+                f"beside rows that stay tiles have the whole depth {shape.k}, whole folds of {layout.array.rows} or an "
+                "equal part of one (k)"
             )
         elif described.resident != (described.k >= shape.k):
             rule = f"beside rows that stay columns do where tiles have the whole depth, k {shape.k}, and only there"

@@ -401,8 +401,12 @@ class GemmLayout:
         return -(-(((above + 1) * (before + 1) - 1) * block + last) // 2)
 
     def may_stay(self, k: Any) -> Any:
-        """Whether rows may stay in both slots while columns come in tiles of this depth: whole folds, or all of it."""
-        return (not self.blocks) & ((k >= self.shape.k) | (k % self.array.rows == 0))
+        """Whether rows may stay in both slots while columns come in tiles of this depth.
+
+        These are whole folds, an equal part of one, or all of it.
+        """
+        rows = self.array.rows
+        return (not self.blocks) & ((k >= self.shape.k) | (k % rows == 0) | (rows % k == 0))
 
     def needs_in(self, order: str, m: int, n: int, k: int, held: int = 0) -> dict[str, int]:
         """What a tiling takes of a slot of each ring, whatever the order of its outer loops."""

@@ -304,7 +304,7 @@ def test_pairs_that_are_none_are_refused(sizes, message):
     [
         ({"k": 8, "resident": True}, "beside rows that stay columns do where tiles have the whole depth, k 30"),
         ({"k": 30, "resident": False}, "beside rows that stay columns do where tiles have the whole depth, k 30"),
-        ({"k": 4}, "beside rows that stay tiles have the whole depth 30 or whole folds of 8"),
+        ({"k": 6}, "beside rows that stay tiles have the whole depth 30, whole folds of 8 or an equal part of one"),
         ({"sequence": [1, 0]}, "rows that stay are taken one after the other"),
         ({"m": 90}, "moving"),
         ({"held": 12}, r"what stays of the depth is some whole tiles of it, multiples of 8 below 30 \(got 12\)"),
