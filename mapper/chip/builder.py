@@ -40,10 +40,11 @@ def _frozen(draft: dict[str, object] | Instruction) -> Instruction:
     """An instruction of its fields, or as it was made before."""
     if isinstance(draft, Instruction):
         return draft
-    for name in LOCAL:
-        value = draft.get(name)
-        if isinstance(value, LocalSlot):
-            draft[name] = value.freeze()
+    if "a" in draft or "c" in draft:
+        for name in LOCAL:
+            value = draft.get(name)
+            if type(value) is LocalSlot:
+                draft[name] = value.freeze()
     return Instruction(**draft)  # type: ignore[arg-type]
 
 

@@ -112,7 +112,8 @@ class KnownTasks:
         used = memory.used if exact else 0
         at = builder.operator, context.layer.level, memory.repetition, used, course.made
         if course.rings is None:
-            course.rings = context.layout.values, builder.kinds_of_rings
+            rings = context.layout.values, builder.kinds_of_rings
+            course.rings = self._numbers.setdefault(rings, next(self._next))
         key = self.form(context.tile, task, chosen), course.rings, context.anew, *at
         told = self._told.get(key)
         if told is None:

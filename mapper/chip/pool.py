@@ -135,7 +135,7 @@ class Pool:
                         numbers[id(tiling)] = self._add(layout, share, tiling)
                 made = [numbers[id(tiling)] for tiling in some]
                 known = same[id(some)] = made, min([self.all[number].cost for number in made])
-            self.under[layout] += known[0]
+            self.under[layout] = self.under[layout] + known[0] if self.under[layout] else known[0]
             self.best[layout] = min(known[1], self.best.get(layout, LONG))
 
     def _add(self, layout: int, share: Share, tiling: Tiling) -> int:
@@ -355,7 +355,9 @@ class _Columns(NamedTuple):
         kinds = {kind: number for number, kind in enumerate(dict.fromkeys(pool.kinds))}
         turn = {number: turn for turn, number in enumerate(sorted(range(len(every)), key=pool.thrift))}
         ways: dict[tuple[int, ...], int] = {}
-        way = [ways.setdefault(tuple(some), len(ways)) for some in pool.under]
+        lists = {id(some): some for some in pool.under}  # many layouts have the same one
+        numbers = {key: ways.setdefault(tuple(some), len(ways)) for key, some in lists.items()}
+        way = [numbers[id(some)] for some in pool.under]
         return cls(
             np.array([chosen.cost for chosen in every], np.float64),
             np.array([chosen.priced or 0 for chosen in every], np.float64),

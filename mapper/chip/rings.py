@@ -74,6 +74,11 @@ class Ring(Struct):
     slots: int = SLOTS
     spare: int = 0
     """Slots that its semaphores count and that are not there: whoever uses it takes them first, and gives them back."""
+    full_bit: int = 0
+    free_bit: int = 0
+
+    def __post_init__(self) -> None:
+        self.full_bit, self.free_bit = (0 if each == NOBODY else 1 << each for each in (self.full, self.free))
 
     def write_slot(self) -> LocalSlot:
         """Slot that the producer fills now."""
@@ -112,14 +117,6 @@ class Ring(Struct):
     def whole(self) -> Ring:
         """Both slots as one, under the same semaphores: whoever fills it has waited for either slot to be free."""
         return Ring(self.name, self.base, 0, self.full, self.free)
-
-    @property
-    def full_bit(self) -> int:
-        return 1 << self.full
-
-    @property
-    def free_bit(self) -> int:
-        return 1 << self.free
 
     def _use(self, side: RingSide) -> LocalSlot:
         local = LocalSlot(self.base, self.slot_bytes, side.count & 1)
