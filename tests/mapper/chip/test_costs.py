@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from siliconloom.mapper.chip.gemm_cost import pick_cheapest
 from siliconloom.mapper.chip.gemm_moves import AllMoved, GemmMemories, Moved, PortCycles, _Transfer
+from siliconloom.mapper.chip.objective import OBJECTIVES, Objective
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
 from siliconloom.mapper.chip.tiling import choose_tilings, gemm_tiling
 from siliconloom.sim.timing.units import passing_cycles
@@ -71,15 +72,38 @@ def test_transfers_together_hold_the_port_as_long_as_each_by_itself(seed):
         where = g.random((3, 1, 1)) < 0.5 if r.random() < 0.5 else None
         return _Transfer(moved, moved + g.integers(0, 50, shape) if striped else None, made, where)
 
-    def cycles(each):
-        held = passing_cycles(chip, chip.nearest, each.moved, each.busiest)
+    def cycles(each, memory):
+        held = passing_cycles(chip, memory, each.moved, each.busiest)
         held = held if each.made is None else np.maximum(held, each.made)
         return held if each.where is None else np.where(each.where, held, 0)
 
     tiles = [Moved([transfer() for _ in range(r.randint(1, 3))]) for _ in range(r.randint(1, 4))]
-    many = [(g.integers(0, 9, (1, 5, 1)), each) for each in tiles]
-    held = PortCycles([*tiles, AllMoved(many)]).of(chip, chip.nearest)
-    for each in tiles:
-        assert np.array_equal(held(each), sum(map(cycles, each.transfers)))
-    every = sum(count * sum(map(cycles, each.transfers)) for count, each in many)
-    assert np.array_equal(np.broadcast_to(held(AllMoved(many)), every.shape), every)
+    many = [(g.integers(0, 9, r.choice([(1, 5, 1), (3, 1, 1), (3, 5, 4), (4,), (1, 1, 1)])), each) for each in tiles]
+    several = g.random() < 0.3  # memories
+    slow = chip.nearest.model_copy(update={"bandwidth": max(chip.nearest.bandwidth // 3, 1)})
+    asked = [*tiles, AllMoved(many), AllMoved([])]
+    memories = [slow if several and n % 2 else chip.nearest for n in range(len(asked))]
+    places = np.array([g.integers(0, size, 20) for size in (3, 5, 4)])
+    held = PortCycles(asked).at(chip, memories, places)
+
+    def at(values):
+        return np.broadcast_to(values, (3, 5, 4))[tuple(places)]
+
+    for each, memory, row in zip(tiles, memories, held, strict=False):
+        assert np.array_equal(row, at(sum(cycles(one, memory) for one in each.transfers)))
+    every = sum(count * sum(cycles(one, memories[len(tiles)]) for one in each.transfers) for count, each in many)
+    assert np.array_equal(held[-2], at(every))
+    assert not held[-1].any()
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32))
+def test_many_costs_are_those_of_each(seed):
+    """Of every objective, with a price of bytes or without."""
+    r, g = random.Random(seed), np.random.default_rng(seed)
+    price = r.choice([0.0, 0.01, 1.0, r.random()])
+    cost = Objective(r.choice(OBJECTIVES), lambda _: 0, r.choice([1.0, 0.001, r.random()]), price)
+    cycles, read, written = g.integers(0, 2 ** r.choice([10, 30, 50]), (3, 20))
+    moved, found = cost.of_all(cycles, read, written)
+    assert moved.tolist() == (read + written).tolist()
+    assert found.tolist() == np.asarray(cost.of(cycles, read + written), np.float64).tolist()
