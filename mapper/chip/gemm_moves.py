@@ -138,8 +138,8 @@ class AllMoved:
 class PortCycles:
     """For how long tiles hold the memory port: of the transfers of all of them at once, as one row of numbers.
 
-    ``every`` says what is asked for: tiles, or all tiles of an operand. A term of one is transfers of one kind of a tile,
-    and how many such tiles there are.
+    ``every`` says what is asked for: tiles, or all tiles of an operand. A term of one is transfers of one kind of a
+    tile, and how many such tiles there are.
     """
 
     def __init__(self, every: Iterable[Moved | AllMoved]) -> None:
@@ -148,7 +148,7 @@ class PortCycles:
         end, asked, terms, numbers = 0, list[list[int]](), list[list[int]](), [_ONE]
         counted = 1
         for some in parts:
-            first, grid = len(terms), np.ones(GRID, np.int64)
+            first, grid = len(terms), (1,) * GRID
             for many, tile in some:
                 counts = counted, many.shape
                 if many is not _ONE:
@@ -161,9 +161,8 @@ class PortCycles:
                         transfers.append((each, shape))
                     own = (0, ()) if many is _ONE else counts
                     terms.append([own[0], *_strides(own[1]), begins[id(each)], *_strides(shape)])
-                    grid = np.maximum(grid, _sizes(shape), out=grid)
-                    grid = np.maximum(grid, _sizes(own[1]), out=grid)
-            asked.append([first, len(terms), *grid.tolist()])
+                    grid = tuple(map(max, grid, _sizes(shape), _sizes(own[1])))
+            asked.append([first, len(terms), *grid])
         self._asked, self._terms = np.array(asked, np.int64), np.array(terms, np.int64).reshape(-1, 2 * GRID + 2)
         self._numbers = np.concatenate(numbers)
         self._room = max(prod(grid) for _, _, *grid in asked)
@@ -240,6 +239,22 @@ def add_up(asked: _Asked, held: Any, room: Any, places: Any, found: Any) -> None
         for place in range(places.shape[1]):
             at = places[0, place] * step_m + places[1, place] * step_n + places[2, place] * step_k
             found[row, place] = room[at]
+
+
+def spread(values: Sequence[Any], places: Int) -> Int:
+    """What each of some values is, which are broadcast over the grid, at some places of it: a row for each of them.
+
+    ``places`` are their numbers along m, n and k.
+    """
+    every = [np.asarray(each) for each in values]
+    begins = np.cumsum([0, *(each.size for each in every)]).tolist()
+    terms = [[0, 0, 0, 0, begin, *_strides(each.shape)] for begin, each in zip(begins, every, strict=False)]
+    rows = [[number, number + 1, *_sizes(each.shape)] for number, each in enumerate(every)]
+    tables = _Asked(np.array(rows, np.int64), np.zeros(len(every), np.int64), np.array(terms, np.int64), _ONE)
+    held = np.concatenate([each.ravel() for each in every]).astype(np.int64)[np.newaxis]
+    found = np.empty((len(every), places.shape[1]), np.int64)
+    add_up(tables, held, np.empty(max(each.size for each in every), np.int64), places, found)
+    return found
 
 
 def _sizes(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -397,4 +412,4 @@ class _Panels(_Tiles):
         return found
 
 
-__all__ = ["AllMoved", "GemmMemories", "Moved", "Parts", "PortCycles", "operand_transfers"]
+__all__ = ["AllMoved", "GemmMemories", "Moved", "Parts", "PortCycles", "operand_transfers", "spread"]

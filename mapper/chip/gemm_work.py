@@ -13,7 +13,15 @@ from siliconloom.arch.layout import sums_room
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.timing import QUEUE_POP
 from siliconloom.mapper.chip.gemm_layout import GemmShape, gemm_layout_of
-from siliconloom.mapper.chip.gemm_moves import AllMoved, GemmMemories, Moved, Parts, PortCycles, operand_transfers
+from siliconloom.mapper.chip.gemm_moves import (
+    AllMoved,
+    GemmMemories,
+    Moved,
+    Parts,
+    PortCycles,
+    operand_transfers,
+    spread,
+)
 from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.rings import SLOTS
 from siliconloom.sim.timing.pace import first_load, matmul_pace
@@ -141,7 +149,7 @@ class TileWork(NamedTuple):
 
     def at(self, places: GridPlaces, held: Int | None = None) -> TileColumns:
         """The same of the tiles at some places of the grid of sizes, of which so many rows are ``held``, if any."""
-        whole, real = np.empty((WHOLE_ROWS, len(places.some)), np.int64), np.empty((2, len(places.some)))
+        real = np.empty((2, len(places.some)))
         rows = {
             M: self.m,
             HELD: self.m if held is None else held,
@@ -165,8 +173,7 @@ class TileWork(NamedTuple):
             B_TILE: self.b_tile,
             ALONE: self.alone,
         }
-        for row, values in rows.items():
-            whole[row] = places.of(values)
+        whole = spread([rows[row] for row in range(WHOLE_ROWS)], places.axes)
         real[PRODUCT], real[REST] = places.of(self.product), places.of(self.rest)
         return TileColumns(self.shape, self.blocks, self.out, whole, real, MovedTiles(self), places)
 

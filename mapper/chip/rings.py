@@ -140,11 +140,13 @@ class Region(Struct, frozen=True):
 
 def affine(base: int, *terms: tuple[Loop, int]) -> Address:
     """Address ``base + sum(index * stride)`` over open loops."""
-    strides = [0] * LEVELS
+    strides: list[int] | None = None
     for loop, stride in terms:
-        if loop.level is not None:
-            strides[loop.level] += stride
-    return address(base, tuple(strides))
+        level = loop.level
+        if level is not None:
+            strides = strides or [0] * LEVELS
+            strides[level] += stride
+    return address(base, tuple(strides) if strides else NOWHERE.strides)
 
 
 def affine_more(address: Address, *terms: tuple[Loop, int]) -> Address:
