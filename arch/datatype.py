@@ -58,6 +58,8 @@ class DataType(StrEnum):
     FP8_E5M2 = "fp8_e5m2"
     FP4_E2M1 = "fp4_e2m1"
 
+    __hash__ = str.__hash__  # that of its text, which it equals; looked up more often than anything else
+
     @classmethod
     def _missing_(cls, value: object) -> DataType | None:
         return cls.FP8_E4M3 if value == "fp8" else None

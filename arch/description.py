@@ -195,6 +195,8 @@ class Chip(Description):
 
     def seen_from(self, level: str) -> Chip:
         """The same chip with nothing but one of its memory levels."""
+        if list(self.memory) == [level]:
+            return self
         return self.model_copy(update={"memory": {level: self.memory[level]}})
 
     def cycles(self, picoseconds: int) -> int:

@@ -160,7 +160,7 @@ class Instruction(Struct, frozen=True, kw_only=True, eq=False):
     operator: int = 0
 
     def __post_init__(self) -> None:
-        if self.opcode != Opcode.BARRIER:
+        if self.opcode is not _BARRIER:
             force_setattr(self, "unit", self.opcode.unit)
 
     def __eq__(self, other: object) -> bool:
@@ -626,6 +626,7 @@ def shown(address: Address) -> str:
 
 
 discover("siliconloom.arch.units")
+_BARRIER = Opcode.BARRIER
 
 __all__ = [
     "COMPUTES",

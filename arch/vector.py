@@ -174,7 +174,7 @@ class VectorCost(Struct, frozen=True):
 
     def once_lines(self, lanes: int) -> int:
         """Lines of parameters that are read before everything."""
-        return sum(-(-size // lanes) for size in self.once)
+        return sum(-(-size // lanes) for size in self.once) if self.once else 0
 
     def parameter_bytes(self, cols: int, lanes: int) -> int:
         """Bytes of all parameters for ``cols`` columns, of elements of one byte; as often as much of longer ones."""

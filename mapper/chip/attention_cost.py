@@ -47,7 +47,7 @@ def choose_attention_tilings(
     chip: Chip, layouts: Sequence[Layout], shape: Attention, held: int, objective: Objective = ESTIMATED
 ) -> list[list[AttentionTiling]]:
     """For each layout the cheapest tilings that fit its buffers, the best first; for ``held`` see `AttentionLayout`."""
-    costs, made = AttentionCosts(chip, shape, held), AttentionLayout.of(chip, shape)
+    costs, made = AttentionCosts.of_chip(chip, shape, held), AttentionLayout.of(chip, shape)
     most_keys, most_queries = (max(sizes) for sizes in zip(*((p.keys, p.queries) for p in costs.parts), strict=True))
     by_rows = carries(shape) and most_keys <= COLUMN_LIMIT
     tilings = [

@@ -6,9 +6,11 @@ tiles leave over is a second kind of tile, which is left out where no tiling has
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import cache, reduce
 from math import prod
+from threading import Lock
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -90,6 +92,12 @@ class _Columns(NamedTuple):
         return cls(queries, keys, heads, whole, resident)
 
 
+MOST_KEPT = 8
+"""Shapes of attention on chips of which estimates are kept."""
+_KEPT: OrderedDict[Hashable, AttentionCosts] = OrderedDict()
+_LOCK = Lock()
+
+
 class _Tile(NamedTuple):
     """Cycles of query tiles against key tiles: both products, softmax, merge, and both loads of the cache."""
 
@@ -126,7 +134,10 @@ class _Work:
 
 
 class AttentionCosts:
-    """Estimates of tilings of one shape on one chip; for ``held`` see `AttentionLayout`."""
+    """Estimates of tilings of one shape on one chip; for ``held`` see `AttentionLayout`.
+
+    Those that were asked for are known: attention is looked at among all tasks, and for itself.
+    """
 
     def __init__(self, chip: Chip, shape: Attention, held: int = 0) -> None:
         assert isinstance(chip.tile, NpuTile)
@@ -144,11 +155,16 @@ class AttentionCosts:
         self._keys, self._values = cache(self._load_of_keys), cache(self._load_of_values)
         self._parts = cache(self._load_of_parts)
         self._pipelines = cache(self._number_of_pipelines)
+        self._known = dict[tuple[TilingSizes, bool], AttentionTiling]()
 
     def of(self, tilings: Sequence[TilingSizes], *, apart: bool) -> list[AttentionTiling]:
         """Each tiling with what it should take; values have a ring of their own where they lie ``apart``."""
-        if not tilings:
-            return []
+        if new := [each for each in tilings if (each, apart) not in self._known]:
+            self._known |= {(each, apart): made for each, made in zip(new, self._costed(new, apart), strict=True)}
+        return [self._known[each, apart] for each in tilings]
+
+    def _costed(self, tilings: Sequence[TilingSizes], apart: bool) -> list[AttentionTiling]:
+        """As `of`, worked out."""
         shape, made = self.shape, self._work(_Columns.of(tilings), tilings, apart)
         pairs = shape.batch * shape.kv_heads
         array, vector, port, reads, writes, tiles = (
@@ -168,6 +184,17 @@ class AttentionCosts:
             AttentionTiling(each.queries, each.keys, each.heads, *numbers, each.whole, each.resident)  # type: ignore[call-arg]
             for each, numbers in zip(tilings, found, strict=True)
         ]
+
+    @classmethod
+    def of_chip(cls, chip: Chip, shape: Attention, held: int) -> AttentionCosts:
+        """Those of this shape, which are the same ones as long as nobody asks about more than a few others."""
+        key = id(chip), shape, held
+        with _LOCK:
+            found = _KEPT.pop(key, None) or cls(chip, shape, held)  # it has the chip, so no other one has its place
+            _KEPT[key] = found
+            if len(_KEPT) > MOST_KEPT:
+                _KEPT.popitem(last=False)
+        return found
 
     def _work(self, sizes: _Columns, tilings: Sequence[TilingSizes], apart: bool) -> _Work:
         """What tiles of queries of every part take."""

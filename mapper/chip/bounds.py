@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct, field
@@ -10,7 +11,7 @@ from msgspec import Struct, field
 from siliconloom.arch.description import Chip
 from siliconloom.arch.memory import Memory
 from siliconloom.arch.pim import PimTile
-from siliconloom.arch.tile import NpuTile
+from siliconloom.arch.tile import NpuTile, SystolicTile
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.banked import layout_of
 from siliconloom.mapper.chip.floors import array_floor, read_floor, vector_floor
@@ -170,15 +171,22 @@ def read_again(chip: Chip, operator: Operator) -> int:
 
 def _unit_cycles(chip: Chip, operator: Operator, fused: Sequence[Vector]) -> tuple[int, int]:
     """Cycles of the array and of the vector unit for one execution, all tiles at work."""
-    tile = chip.tile
-    if isinstance(tile, PimTile):
+    if isinstance(chip.tile, PimTile):
         return -(-operator.macs // chip.peak_macs), 0
+    return _tile_cycles(chip.tile, chip.tile_count, operator, tuple(fused))
+
+
+@lru_cache(maxsize=1 << 12)
+def _tile_cycles(
+    tile: SystolicTile | NpuTile, tiles: int, operator: Operator, fused: tuple[Vector, ...]
+) -> tuple[int, int]:
+    """As `_unit_cycles`, of so many tiles, whatever their memory and clock."""
     array, vector = tile.array, 0
     if isinstance(tile, NpuTile) and isinstance(operator, Attention) and operator.banked:
         return layout_of(tile, operator).floor, vector_floor(tile, operator, fused)
     if isinstance(tile, NpuTile):
         array, vector = oriented(tile).array, vector_floor(tile, operator, fused)
-    return -(-array_floor(array, operator) // chip.tile_count), -(-vector // chip.tile_count)
+    return -(-array_floor(array, operator) // tiles), -(-vector // tiles)
 
 
 def _level_bytes(

@@ -40,10 +40,11 @@ def _frozen(draft: dict[str, object] | Instruction) -> Instruction:
     """An instruction of its fields, or as it was made before."""
     if isinstance(draft, Instruction):
         return draft
-    for name in LOCAL:
-        value = draft.get(name)
-        if isinstance(value, LocalSlot):
-            draft[name] = value.freeze()
+    if "a" in draft or "c" in draft:
+        for name in LOCAL:
+            value = draft.get(name)
+            if type(value) is LocalSlot:
+                draft[name] = value.freeze()
     return Instruction(**draft)  # type: ignore[arg-type]
 
 
@@ -484,7 +485,7 @@ class ProgramBuilder:
     def finish(self, operators: tuple[str, ...], *, draft: bool = False) -> Program:
         """Close the program and check it, unless it is a draft."""
         self._add(opcode=Opcode.END)
-        working, semaphores = tuple(tiles for tiles in self.working if tiles is not None), tuple(self.semaphores)
+        working, semaphores = tuple([tiles for tiles in self.working if tiles is not None]), tuple(self.semaphores)
         if not draft:
             return Program(tuple(map(_frozen, self.drafts)), semaphores, operators, working)
         if not self.added:
@@ -558,7 +559,8 @@ class ProgramBuilder:
         local = row_bytes if local_pitch is None else local_pitch
         places = memory.base | ring.base + offset | ring.slot_bytes
         for stride in memory.strides:
-            places |= abs(stride)
+            if stride:
+                places |= abs(stride)
         return pieces(self.bus, rows, row_bytes, pitch, local, places, joins=joins, fills=fills)
 
     def _add(self, **fields: object) -> None:

@@ -34,7 +34,7 @@ def longest_transfer(chip: Chip, task: Task, chosen: Chosen) -> int:
     shape = gemm_shape(part, task)
     if not shape.weight or shape.compression is not None:
         return 0
-    layout = PanelLayout(chip, gemm_layout_of(chip.tile, shape))
+    layout = PanelLayout.of(chip, gemm_layout_of(chip.tile, shape))
     return layout.longest(min(tiling.n, shape.n), min(tiling.k, shape.k))
 
 

@@ -98,12 +98,12 @@ class DraftsOf:
         if found is None:
             builder = ProgramBuilder(self.tile.dma.bytes_per_cycle)
             declare_rings(builder, self.tile, layout, banked=self.banked)
-            found = self._rings[layout] = layout.values, builder.kinds_of_rings, tuple(builder.semaphores)
+            found = self._rings[layout] = builder.kinds_of_rings, tuple(builder.semaphores)
         return found
 
-    def form(self, task: Task, chosen: Chosen) -> Hashable:
-        """`KnownTasks.form` of a task on this chip."""
-        return self.known.tasks.form(self.tile, task, chosen)
+    def form(self, task: Task, chosen: Chosen, layout: Layout) -> Hashable:
+        """`KnownTasks.form` of a task on this chip, whose buffers are divided so but where it has its own division."""
+        return self.known.tasks.form(self.tile, task, chosen, (chosen.divided or layout).values)
 
 
 _KEPT: OrderedDict[Hashable, KnownDrafts] = OrderedDict()

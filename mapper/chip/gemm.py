@@ -73,7 +73,7 @@ class GemmLowering:
         memory, name, whole = context.memory, task.operator.name, task.operator
         assert isinstance(whole, Gemm)
         self.layout = layout = gemm_layout_of(context.tile, shape)
-        self.panels = PanelLayout(context.chip, layout)
+        self.panels = PanelLayout.of(context.chip, layout)
         # objects have the same size for every share: parts of a task in several memory levels may be shared differently
         all_of = gemm_layout_of(context.tile, gemm_shape(whole, task))
         rows, columns = whole.batch * whole.m, whole.n // 2 if shape.output_halved else whole.n
@@ -87,7 +87,7 @@ class GemmLowering:
             self.a_base = context.operand(name, "input", found, rows * all_of.a_row, all_of.a_row)
         if shape.packed:
             self.b_bytes = self.panels.room(shape.n, shape.k)
-            second = PanelLayout(context.chip, all_of).room(whole.n, whole.k)
+            second = PanelLayout.of(context.chip, all_of).room(whole.n, whole.k)
         else:
             self.b_bytes = shape.k * layout.b_row
             second = whole.k * all_of.b_row

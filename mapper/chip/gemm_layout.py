@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Any, cast
+from collections.abc import Callable, Hashable
+from functools import lru_cache, wraps
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from msgspec import Struct
@@ -108,6 +109,30 @@ class GemmShape(Struct, frozen=True):
         return cast(Count, padded(half, array.cols) + half)
 
 
+Asked = TypeVar("Asked", bound=Callable[..., Any])
+
+
+def known_of_tiles(method: Asked) -> Asked:
+    """Make a method remember what it says of single tiles, whose sizes are numbers and no arrays of them.
+
+    A lowering asks the same of every tile that it writes out. The object has a dictionary ``known``.
+    """
+    name = method.__name__
+
+    @wraps(method)
+    def asked(self: Any, *sizes: Any) -> Any:
+        for size in sizes:
+            if type(size) is not int:
+                return method(self, *sizes)
+        key = name, sizes
+        found = self.known.get(key)
+        if found is None:
+            found = self.known[key] = method(self, *sizes)
+        return found
+
+    return cast(Asked, asked)
+
+
 class GemmLayout:
     """Rows of a product's operands and results in memory, and their tiles in local memory; everything in bytes.
 
@@ -132,9 +157,8 @@ class GemmLayout:
         )
         self.a_row *= shape.step
         passes = shape.passes
-        self._passing: dict[tuple[int, int], int] = {}
-        self._result_rows: dict[tuple[int, int, int], int] = {}
-        """What was asked of single tiles."""
+        self.known: dict[Hashable, Any] = {}
+        """What was asked of single tiles (`known_of_tiles`)."""
         self.column_bytes, self.function_bytes = column_bytes(passes, self.tile), function_bytes(passes, self.tile)
 
     def size(self, elements: Count) -> Count:
@@ -164,10 +188,12 @@ class GemmLayout:
     def _block_rows(self) -> BlockRows:
         return BlockRows(self.tile, self.shape.k, self.shape.dtype.bits, self.rows)
 
+    @known_of_tiles
     def a_local(self, k: Count) -> Count:
         """From row to row of a moving tile of ``k`` columns."""
         return self.size(row_values(self.tile, k, narrow=1))
 
+    @known_of_tiles
     def b_tile(self, n: Any, k: Any) -> Any:
         """A tile of the second operand as the array takes it."""
         shape = self.shape
@@ -217,10 +243,12 @@ class GemmLayout:
         """From row to row of a tile of ``n`` columns of a second operand that lies row by row."""
         return padded(self.size(n), self.beat)
 
+    @known_of_tiles
     def c_local(self, cols: Count) -> Count:
         """From row to row of a result tile of ``cols`` columns."""
         return self.size(row_values(self.tile, cols, narrow=1))
 
+    @known_of_tiles
     def c_fills(self, cols: Count) -> Any:
         """Whether a result tile of so many columns may be stored with what fills its rows up.
 
@@ -228,10 +256,12 @@ class GemmLayout:
         """
         return (cols == self.shape.stored_n) & (self.size(written_values(self.tile, cols)) == self.c_local(cols))
 
+    @known_of_tiles
     def columns(self, cols: Count) -> Count:
         """What requantises ``cols`` columns of results."""
         return self.column_bytes // self.lanes * padded_lines(cols, self.lanes)
 
+    @known_of_tiles
     def functions_at(self, cols: Count) -> Count:
         """Where the parameters of functions begin behind those of so many columns: in a line of the vector unit."""
         unit, bus = self.tile.parameter_line, self.beat
@@ -239,26 +269,31 @@ class GemmLayout:
             unit = max(unit, window_of(bus, self.function_bytes))
         return padded(self.columns(cols), unit) if self.function_bytes else self.columns(cols)
 
+    @known_of_tiles
     def scales(self, cols: int) -> int:
         """Room for what requantises ``cols`` columns, whatever tiles of panels they are cut into."""
         taken = self.column_bytes // self.lanes * _most_lines(cols, self.lanes, self.array.cols)
         # those of the next product, or layer, begin where a transfer may
         return padded(taken, window_of(self.beat, taken)) if taken and is_power(self.beat) else taken
 
+    @known_of_tiles
     def scales_at(self, start: int, tile: int) -> int:
         """Where what requantises the tile that begins at column ``start`` lies; tiles have ``tile`` columns each."""
         return start // tile * int(self.columns(tile))
 
+    @known_of_tiles
     def apart(self, cols: Count) -> Any:
         """Whether halves of so many columns are products of their own: both of their last panels are narrow."""
         rest = cols % self.array.cols
         narrow = (rest > 0) & (line_values(rest, self.array.cols) < self.array.cols)
         return narrow & (self.shape.halves > 1 and self.shares)
 
+    @known_of_tiles
     def split(self, cols: Count) -> Count:
         """How lines of sums of so many columns are split."""
         return sums_split(self.array, cols)
 
+    @known_of_tiles
     def sums(self, rows: Count, cols: Count) -> Count:
         """Local addresses of sums: all of a tile's, or those of a half, which begins with a whole line."""
         taken = sums_bytes(self.array, cols, rows, self.split(cols))
@@ -291,6 +326,7 @@ class GemmLayout:
         targets = {each.target for each in shape.passes} - {"results"}
         return needs | ({"second": result} if shape.residual else {}) | dict.fromkeys(sorted(targets), result)
 
+    @known_of_tiles
     def passing(self, rows: Any, cols: Any) -> Any:
         """Columns of a result tile of such sizes that pass the vector unit, and are stored, at a time.
 
@@ -298,10 +334,6 @@ class GemmLayout:
         array and lanes, and whole beats of the DMA. What the last tile has left over must be so, too, or fill more than
         half of a line of parameters, as short ones are narrow.
         """
-        if isinstance(rows, int) and isinstance(cols, int):
-            if (rows, cols) not in self._passing:
-                self._passing[rows, cols] = int(self._columns_that_pass(rows, cols)[0])
-            return self._passing[rows, cols]
         every = cols + 0 * rows
         found = self._columns_that_pass(rows, cols)
         return found if isinstance(every, np.ndarray) and every.ndim else int(found[0])
@@ -322,6 +354,7 @@ class GemmLayout:
             found = np.where(again, found // 2, found)
         return found
 
+    @known_of_tiles
     def result_rows(self, rows: Any, n: Any, k: Any) -> Any:
         """Rows of a result tile where ``rows`` of the first operand stay in both slots of their ring (``m_kept``).
 
@@ -329,14 +362,6 @@ class GemmLayout:
         depth they stay, too, while halves of the rows, of these and so on pass, so that a result tile is no large part
         of accumulator and scratchpad.
         """
-        if isinstance(rows, int) and isinstance(n, int) and isinstance(k, int):
-            if (rows, n, k) not in self._result_rows:
-                self._result_rows[rows, n, k] = int(self._rows_of_result(rows, n, k))
-            return self._result_rows[rows, n, k]
-        return self._rows_of_result(rows, n, k)
-
-    def _rows_of_result(self, rows: Any, n: Any, k: Any) -> Any:
-        """As `result_rows`, worked out."""
         half, taken = n // self.shape.halves, np.asarray(rows)
         # a row's sums and results: of a tile at most so many rows, the whole tiles of which rows are multiples
         line, most = self.c_local(half), self.tile.scratchpad.capacity // SMALL
@@ -346,8 +371,9 @@ class GemmLayout:
         limit = np.minimum(limit, np.maximum(sums_room(self.tile) // (SLOTS * HELD) // sums, 1))
         while np.any(again := (taken > limit) & (taken % 2 == 0) & (k >= self.shape.k)):
             taken = np.where(again, taken // 2, taken)
-        return taken
+        return taken if taken.ndim else int(taken)
 
+    @known_of_tiles
     def kept_blocks(self, rows: Any, n: Any, k: Any) -> tuple[Any, Any, Any]:
         """Blocks that ``rows`` of the first operand lie in while they stay: rows, columns and bytes of each.
 
@@ -513,4 +539,13 @@ def smaller_blocks(array: SystolicArray) -> list[int]:
     return [1 << power for power in reversed(range((array.rows - 1).bit_length()))]
 
 
-__all__ = ["BlockRows", "GemmLayout", "GemmShape", "in_beats", "padded_lines", "row_bytes", "smaller_blocks"]
+__all__ = [
+    "BlockRows",
+    "GemmLayout",
+    "GemmShape",
+    "in_beats",
+    "known_of_tiles",
+    "padded_lines",
+    "row_bytes",
+    "smaller_blocks",
+]

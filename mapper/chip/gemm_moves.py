@@ -14,6 +14,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from siliconloom.arch.description import Chip
+from siliconloom.arch.kernels import UNCOUNTED, kernel
 from siliconloom.arch.memory import Memory
 from siliconloom.arch.tile import NpuTile
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape
@@ -24,6 +25,9 @@ from siliconloom.sim.timing.units import decompressing_cycles, moved_bytes, pass
 Int = NDArray[np.int64]
 Parts = list[tuple[Int, Int]]
 """Sizes of tiles along a dimension, and how many there are of each."""
+GRID = 3
+"""Axes of a grid of sizes: m, n and k."""
+_ONE = np.ones(1, np.int64)
 
 
 class GemmMemories(Struct, frozen=True):
@@ -72,7 +76,7 @@ def operand_transfers(
     c_places = np.where(m_tiles > 1, m * layout.c_row, 0) | np.where(c_tiles > 1, layout.size(columns), 0)
     c_places = c_places | np.where(passing < columns, layout.size(passing), 0)
     if shape.packed:
-        panels = PanelLayout(chip, layout)
+        panels = PanelLayout.of(chip, layout)
         b_places = np.where(n_tiles > 1, panels.pitch(n), 0)
         b: _Transfers = _Panels(
             chip, memories.b, panels, lambda wide: b_places | np.where(k_tiles > 1, panels.tile(wide, k), 0)
@@ -132,22 +136,36 @@ class AllMoved:
 
 
 class PortCycles:
-    """For how long tiles hold the memory port: of the transfers of all of them at once, as one row of numbers."""
+    """For how long tiles hold the memory port: of the transfers of all of them at once, as one row of numbers.
+
+    ``every`` says what is asked for: tiles, or all tiles of an operand. A term of one is transfers of one kind of a
+    tile, and how many such tiles there are.
+    """
 
     def __init__(self, every: Iterable[Moved | AllMoved]) -> None:
-        self._every = list(every)
-        parts = ([each] if isinstance(each, Moved) else [one for _, one in each.parts] for each in self._every)
-        tiles = {id(one): one for some in parts for one in some}
-        self._places: dict[int, list[tuple[int, int, tuple[int, ...]]]] = {}
-        transfers, end = list[tuple[_Transfer, tuple[int, ...]]](), 0
-        for key, tile in tiles.items():
-            self._places[key] = []
-            for each in tile.transfers:
-                own = (each.moved, each.busiest, each.made, each.where)
-                shape = np.broadcast_shapes(*(values.shape for values in own if values is not None))
-                begin, end = end, end + prod(shape)
-                self._places[key].append((begin, end, shape))
-                transfers.append((each, shape))
+        parts = [[(_ONE, each)] if isinstance(each, Moved) else each.parts for each in every]
+        transfers, begins = list[tuple[_Transfer, tuple[int, ...]]](), dict[int, int]()
+        end, asked, terms, numbers = 0, list[list[int]](), list[list[int]](), [_ONE]
+        counted = 1
+        for some in parts:
+            first, grid = len(terms), (1,) * GRID
+            for many, tile in some:
+                counts = counted, many.shape
+                if many is not _ONE:
+                    numbers.append(many.ravel())
+                    counted += many.size
+                for each in tile.transfers:
+                    shape = np.broadcast_shapes(*(values.shape for values in each[:4] if values is not None))
+                    if id(each) not in begins:
+                        begins[id(each)], end = end, end + prod(shape)
+                        transfers.append((each, shape))
+                    own = (0, ()) if many is _ONE else counts
+                    terms.append([own[0], *_strides(own[1]), begins[id(each)], *_strides(shape)])
+                    grid = tuple(map(max, grid, _sizes(shape), _sizes(own[1])))
+            asked.append([first, len(terms), *grid])
+        self._asked, self._terms = np.array(asked, np.int64), np.array(terms, np.int64).reshape(-1, 2 * GRID + 2)
+        self._numbers = np.concatenate(numbers)
+        self._room = max(prod(grid) for _, _, *grid in asked)
 
         def row(name: str, otherwise: int) -> Int | None:
             """What transfers have of this name, one behind the other; nothing where none of them has any."""
@@ -167,21 +185,87 @@ class PortCycles:
         assert moved is not None
         self._moved, self._busiest, self._made, self._where = moved, row("busiest", 0), row("made", 0), row("where", 1)
 
-    def of(self, chip: Chip, memory: Memory) -> Callable[[Moved | AllMoved], Int]:
-        """Cycles of each of the tiles, of which this was made."""
+    def at(self, chip: Chip, memories: Sequence[Memory], places: Int) -> Int:
+        """Cycles of all that is asked for, each in a memory: a row of those at some places of the grid.
+
+        ``places`` are their numbers along m, n and k.
+        """
+        different = {id(memory): memory for memory in memories}
+        held = np.array([self._held(chip, memory) for memory in different.values()])
+        which = np.array([list(different).index(id(memory)) for memory in memories], np.int64)
+        found = np.empty((len(memories), places.shape[1]), np.int64)
+        tables = _Asked(self._asked, which, self._terms, self._numbers)
+        add_up(tables, held, np.empty(self._room, np.int64), places, found)
+        return found
+
+    def _held(self, chip: Chip, memory: Memory) -> Int:
         held: Int = np.asarray(passing_cycles(chip, memory, self._moved, self._busiest))
         if self._made is not None:
             held = np.maximum(held, self._made)
         if self._where is not None:
             held = held * self._where
+        return held
 
-        def cycles(moved: Moved | AllMoved) -> Int:
-            if isinstance(moved, AllMoved):
-                return sum((many * cycles(each) for many, each in moved.parts), np.zeros((1, 1, 1), np.int64))
-            first, *others = (held[begin:end].reshape(shape) for begin, end, shape in self._places[id(moved)])
-            return sum(others, first)
 
-        return cycles
+class _Asked(NamedTuple):
+    """What is asked of `PortCycles`."""
+
+    rows: Any
+    """First and last-but-one term of each, and how much of the grid it tells apart along m, n and k."""
+    which: Any
+    """Its memory."""
+    terms: Any
+    """Where the numbers of tiles begin, and how far apart they are along m, n and k; the same of cycles."""
+    numbers: Any
+
+
+@kernel(**UNCOUNTED)
+def add_up(asked: _Asked, held: Any, room: Any, places: Any, found: Any) -> None:
+    """Fill ``found`` with a row for all that is asked, at some places of the grid; ``room`` is for one on its own."""
+    for row in range(asked.rows.shape[0]):
+        first, end, tall, wide, deep = asked.rows[row]
+        cycles = held[asked.which[row]]
+        room[: tall * wide * deep] = 0
+        for number in range(first, end):
+            many, many_m, many_n, many_k, begin, m, n, k = asked.terms[number]
+            at = 0
+            for i in range(tall):
+                for j in range(wide):
+                    for h in range(deep):
+                        count = asked.numbers[many + i * many_m + j * many_n + h * many_k]
+                        room[at] += count * cycles[begin + i * m + j * n + h * k]
+                        at += 1
+        step_m, step_n, step_k = wide * deep * (tall > 1), deep * (wide > 1), 1 * (deep > 1)
+        for place in range(places.shape[1]):
+            at = places[0, place] * step_m + places[1, place] * step_n + places[2, place] * step_k
+            found[row, place] = room[at]
+
+
+def spread(values: Sequence[Any], places: Int) -> Int:
+    """What each of some values is, which are broadcast over the grid, at some places of it: a row for each of them.
+
+    ``places`` are their numbers along m, n and k.
+    """
+    every = [np.asarray(each) for each in values]
+    begins = np.cumsum([0, *(each.size for each in every)]).tolist()
+    terms = [[0, 0, 0, 0, begin, *_strides(each.shape)] for begin, each in zip(begins, every, strict=False)]
+    rows = [[number, number + 1, *_sizes(each.shape)] for number, each in enumerate(every)]
+    tables = _Asked(np.array(rows, np.int64), np.zeros(len(every), np.int64), np.array(terms, np.int64), _ONE)
+    held = np.concatenate([each.ravel() for each in every]).astype(np.int64)[np.newaxis]
+    found = np.empty((len(every), places.shape[1]), np.int64)
+    add_up(tables, held, np.empty(max(each.size for each in every), np.int64), places, found)
+    return found
+
+
+def _sizes(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Of values that are broadcast over the grid, how many there are along m, n and k."""
+    return (*(1,) * (GRID - len(shape)), *shape)
+
+
+def _strides(shape: tuple[int, ...]) -> list[int]:
+    """How far apart values of a shape are that are broadcast over the grid, along m, n and k."""
+    _, wide, deep = sizes = _sizes(shape)
+    return [step if size > 1 else 0 for size, step in zip(sizes, (wide * deep, deep, 1), strict=True)]
 
 
 class _Transfers:
@@ -328,4 +412,4 @@ class _Panels(_Tiles):
         return found
 
 
-__all__ = ["AllMoved", "GemmMemories", "Moved", "Parts", "PortCycles", "operand_transfers"]
+__all__ = ["AllMoved", "GemmMemories", "Moved", "Parts", "PortCycles", "operand_transfers", "spread"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +13,15 @@ from siliconloom.arch.layout import sums_room
 from siliconloom.arch.tile import NpuTile
 from siliconloom.arch.timing import QUEUE_POP
 from siliconloom.mapper.chip.gemm_layout import GemmShape, gemm_layout_of
-from siliconloom.mapper.chip.gemm_moves import AllMoved, GemmMemories, Moved, Parts, PortCycles, operand_transfers
+from siliconloom.mapper.chip.gemm_moves import (
+    AllMoved,
+    GemmMemories,
+    Moved,
+    Parts,
+    PortCycles,
+    operand_transfers,
+    spread,
+)
 from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.rings import SLOTS
 from siliconloom.sim.timing.pace import first_load, matmul_pace
@@ -28,6 +35,8 @@ class GridPlaces:
 
     def __init__(self, grid: tuple[int, ...], some: Int) -> None:
         self.grid, self.some = grid, some
+        self.axes = np.array(np.unravel_index(some, grid), np.int64)
+        """Their numbers along each axis."""
         self._numbers: dict[tuple[int, ...], Int] = {grid: some}
 
     def of(self, values: Any) -> Any:
@@ -45,21 +54,26 @@ class MovedTiles:
     """What moves tiles of a grid: all of them of an operand, one whole tile (``_one``), and the last results."""
 
     def __init__(self, work: TileWork) -> None:
-        self._a = ((A_TIME, work.a), (AGAIN_TIME, work.again), (A_ONE, work.a_one))
-        self._b = ((B_TIME, work.b), (P_TIME, work.p), (F_TIME, work.f), (B_ONE, work.b_one), (P_ONE, work.p_one))
-        self._c = ((C_TIME, work.c), (C_ONE, work.c_one), (LAST_STORE, work.c_last))
-        self._port = PortCycles(moved for _, moved in (*self._a, *self._b, *self._c))
+        a, b, c = "abc"
+        rows: dict[int, tuple[str, Moved | AllMoved]] = {
+            A_TIME: (a, work.a),
+            AGAIN_TIME: (a, work.again),
+            A_ONE: (a, work.a_one),
+            B_TIME: (b, work.b),
+            P_TIME: (b, work.p),
+            F_TIME: (b, work.f),
+            B_ONE: (b, work.b_one),
+            P_ONE: (b, work.p_one),
+            C_TIME: (c, work.c),
+            C_ONE: (c, work.c_one),
+            LAST_STORE: (c, work.c_last),
+        }
+        self._operands = [rows[row][0] for row in range(TIME_ROWS)]
+        self._port = PortCycles(rows[row][1] for row in range(TIME_ROWS))
 
     def cycles(self, chip: Chip, memories: GemmMemories, places: GridPlaces) -> Int:
         """For which they hold the memory port, a row of `A_TIME` and so on, a column for each place."""
-        held = np.empty((TIME_ROWS, len(places.some)), np.int64)
-        known: dict[int, Callable[[Moved | AllMoved], Int]] = {}
-        for rows, memory in ((self._a, memories.a), (self._b, memories.b), (self._c, memories.c)):
-            if id(memory) not in known:
-                known[id(memory)] = self._port.of(chip, memory)
-            for row, moved in rows:
-                held[row] = places.of(known[id(memory)](moved))
-        return held
+        return self._port.at(chip, [getattr(memories, operand) for operand in self._operands], places.axes)
 
 
 M, HELD, M_TILES, N_TILES, K_TILES, WHOLE_K, A_BYTES, AGAIN_BYTES, B_BYTES, C_BYTES, P_BYTES, STORES = range(12)
@@ -135,7 +149,7 @@ class TileWork(NamedTuple):
 
     def at(self, places: GridPlaces, held: Int | None = None) -> TileColumns:
         """The same of the tiles at some places of the grid of sizes, of which so many rows are ``held``, if any."""
-        whole, real = np.empty((WHOLE_ROWS, len(places.some)), np.int64), np.empty((2, len(places.some)))
+        real = np.empty((2, len(places.some)))
         rows = {
             M: self.m,
             HELD: self.m if held is None else held,
@@ -159,8 +173,7 @@ class TileWork(NamedTuple):
             B_TILE: self.b_tile,
             ALONE: self.alone,
         }
-        for row, values in rows.items():
-            whole[row] = places.of(values)
+        whole = spread([rows[row] for row in range(WHOLE_ROWS)], places.axes)
         real[PRODUCT], real[REST] = places.of(self.product), places.of(self.rest)
         return TileColumns(self.shape, self.blocks, self.out, whole, real, MovedTiles(self), places)
 

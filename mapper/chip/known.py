@@ -42,19 +42,22 @@ _FORMS: dict[type, Callable[[Any], Hashable]] = {
 """Of tilings what is lowered: all but what they cost."""
 
 
-def form_of(tile: NpuTile, task: Task, chosen: Chosen) -> Hashable:
+def form_of(tile: NpuTile, task: Task, chosen: Chosen, values: int) -> Hashable:
     """All that is decided of a task and that its lowering reads, with what that reads of the sizes of local memories.
 
-    Those are rows of a result tile where rows of the first operand stay, and how many indices of rows that are gathered
-    are loaded at a time. What is loaded ahead is a part of it, as that decides about loops and whole programs.
+    Those are rows of a result tile where rows of the first operand stay, whether tiles of the second one take turns
+    with a ring of ``values``, of so many bytes a slot, and how many indices of rows that are gathered are loaded at a
+    time. What is loaded ahead is a part of it, as that decides about loops and whole programs.
     """
     tiling, part = chosen.tiling, chosen.share.operator
-    if isinstance(tiling, GemmTiling) and tiling.order == "m_kept":
-        rows = gemm_layout_of(tile, gemm_shape(part, task)).result_rows(tiling.m, tiling.n, tiling.k)
-        return int(rows), _FORMS[GemmTiling](tiling), chosen.share, chosen.ahead, chosen.chunk, chosen.divided
+    own = _FORMS[type(tiling)](tiling), chosen.share, chosen.ahead, chosen.chunk, chosen.divided
+    if isinstance(tiling, GemmTiling):
+        layout = gemm_layout_of(tile, gemm_shape(part, task))
+        rows = layout.result_rows(tiling.m, tiling.n, tiling.k) if tiling.order == "m_kept" else 0
+        return int(rows), layout.turns(tiling.n, tiling.k, values), *own
     if isinstance(part, Vector) and part.function is VectorFunction.GATHER:
         return most_indices(tile), index_bytes(tile), _FORMS[VectorTiling](tiling), chosen.share
-    return _FORMS[type(tiling)](tiling), chosen.share, chosen.ahead, chosen.chunk, chosen.divided
+    return own
 
 
 class _Told(NamedTuple):
@@ -93,15 +96,15 @@ class KnownTasks:
         self._forms: dict[Hashable, int] = {}
         self._asked: dict[Hashable, tuple[NpuTile, Chosen, int]] = {}
 
-    def form(self, tile: NpuTile, task: Task, chosen: Chosen) -> int:
+    def form(self, tile: NpuTile, task: Task, chosen: Chosen, values: int) -> int:
         """The number of `form_of` a task, by its name: that takes long to compare."""
-        own = chosen.ahead, chosen.chunk, chosen.divided
+        own = chosen.ahead, chosen.chunk, chosen.divided, values
         key = id(tile), id(chosen.tiling), id(chosen.share), own, task.operator.name
         found = self._asked.get(key)
         if found is None:  # what is asked for is kept, so that nothing else has its place in Python's memory
             if len(self._asked) >= MOST_ASKED:
                 self._asked.clear()
-            form = task.operator.name, form_of(tile, task, chosen)
+            form = task.operator.name, form_of(tile, task, chosen, values)
             found = self._asked[key] = tile, chosen, self._forms.setdefault(form, next(self._next))
         return found[2]
 
@@ -112,8 +115,9 @@ class KnownTasks:
         used = memory.used if exact else 0
         at = builder.operator, context.layer.level, memory.repetition, used, course.made
         if course.rings is None:
-            course.rings = context.layout.values, builder.kinds_of_rings
-        key = self.form(context.tile, task, chosen), course.rings, context.anew, *at
+            rings = context.layout.values > 0, builder.kinds_of_rings
+            course.rings = self._numbers.setdefault(rings, next(self._next))
+        key = self.form(context.tile, task, chosen, context.layout.values), course.rings, context.anew, *at
         told = self._told.get(key)
         if told is None:
             told = self._told[key] = self._listen(context, emit)

@@ -479,7 +479,7 @@ def _alone(
     """
     times = 1 if graph_tasks == 1 else IN_A_ROW
     if drafts is not None:
-        key = times, drafts.form(task, chosen), drafts.rings(layout)
+        key = times, drafts.form(task, chosen, layout), drafts.rings(layout)
         find = partial(_in_a_row, chip, graph, times, task, levels, layout, chosen)
         made: Lowered = drafts.known.recall(key, find, attrgetter("program"))
         return -(-objective.of_program(made.program, times * chosen.bytes_moved) // times)

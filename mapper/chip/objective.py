@@ -13,9 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from siliconloom.arch.isa import Program
+from siliconloom.arch.kernels import UNCOUNTED, kernel
+
+Int = NDArray[np.int64]
+Real = NDArray[np.float64]
 
 OBJECTIVES = ("time", "energy", "edp", "traffic")
 """Names of objectives; ``edp`` is the product of energy and delay."""
@@ -58,9 +64,19 @@ class Objective(Struct, frozen=True):
 
     def of(self, cycles: Any, moved: Any) -> Any:
         """Cost of so many cycles and bytes, of numbers or of arrays of them."""
-        if self.name == "time" and not self.per_byte:
+        if self._is_cycles:
             return cycles
         return (self.per_cycle * cycles + self.per_byte * moved + 0.5) // 1
+
+    def of_all(self, cycles: Int, read: Int, written: Int) -> tuple[Int, Real]:
+        """Bytes moved, and `of` them and of the cycles, of many at once."""
+        moved, found = np.empty_like(cycles), np.empty(len(cycles))
+        weigh(self._is_cycles, float(self.per_cycle), float(self.per_byte), cycles, read, written, moved, found)
+        return moved, found
+
+    @property
+    def _is_cycles(self) -> bool:
+        return self.name == "time" and not self.per_byte
 
     def of_program(self, program: Program, moved: int) -> int:
         """Cost of a program that is run, which moves so many bytes."""
@@ -74,6 +90,19 @@ class Objective(Struct, frozen=True):
     def of_tiling(self, tiling: Costed, tiles: int = 1) -> Any:
         """Cost of a task whose tiles of the chip have this tiling each."""
         return self.of(tiling.cycles, tiles * (tiling.read_bytes + tiling.write_bytes))
+
+
+@kernel(**UNCOUNTED)
+def weigh(
+    is_cycles: Any, per_cycle: Any, per_byte: Any, cycles: Any, read: Any, written: Any, moved: Any, found: Any
+) -> None:
+    """Fill what `Objective.of_all` returns."""
+    for i in range(cycles.shape[0]):
+        moved[i] = read[i] + written[i]
+        if is_cycles:
+            found[i] = cycles[i]
+        else:
+            found[i] = np.floor(per_cycle * cycles[i] + per_byte * moved[i] + 0.5)
 
 
 def in_time(cycles: Callable[[Program], int], price: float = 0.0) -> Objective:

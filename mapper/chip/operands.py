@@ -7,6 +7,8 @@ with an operand of its own, and its values are not the model's.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct
@@ -405,7 +407,8 @@ def is_append(operator: Operator) -> bool:
     return isinstance(operator, Vector) and operator.function is VectorFunction.KV_APPEND
 
 
-def updated(graph: Graph) -> dict[str, str]:
+@lru_cache(maxsize=64)
+def updated(graph: Graph) -> Mapping[str, str]:
     """Operators whose result takes the place of an earlier one: the last of a block that is executed again and again.
 
     What a block makes is its own next operand, so both are one object. It is no more read where it is overwritten: the

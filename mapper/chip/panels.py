@@ -8,6 +8,7 @@ its panels up.
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from siliconloom.arch.description import Chip
 from siliconloom.arch.layout import is_power, line_values, padded, panel_rows, window_of
 from siliconloom.arch.vector import Count
-from siliconloom.mapper.chip.gemm_layout import GemmLayout, in_beats
+from siliconloom.mapper.chip.gemm_layout import GemmLayout, in_beats, known_of_tiles
 
 Int = NDArray[np.int64]
 
@@ -74,6 +75,11 @@ def _most_room(panels: Panels, n: int, rows: int, bus: int) -> int:
     return max(int(in_beats(rows * int(panels.width(n)), bus)), int(cut.max()))
 
 
+def _access(chip: Chip) -> int:
+    """Bytes of an access of the memory that has the widest."""
+    return max(memory.access_bytes for memory in chip.memory.values())
+
+
 class PanelLayout:
     """Tiles of a product's second operand that lies in the order in which the array takes it; everything in bytes.
 
@@ -82,11 +88,12 @@ class PanelLayout:
     """
 
     def __init__(self, chip: Chip, layout: GemmLayout) -> None:
-        array, shape = layout.array, layout.shape
+        array, shape, access = layout.array, layout.shape, _access(chip)
         self.layout, self.array, self.halves = layout, array, shape.halves
         self.line = int(layout.b_size(array.cols))
+        self.known: dict[Hashable, Any] = {}
+        """What was asked of single tiles."""
         self.by_folds = array.dataflow == "weight_stationary"
-        access = max(memory.access_bytes for memory in chip.memory.values())
         self.ends: tuple[PanelRows, ...] = ()
         """Last panels of the halves; none where elements are no whole bytes, packed or compressed."""
         grouped = shape.packing is not None and shape.packing.group > 0
@@ -100,6 +107,16 @@ class PanelLayout:
                 for half in range(self.halves)
             )
 
+    @classmethod
+    def of(cls, chip: Chip, layout: GemmLayout) -> PanelLayout:
+        """The one of a layout, of which it knows what was asked before."""
+        key = "panels", _access(chip)
+        found: PanelLayout | None = layout.known.get(key)
+        if found is None:
+            found = layout.known[key] = cls(chip, layout)
+        return found
+
+    @known_of_tiles
     def tile(self, n: Any, k: Any) -> Any:
         """All of a tile, in main memory."""
         if not self.ends:
@@ -107,11 +124,13 @@ class PanelLayout:
         taken = self._rows(k) * Panels(self.ends, self.halves, self.array.cols, self.line).width(n)
         return taken if isinstance(taken, np.ndarray) else int(taken)
 
+    @known_of_tiles
     def pitch(self, n: Any) -> Any:
         """From tile to tile of ``n`` columns of all of the depth: so far apart that a transfer may bring each."""
         taken = self.tile(n, self.layout.shape.k)
         return in_beats(taken, self.layout.beat) if self.ends or self.slim else taken
 
+    @known_of_tiles
     def room(self, n: int, k: int) -> int:
         """Room for all ``n`` columns in main memory, whatever tiles of panels or halves of them they are cut into."""
         if self.slim:
@@ -130,6 +149,7 @@ class PanelLayout:
         cut = every // sizes * in_beats(self.tile(halves * sizes, k), bus) + rest
         return int(in_beats(max(int(in_beats(self.tile(n, k), bus)), int(cut.max())), bus))
 
+    @known_of_tiles
     def parts(self, n: int, k: int) -> list[PanelPart]:
         """Transfers that bring a tile; what lies in local memory as in main memory is one."""
         if not self.ends:

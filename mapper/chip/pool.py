@@ -118,6 +118,7 @@ class Pool:
         self._worths: Real | None = None
         """`worth_of` all candidates, until the next simulation; so are those that were asked for."""
         self._picks: dict[int, int] = {}
+        self._picked: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
         self._chosen: dict[int, Chosen] = {}
 
     def add(self, share: Share, tilings: Sequence[Sequence[Tiling]]) -> None:
@@ -135,7 +136,7 @@ class Pool:
                         numbers[id(tiling)] = self._add(layout, share, tiling)
                 made = [numbers[id(tiling)] for tiling in some]
                 known = same[id(some)] = made, min([self.all[number].cost for number in made])
-            self.under[layout] += known[0]
+            self.under[layout] = self.under[layout] + known[0] if self.under[layout] else known[0]
             self.best[layout] = min(known[1], self.best.get(layout, LONG))
 
     def _add(self, layout: int, share: Share, tiling: Tiling) -> int:
@@ -195,7 +196,7 @@ class Pool:
 
     def _forget(self) -> None:
         """What was worked out of what is known of candidates."""
-        self._worths = None
+        self._worths = self._picked = None
         self._picks.clear()
         self._chosen.clear()
 
@@ -286,9 +287,11 @@ class Pool:
         return found
 
     def picks(self, layouts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """`pick` under each of some layouts."""
-        ways, places = np.unique(np.array(self.as_columns().way, np.int64)[layouts], return_inverse=True)
-        return np.array([self._pick(way) for way in ways.tolist()], np.int64)[places]
+        """`pick` under each of some layouts; known as long as the same ones are asked for and nothing is learned."""
+        if self._picked is None or self._picked[0] is not layouts:
+            ways, places = np.unique(np.array(self.as_columns().way, np.int64)[layouts], return_inverse=True)
+            self._picked = layouts, np.array([self._pick(way) for way in ways.tolist()], np.int64)[places]
+        return self._picked[1]
 
     def rivals(self, layout: int) -> list[Chosen]:
         """The candidates under a layout: the best of each kind, then the others, both in order of cycles.
@@ -355,7 +358,9 @@ class _Columns(NamedTuple):
         kinds = {kind: number for number, kind in enumerate(dict.fromkeys(pool.kinds))}
         turn = {number: turn for turn, number in enumerate(sorted(range(len(every)), key=pool.thrift))}
         ways: dict[tuple[int, ...], int] = {}
-        way = [ways.setdefault(tuple(some), len(ways)) for some in pool.under]
+        lists = {id(some): some for some in pool.under}  # many layouts have the same one
+        numbers = {key: ways.setdefault(tuple(some), len(ways)) for key, some in lists.items()}
+        way = [numbers[id(some)] for some in pool.under]
         return cls(
             np.array([chosen.cost for chosen in every], np.float64),
             np.array([chosen.priced or 0 for chosen in every], np.float64),

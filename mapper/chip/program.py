@@ -241,7 +241,7 @@ def known_draft(drafts: DraftsOf, graph: Graph, mapping: Mapping) -> Drafted:
     """As `draft`, for its time: of a mapping that is known the program that was made before."""
     layout, made = mapping.choice
     forms = (
-        drafts.form(task, tiled[task.operator.name])
+        drafts.form(task, tiled[task.operator.name], layout)
         for part, tiled in zip(mapping.parts, made, strict=True)
         for task in part.tasks
     )
@@ -365,7 +365,7 @@ def lower_tasks(
             for place, task in enumerate(part.tasks):
                 name, divided = task.operator.name, divisions[number][place]
                 context.layout, context.rings = divided or layout, rings[divided]
-                context.anew = is_divided_anew(parts, divisions, number, place)
+                context.anew = len(rings) > 1 and is_divided_anew(parts, divisions, number, place)
                 if name not in numbers:
                     numbers[name] = len(numbers)
                     runs.append((task, []))
@@ -379,7 +379,7 @@ def lower_tasks(
             wanted = [tiled[name].ahead for name in names]
             own = rings[None]
             weights = {"weights": own.weights} | ({"values": own.values} if layout.values else {})
-            anew = [is_divided_anew(parts, divisions, number, place) for place in range(len(names))]
+            anew = [len(rings) > 1 and is_divided_anew(parts, divisions, number, place) for place in range(len(names))]
             try:
                 go_ahead(builder, [*begins, len(builder.drafts)], names, wanted, weights, stored, anew)
             except NotAhead as error:

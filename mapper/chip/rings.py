@@ -74,6 +74,11 @@ class Ring(Struct):
     slots: int = SLOTS
     spare: int = 0
     """Slots that its semaphores count and that are not there: whoever uses it takes them first, and gives them back."""
+    full_bit: int = 0
+    free_bit: int = 0
+
+    def __post_init__(self) -> None:
+        self.full_bit, self.free_bit = (0 if each == NOBODY else 1 << each for each in (self.full, self.free))
 
     def write_slot(self) -> LocalSlot:
         """Slot that the producer fills now."""
@@ -113,14 +118,6 @@ class Ring(Struct):
         """Both slots as one, under the same semaphores: whoever fills it has waited for either slot to be free."""
         return Ring(self.name, self.base, 0, self.full, self.free)
 
-    @property
-    def full_bit(self) -> int:
-        return 1 << self.full
-
-    @property
-    def free_bit(self) -> int:
-        return 1 << self.free
-
     def _use(self, side: RingSide) -> LocalSlot:
         local = LocalSlot(self.base, self.slot_bytes, side.count & 1)
         side.uses.append(local)
@@ -143,11 +140,13 @@ class Region(Struct, frozen=True):
 
 def affine(base: int, *terms: tuple[Loop, int]) -> Address:
     """Address ``base + sum(index * stride)`` over open loops."""
-    strides = [0] * LEVELS
+    strides: list[int] | None = None
     for loop, stride in terms:
-        if loop.level is not None:
-            strides[loop.level] += stride
-    return address(base, tuple(strides))
+        level = loop.level
+        if level is not None:
+            strides = strides or [0] * LEVELS
+            strides[level] += stride
+    return address(base, tuple(strides) if strides else NOWHERE.strides)
 
 
 def affine_more(address: Address, *terms: tuple[Loop, int]) -> Address:

@@ -249,9 +249,8 @@ class _Table:
 
     def __init__(self, costs: Int, looked: Looked, objective: Objective, kept: int) -> None:
         self._costs, self._looked, self._kept = costs, looked, kept
-        self._moved = costs[READS] + costs[WRITES]
-        self.taken: NDArray[np.float64] = np.asarray(objective.of(costs[CYCLES], self._moved), np.float64)
-        """What candidates are taken to cost."""
+        self._moved, self.taken = objective.of_all(costs[CYCLES], costs[READS], costs[WRITES])
+        """Bytes that candidates move, and what they are taken to cost."""
         self._priced = objective.name == "time" and objective.per_byte > 0
         self._best = dict[str, list[list[int]]]()
 

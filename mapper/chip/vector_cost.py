@@ -46,7 +46,7 @@ def choose_vector_tilings(
     costs: dict[tuple[int, int], VectorTiling] = {}
     found = []
     assert isinstance(chip.tile, NpuTile)
-    made = VectorLayout(chip.tile, shape)
+    made, cache = VectorLayout(chip.tile, shape), _cache_of(chip, shape)
     tall, flat = _sizes(chip.tile, shape)
     rings = dict.fromkeys(ring for each in (tall, flat) for needs in each.values() for ring in needs)
     alike: dict[tuple[int, ...], list[VectorTiling]] = {}
@@ -56,7 +56,7 @@ def choose_vector_tilings(
             sizes = [size for each in (tall, flat) for size in _fitting(layout, each)[:MOST]]
             for size in sizes:
                 if size not in costs:
-                    costs[size] = _cost(chip, made, *size)
+                    costs[size] = _cost(chip, made, cache, *size)
             alike[room] = sorted((costs[size] for size in sizes), key=objective.of_tiling)[:2]
         found.append(alike[room])
     return found
@@ -65,7 +65,13 @@ def choose_vector_tilings(
 def vector_tiling(chip: Chip, shape: VectorShape, rows: int, cols: int) -> VectorTiling:
     """A tiling of these sizes with what it should take."""
     assert isinstance(chip.tile, NpuTile)
-    return _cost(chip, VectorLayout(chip.tile, shape), rows, cols)
+    return _cost(chip, VectorLayout(chip.tile, shape), _cache_of(chip, shape), rows, cols)
+
+
+def _cache_of(chip: Chip, shape: VectorShape) -> CacheLayout | None:
+    """Where results go that fill a cache, if they do."""
+    assert isinstance(chip.tile, NpuTile)
+    return CacheLayout(chip.tile, chip.nearest, shape.cached) if shape.cached is not None else None
 
 
 Sizes = dict[tuple[int, int], dict[str, int]]
@@ -128,7 +134,7 @@ def _halvings(total: int) -> list[int]:
     return sorted({-(-total // (1 << n)) for n in range(total.bit_length() + 1)}, reverse=True)
 
 
-def _cost(chip: Chip, made: VectorLayout, rows: int, cols: int) -> VectorTiling:
+def _cost(chip: Chip, made: VectorLayout, cache: CacheLayout | None, rows: int, cols: int) -> VectorTiling:
     """What a tile size moves and takes: each unit's own cycles, and how the buffers' turn-around paces them."""
     tile, shape = chip.tile, made.shape
     assert isinstance(tile, NpuTile)
@@ -138,7 +144,6 @@ def _cost(chip: Chip, made: VectorLayout, rows: int, cols: int) -> VectorTiling:
     places = (rows * made.row if rows < shape.rows else 0) | within
     source_places = (rows * made.source_row if rows < shape.rows else 0) | within
     second_places = (rows * made.second_row if rows < shape.rows else 0) | shape.seconds * within
-    cache = CacheLayout(tile, memory, shape.cached) if shape.cached is not None else None
 
     def transfer(lines: int, width: int, pitch: int, local: int, places: int, fills: bool = False) -> tuple[int, int]:
         made = pieces(tile.dma.bytes_per_cycle, lines, width, pitch, local, places, fills=fills)

@@ -30,6 +30,9 @@ from siliconloom.sim.chip.state import (
     FRONTIER,
     HEAD,
     INDEX,
+    KNOWN,
+    LACKING,
+    LACKS,
     LAST_BEAT,
     LENGTH,
     LEVEL,
@@ -40,10 +43,14 @@ from siliconloom.sim.chip.state import (
     PC,
     PORT,
     READY,
+    REQUEST,
     RING,
     SEQ,
     SKIPPED,
+    START,
     STARTS,
+    STARTS_ALONE,
+    STARTS_AT_PORT,
     STREAM_FREE,
     STUCK,
     TIME_LIMIT,
@@ -51,6 +58,7 @@ from siliconloom.sim.chip.state import (
     TRACED,
     TRANSFERS,
     UNITS,
+    UNKNOWN,
     WAITING,
     State,
     TileMachine,
@@ -218,48 +226,64 @@ def _modulo(number: Any, size: Any) -> Any:
 @part()
 def _earliest(machine: TileMachine, state: State) -> Any:
     """The unit whose next instruction can start first, and when; -1 when none can: a semaphore's count is missing."""
-    clock, table, constants = state.clock, machine.table, machine.constants
+    outlook, port = state.outlook, state.clock[PORT]
     best, best_start, best_request = -1, TIME_LIMIT, TIME_LIMIT
     for unit in range(1, UNITS):
         if state.unit[LENGTH, unit] == 0:
             continue
-        entry = state.queue[unit, state.unit[HEAD, unit]]
-        i = entry[0]
-        mask = table[i, _WAIT]
-        if entry[2]:
-            mask |= table[i, _FIRST_WAIT]
-        ready = max(entry[1], state.unit[READY, unit])
-        possible = True
-        s = 0
-        while mask:
-            if mask & 15 == 0:
-                mask >>= 4
-                s += 4
-                continue
-            if mask & 1:
-                if state.semaphore[TOKENS, s] == 0:
-                    possible = False
-                    break
-                ready = max(ready, state.token[s, state.semaphore[FIRST_TOKEN, s]])
-            mask >>= 1
-            s += 1
-        if not possible:
+        known = outlook[KNOWN, unit]
+        if known == UNKNOWN or (known == LACKS and state.semaphore[TOKENS, outlook[LACKING, unit]] > 0):
+            known = outlook[KNOWN, unit] = _look_ahead(machine, state, unit)
+        if known == LACKS:
             continue
-        request = max(ready, state.unit[FREE, unit])
-        engine = constants.engines >> unit & 1
-        if engine:
-            slot = _modulo(state.unit[TRANSFERS, unit], constants.outstanding)
-            request = max(request, state.in_flight[unit, slot])
-        start = request
-        if table[i, _OPCODE] != _BARRIER:
-            if engine:
-                start = max(request, clock[PORT])
-            elif unit == _MATMUL:
-                held = clock[STREAM_FREE] if constants.output_stationary else clock[LOAD_FREE]
-                start = max(ready, held + constants.loader_gap)
+        request, start = outlook[REQUEST, unit], outlook[START, unit]
+        if known == STARTS_AT_PORT:
+            start = max(start, port)
         if start < best_start or (start == best_start and request < best_request):
             best, best_start, best_request = unit, start, request
     return best, best_start
+
+
+@part(inside=False)
+def _look_ahead(machine: TileMachine, state: State, unit: Any) -> Any:
+    """Note when a unit's next instruction can start, which nobody but the unit itself changes, and what is known then.
+
+    Others put counts into semaphores that have none, and have the memory port.
+    """
+    clock, table, constants, outlook = state.clock, machine.table, machine.constants, state.outlook
+    entry = state.queue[unit, state.unit[HEAD, unit]]
+    i = entry[0]
+    mask = table[i, _WAIT]
+    if entry[2]:
+        mask |= table[i, _FIRST_WAIT]
+    ready = max(entry[1], state.unit[READY, unit])
+    s = 0
+    while mask:
+        if mask & 15 == 0:
+            mask >>= 4
+            s += 4
+            continue
+        if mask & 1:
+            if state.semaphore[TOKENS, s] == 0:
+                outlook[LACKING, unit] = s
+                return LACKS
+            ready = max(ready, state.token[s, state.semaphore[FIRST_TOKEN, s]])
+        mask >>= 1
+        s += 1
+    request, known = max(ready, state.unit[FREE, unit]), STARTS_ALONE
+    engine = constants.engines >> unit & 1
+    if engine:
+        slot = _modulo(state.unit[TRANSFERS, unit], constants.outstanding)
+        request = max(request, state.in_flight[unit, slot])
+    start = request
+    if table[i, _OPCODE] != _BARRIER:
+        if engine:
+            known = STARTS_AT_PORT
+        elif unit == _MATMUL:
+            held = clock[STREAM_FREE] if constants.output_stationary else clock[LOAD_FREE]
+            start = max(ready, held + constants.loader_gap)
+    outlook[REQUEST, unit], outlook[START, unit] = request, start
+    return known
 
 
 @part()
@@ -289,6 +313,7 @@ def _execute(machine: TileMachine, wishes: Wishes, state: State, unit: Any, star
     clock, table, constants = state.clock, machine.table, machine.constants
     entry = state.queue[unit, state.unit[HEAD, unit]]
     i, dispatch, first, last = entry[0], entry[1], entry[2], entry[3]
+    state.outlook[KNOWN, unit] = UNKNOWN
     barrier, transfer = table[i, _OPCODE] == _BARRIER, constants.engines >> unit & 1
     before = state.unit[ACCOUNTED, unit]
     latest, cause = _take_tokens(machine, state, table[i, _WAIT] | (table[i, _FIRST_WAIT] if first else 0))

@@ -27,6 +27,7 @@ from siliconloom.sim.chip.state import (
     FIRST_TOKEN,
     FRONTIER,
     HEAD,
+    KNOWN,
     LAST_BEAT,
     LENGTH,
     LOAD_FREE,
@@ -41,6 +42,7 @@ from siliconloom.sim.chip.state import (
     TOKENS,
     TRANSFERS,
     UNITS,
+    UNKNOWN,
     WAITING,
     State,
     TileMachine,
@@ -209,6 +211,7 @@ def restore(machine: TileMachine, state: State, row: Any, now: Any, ledger: Any)
     at, when = _HEADER, row[COUNTS_END] + 1
     for unit in range(UNITS):
         state.unit[LENGTH, unit], state.unit[DISPATCHED, unit] = row[at + unit], row[at + UNITS + unit]
+        state.outlook[KNOWN, unit] = UNKNOWN
     at += _COUNTED_UNITS
     for s in range(SEMAPHORES):
         state.semaphore[TOKENS, s] = row[at + s]

@@ -35,6 +35,13 @@ the instruction in front, or -1."""
 FIRST_TOKEN, TOKENS = range(2)
 """Rows of `State.semaphore`: place of the oldest token, and the count."""
 
+KNOWN, LACKING, REQUEST, START = range(4)
+"""Rows of `State.outlook`: what is known (`UNKNOWN` and so on); the semaphore whose count is missing; from when the
+instruction asks for what it needs, and when it can start but for the memory port."""
+UNKNOWN, LACKS, STARTS_ALONE, STARTS_AT_PORT = range(4)
+"""Nothing is known of a unit's next instruction; a semaphore's count is missing; when it can start, without the memory
+port or with it."""
+
 BODY, INDEX, COUNT = range(3)
 """Rows of `State.loop`, per level: first instruction inside, iteration, iterations."""
 
@@ -81,6 +88,8 @@ class State(NamedTuple):
     semaphore: Any
     token: Any
     """Per semaphore and place: when the count arrived."""
+    outlook: Any
+    """When the next instruction of each unit can start, as far as that is known: rows from `KNOWN` on."""
     loop: Any
     stalls: Any
     executions: Any
@@ -123,6 +132,7 @@ def empty_state(
         in_flight=zeros(UNITS, outstanding),
         semaphore=zeros(2, SEMAPHORES),
         token=zeros(SEMAPHORES, RING),
+        outlook=zeros(4, UNITS),
         loop=zeros(3, LEVELS),
         stalls=zeros(UNITS, STALLS),
         executions=zeros(instructions),

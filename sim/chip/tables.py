@@ -56,6 +56,7 @@ PLAIN_COLUMNS = (
 """Columns copied from the instruction."""
 TIMED_COLUMNS = ("duration", "completion", "first_load", "stream", "work", "advance", "output", "stationary")
 """Columns computed by the unit timing: port or unit cycles, extra cycles to completion, and the array's fold run."""
+_TIMED = frozenset(TIMED_COLUMNS)
 COLUMNS = {name: number for number, name in enumerate(PLAIN_COLUMNS + TIMED_COLUMNS)}
 PLAIN = attrgetter(*PLAIN_COLUMNS)
 ASKED = attrgetter("opcode", "function", "dtype", "m", "n", "k", "packing", "compression")
@@ -333,9 +334,9 @@ def _time(work: Work) -> tuple[int, ...]:
     i, times = work.instruction, _timing(work).times(work)
     if max(times.values()) >= 2**62:
         raise LoomError(f"{i.opcode.name.lower()} {i.m} x {i.n} x {i.k}: its time does not fit 62 bits of cycles")
-    if not times.keys() <= set(TIMED_COLUMNS):
+    if not times.keys() <= _TIMED:
         raise AssertionError(f"{i.opcode.name.lower()}: {', '.join(times)} are not all columns of a table")
-    return tuple(int(times.get(name, 0)) for name in TIMED_COLUMNS)
+    return tuple([int(times.get(name, 0)) for name in TIMED_COLUMNS])
 
 
 def _count(work: Work, count: Int) -> None:

@@ -69,6 +69,8 @@ class Work(Struct, frozen=True):
     @property
     def memory(self) -> Memory:
         """The memory that it moves bytes to or from."""
+        if self.level == 0:
+            return self.chip.nearest
         return list(self.chip.memory.values())[self.level]
 
 

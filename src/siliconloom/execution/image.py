@@ -204,7 +204,7 @@ class Image:
         layout = GemmLayout(self.tile, shape)
         pieces = {"parameters": self._tiles, "scales": self._columns, "functions": self._functions}[item.role]
         # repetitions of weights lie as far apart as their tiles are large: biases lie elsewhere
-        panels = PanelLayout(self.mapped.chip, layout)
+        panels = PanelLayout.of(self.mapped.chip, layout)
         own = panels.room(shape.n, shape.k) if item.role == "parameters" else layout.scales(shape.stored_n)
         unit = operator.batch * own if item.role == "parameters" else item.unit_bytes
         for execution in range(operator.repeat):
@@ -219,7 +219,7 @@ class Image:
     def _tiles(self, product: _Product) -> Pieces:
         """Weights tile by tile, each as the array takes it; halves that are gated begin with panels of their own."""
         shape, layout, tiling = product.shape, product.layout, product.tiling
-        depth, panels = shape.k if tiling.resident else tiling.k, PanelLayout(self.mapped.chip, layout)
+        depth, panels = shape.k if tiling.resident else tiling.k, PanelLayout.of(self.mapped.chip, layout)
         for n in segments(shape.n, tiling.n):
             for number in range(n.count):
                 start = n.start + number * n.size

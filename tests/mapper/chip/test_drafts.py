@@ -148,7 +148,8 @@ def test_equal_keys_have_equal_programs(key):
                 every = rivals(layout, task.operator.name, levels)
                 staying = [each for each in every if getattr(each.tiling, "order", "") == "m_kept"]
                 for chosen in [*every[:2], *staying[:4]]:
-                    if (mine.form(task, chosen), mine.rings(layout)) != (its.form(task, chosen), its.rings(layout)):
+                    forms = [each.form(task, chosen, layout) for each in (mine, its)]
+                    if forms[0] != forms[1] or mine.rings(layout) != its.rings(layout):
                         continue
                     made = [_in_a_row(chip, graph, 2, task, levels, layout, chosen).program for chip in (one, other)]
                     assert plain(made[0]) == plain(made[1]), (base, task.operator.name)
