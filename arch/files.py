@@ -24,6 +24,8 @@ try:
 except ImportError:  # not on this system: remains are left alone
     CAN_LOCK = False
 
+CHUNK = 1 << 22
+"""Bytes of another file that are copied at a time."""
 SUFFIX = ".loom-part"
 """How the name of a file that is being written ends."""
 
@@ -47,8 +49,8 @@ def check_writable(path: str | Path) -> None:
         raise LoomError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from None
 
 
-def write_file(path: str | Path, content: bytes) -> None:
-    """Write ``content`` so that no reader ever sees half of it; raises `LoomError`."""
+def write_file(path: str | Path, content: bytes | Path) -> None:
+    """Write ``content``, or what is in that file, so that no reader ever sees half of it; raises `LoomError`."""
     check_writable(path)
     try:
         if written_through(path):
@@ -80,7 +82,7 @@ def _is_standard_output(status: os.stat_result) -> bool:
     return False
 
 
-def _write_through(path: str | Path, content: bytes) -> None:
+def _write_through(path: str | Path, content: bytes | Path) -> None:
     if _is_standard_output(os.stat(path)):  # behind what was printed, and not over it
         handle = os.dup(1)
     else:
@@ -91,7 +93,12 @@ def _write_through(path: str | Path, content: bytes) -> None:
         os.close(handle)
 
 
-def _write_all(handle: int, content: bytes) -> None:
+def _write_all(handle: int, content: bytes | Path) -> None:
+    if isinstance(content, Path):  # which may be larger than memory
+        with content.open("rb") as source:
+            while chunk := source.read(CHUNK):
+                _write_all(handle, chunk)
+        return
     left = memoryview(content)
     while left:
         left = left[os.write(handle, left) :]

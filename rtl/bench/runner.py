@@ -51,8 +51,12 @@ INSTALL = {
 }
 
 
-_CLOCKS = re.compile(r"^  (input |wire |input wire )(clk|unused_clock|unused)( = clk)?;$", re.MULTILINE)
-"""Declarations of clocks in generated modules."""
+_UNTRACED = re.compile(
+    r"(?:^  (?:input |wire |input wire )(?:clk|unused_clock|unused)(?: = clk)?;\n"
+    r"|^  (?:wire|reg) (?:\[\d+:0\] )?\\\$[^\n]*;\n)+",
+    re.MULTILINE,
+)
+"""Declarations in generated modules: of clocks, and of signals without a name of their own (``\\$auto$...``)."""
 
 
 def simulator_path(simulator: str) -> str | None:
@@ -216,7 +220,7 @@ def simulate(
     with _environment(simulator, level, waves=waves):
         runner = _runner(simulator, level, traced=waves is not None)
         if simulator == "verilator" and waves is not None:
-            sources = without_clocks(sources, folder / "traced")
+            sources = without_noise(sources, folder / "traced")
         files: list[Any] = list(sources)
         if simulator == "verilator":
             from cocotb_tools.runner import VerilatorControlFile
@@ -316,15 +320,16 @@ def _require_waves(simulator: str, waves: Path) -> None:
         )
 
 
-def without_clocks(sources: Sequence[Path], folder: Path) -> list[Path]:
-    """The Verilog in ``folder``, so that Verilator traces no clock but the bench's.
+def without_noise(sources: Sequence[Path], folder: Path) -> list[Path]:
+    """The Verilog in ``folder``, so that Verilator traces no clock but the bench's, and nothing that has no name.
 
-    Every module's would be a signal of its own: of a small npu tile four fifths of a file of waves.
+    Every module's clock would be a signal of its own: of a small npu tile four fifths of a file of waves. Names that
+    Yosys makes up (``$auto$wreduce.cc:513:run$2488``) are none that GTKWave reads in VCD.
     """
     folder.mkdir(parents=True, exist_ok=True)
     found = []
     for path in sources:
-        text = _CLOCKS.sub(r"/* verilator tracing_off */\n\g<0>\n/* verilator tracing_on */", path.read_text("utf-8"))
+        text = _UNTRACED.sub(r"/* verilator tracing_off */\n\g<0>/* verilator tracing_on */\n", path.read_text("utf-8"))
         found.append(folder / path.name)
         found[-1].write_text(text, encoding="utf-8")
     return found

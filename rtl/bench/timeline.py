@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,7 +27,10 @@ WINDOW = ("[size] 1400 900", "[sst_width] 50", "[signals_width] 220", "[sst_expa
 
 def told(waves: Path) -> str:
     """Where the waves are, and how to look at them."""
-    views = [f"{viewer.lower()} {flag}{waves.with_suffix(suffix)}" for suffix, (viewer, flag) in VIEWS.items()]
+    views = [
+        f"{viewer.lower()} {flag}{shlex.quote(str(waves.with_suffix(suffix)))}"
+        for suffix, (viewer, flag) in VIEWS.items()
+    ]
     return f"waves of RTL and model in {waves}; to look at them: {' or '.join(views)}"
 
 
@@ -69,7 +73,7 @@ class Waves(Struct, frozen=True):
         written = folder / self.name
         if not written.exists():
             return
-        write_file(path, written.read_bytes())
+        write_file(path, written)
         shakes = [port for port in ports if port.endswith(("valid", "ready"))]
         groups = view([each.unit for each in self.timelines[0]], shakes)
         cycles = sum(max((e.ends for unit in each for e in unit.executions), default=0) for each in self.timelines)

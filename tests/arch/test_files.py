@@ -29,6 +29,19 @@ def test_a_link_is_followed_and_stays(tmp_path):
         assert (tmp_path / "below" / "target").read_bytes() == text
 
 
+@pytest.mark.parametrize("size", [0, 1, 99, 100, 101, 1000])
+def test_what_another_file_holds_is_copied_in_parts(tmp_path, monkeypatch, size):
+    monkeypatch.setattr("siliconloom.arch.files.CHUNK", 100)
+    source = tmp_path / "source"
+    source.write_bytes(bytes(number % 251 for number in range(size)))
+    write_file(tmp_path / "copy", source)
+    assert (tmp_path / "copy").read_bytes() == source.read_bytes()
+    with pytest.raises(LoomError, match="No such file"):
+        write_file(tmp_path / "copy", tmp_path / "none")
+    assert (tmp_path / "copy").read_bytes() == source.read_bytes()
+    assert parts(tmp_path) == []
+
+
 @pytest.mark.parametrize("mode", [0o600, 0o644, 0o755, 0o4711])
 def test_a_mode_is_kept(tmp_path, mode):
     path = tmp_path / "file"

@@ -1,7 +1,7 @@
 """Waves: every signal of a bench with the model's timeline beside the RTL's, and files that show both in viewers."""
 
 import json
-from itertools import groupby
+from itertools import groupby, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from vcd.reader import TokenKind, tokenize
 
-from siliconloom.arch import CheckFailed, Chip
+import siliconloom as sl
+from siliconloom.arch import CheckFailed, Chip, LoomError
 from siliconloom.arch.listing import disassemble, title
 from siliconloom.cli import main
 from siliconloom.rtl.bench.programs import ProgramCase, run_programs
-from siliconloom.rtl.bench.runner import simulator_path, without_clocks
+from siliconloom.rtl.bench.runner import simulator_path, without_noise
 from siliconloom.rtl.bench.timeline import CYCLE_PS, TEXT_BYTES, Waves, timeline_of, write_timeline
 from siliconloom.rtl.emit import build_rtl
 from siliconloom.sim.golden.npu import LoadedProgram
@@ -250,10 +251,61 @@ def test_files_of_a_timeline_have_every_execution(tmp_path_factory, seed):
         assert seen == executed
 
 
-def test_clocks_of_modules_are_not_traced(tmp_path):
+def test_clocks_of_modules_and_what_has_no_name_are_not_traced(tmp_path):
     source = tmp_path / "a.v"
-    source.write_text("module a(clk, d);\n  input clk;\n  wire clk;\n  input d;\n  wire clkd;\nendmodule\n")
-    (written,) = without_clocks([source], tmp_path / "traced")
-    lines = [line for line in written.read_text().splitlines() if "verilator" not in line]
-    assert "\n".join(lines) + "\n" == source.read_text()
-    assert written.read_text().count("tracing_off") == written.read_text().count("tracing_on") == 2
+    unnamed = r"  wire [3:0] \$auto$wreduce.cc:513:run$2488 ;" + "\n" + r"  reg \$5 ;" + "\n"
+    source.write_text(f"module a(clk, d);\n  input clk;\n  wire clk;\n  input d;\n{unnamed}  wire clkd;\nendmodule\n")
+    (written,) = without_noise([source], tmp_path / "traced")
+    lines = written.read_text().splitlines()
+    assert "\n".join(line for line in lines if "verilator" not in line) + "\n" == source.read_text()
+    traced, state = [], True
+    for line in lines:
+        state = state if "verilator" not in line else "tracing_on" in line
+        traced += [line.strip()] if state and "verilator" not in line else []
+    assert traced == ["module a(clk, d);", "input d;", "wire clkd;", "endmodule"]
+
+
+def test_waves_that_cannot_be_written_are_refused_before_anything_runs(tmp_path, monkeypatch):
+    needs("icarus")
+    monkeypatch.setattr("siliconloom.verification.machine.require_simulator", lambda _: pytest.fail("it ran"))
+    (tmp_path / "run.gtkw").mkdir()
+    for path, message in ((tmp_path / "no" / "run.vcd", "does not exist"), (tmp_path / "run.vcd", "is a folder")):
+        with pytest.raises(LoomError, match=message):
+            sl.verify("npu-edge-int8", sets=SMALL, simulator="icarus", only="random 0", waves=path)
+
+
+def failing(message):
+    """A function that fails with this."""
+
+    def fails(*_, **__):
+        raise LoomError(message)
+
+    return fails
+
+
+def test_what_went_wrong_before_counts_where_waves_cannot_be_written(tmp_path, monkeypatch):
+    needs("icarus")
+    monkeypatch.setattr("siliconloom.verification.npu.run_programs", failing("the first"))
+    monkeypatch.setattr(Waves, "keep", failing("no space"))
+    with pytest.raises(LoomError, match="the first"):
+        check_programs(quick_chip(), [("one", random_program(quick_chip(), 3))], waves=tmp_path / "run.vcd")
+
+
+def test_runs_of_too_many_cycles_have_no_waves(tmp_path, monkeypatch):
+    monkeypatch.setattr("siliconloom.verification.npu.MOST_WAVES", 100)
+    with pytest.raises(LoomError, match=r"takes [\d,]+ cycles, and waves are written of up to 100"):
+        check_programs(quick_chip(), [("one", random_program(quick_chip(), 3))], waves=tmp_path / "run.vcd")
+
+
+@pytest.mark.slow(seconds=40)
+def test_vcd_of_verilator_has_no_name_that_viewers_stumble_over(tmp_path):
+    needs("verilator")
+    path = tmp_path / "run.vcd"
+    words = ["verify", "npu-edge-int8", *SETS, "--only", "full queues", "--waves", str(path)]
+    assert main(words) == 0
+    with path.open(encoding="ascii") as file:
+        names = [
+            line.split()[4] for line in takewhile(lambda line: "$enddefinitions" not in line, file) if "$var" in line
+        ]
+    assert len(names) > 500
+    assert not [name for name in names if name.startswith("$") or ":" in name]

@@ -8,6 +8,7 @@ from pathlib import Path
 from siliconloom.arch import Chip, Document, LoomError, NotSupported, System, load_chip, machine_kind
 from siliconloom.arch.chip_ring import load_ring
 from siliconloom.arch.errors import require_name
+from siliconloom.arch.files import check_writable
 from siliconloom.arch.overrides import split_overrides
 from siliconloom.arch.progress import NOBODY, Watcher
 from siliconloom.arch.verified import Verified
@@ -18,6 +19,8 @@ COUNT = 8
 SIMULATORS = ("icarus", "verilator")
 FORMATS = (".fst", ".vcd")
 """Suffixes of files of waves."""
+VIEWS = (".gtkw", ".sucl")
+"""Suffixes of the files beside it that show them in viewers."""
 
 
 def read_hardware(chip: str | Document, sets: Sequence[tuple[str, str]]) -> Chip | System:
@@ -31,11 +34,13 @@ def check_simulator(name: str) -> None:
 
 
 def check_waves(file: Path) -> None:
-    """Raise `LoomError` for a file of waves whose name does not say what it is to be."""
+    """Raise `LoomError` for a file of waves whose name does not say what it is to be, or that cannot be written."""
     if file.suffix not in FORMATS:
         raise LoomError(
             f"--waves {file}: a name that ends in {' or '.join(FORMATS)} (got {file.suffix or 'no suffix'})"
         )
+    for suffix in (file.suffix, *VIEWS):
+        check_writable(file.with_suffix(suffix))
 
 
 def verified(

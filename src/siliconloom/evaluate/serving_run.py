@@ -174,12 +174,15 @@ def _check_limit(members: Sequence[FleetMember], settings: ServeSettings) -> Non
     count = sum(many for _, many in each)
     least = sum(watts * many for watts, many in each) * (settings.replicas_least or count) / count + apart
     if limit >= most:
-        others = f", with {apart:g} W of those in no replica" if apart else ""
-        raise LoomError(
-            f"serve.power_limit {limit:g}: changes nothing: the boards' own limits are {most:g} W together{others}"
-        )
+        rule = f"changes nothing: the boards' own limits are {most:g} W together{_with_those(apart)}"
+        raise LoomError(f"serve.power_limit {limit:g}: {rule}")
     if limit <= least:
-        raise LoomError(f"serve.power_limit {limit:g}: chips draw {least:g} W at work on nothing")
+        raise LoomError(f"serve.power_limit {limit:g}: chips draw {least:g} W at work on nothing{_with_those(apart)}")
+
+
+def _with_those(apart: float) -> str:
+    """Of so many watts those that chips in no replica draw."""
+    return f", with {apart:g} W of those in no replica" if apart else ""
 
 
 def _board(served: Served) -> float:

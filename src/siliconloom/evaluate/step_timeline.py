@@ -51,9 +51,7 @@ def plan_timeline(planner: Trainer | Server, plan: Plan, slow: Sequence[Slowdown
     seconds = planner.step(plan, slow).seconds if isinstance(planner, Trainer) else planner.step(plan).seconds
     facts = {"step_s": seconds, **({"operators": why} if why else {})}
     if planner.graph.phase is Phase.DECODE and plan.pipeline > 1:
-        facts["steady"] = (
-            "a token a step in a steady run takes step_s; shown is every part's way through the stages, once"
-        )
+        facts["steady"] = "shown is every part's way through the stages, once: the step is the time from token to token"
     held = planner.held(plan, slow) if isinstance(planner, Trainer) else []
     return Timeline(
         title,

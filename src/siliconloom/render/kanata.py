@@ -27,7 +27,9 @@ def is_kanata(file: str) -> bool:
 def refuse_kanata(file: str) -> None:
     """Raise `LoomError` where a file of this format is asked of what has no instructions."""
     if is_kanata(file):
-        raise LoomError(f"--trace {file}: Konata shows the instructions of one chip, which loom sim has; write a .json")
+        raise LoomError(
+            f"--trace {file}: Konata shows instructions, and this run has none that are one chip's; write a .json"
+        )
 
 
 def kanata_text(stream: InstructionStream) -> str:

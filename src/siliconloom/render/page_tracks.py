@@ -41,6 +41,14 @@ def tracks_of(drawn: Timeline) -> tuple[dict[str, Any] | None, int]:
     }, whole - len(shown)
 
 
+def passes_text(drawn: Timeline, operators: str = "operators") -> str:
+    """What a chart of a step shows: passes, the operators in them, or why there are none."""
+    why, steady = (str(drawn.facts[name]) if name in drawn.facts else "" for name in ("operators", "steady"))
+    text = "Every pass of every part of a batch, on the stage that runs it"
+    text += f"; its {operators} are {why}" if why else f", and below it the {operators} in it, one after the other"
+    return f"{text}; what lies between is waiting.{f' {steady[0].upper()}{steady[1:]}.' if steady else ''}"
+
+
 def _flat(spans: Iterable[Span], size: float, kinds: list[str], names: dict[str, int]) -> list[int]:
     """Name, kind, ticks since the end of the last, ticks: of each span of a track."""
     flat: list[int] = []
@@ -52,4 +60,4 @@ def _flat(spans: Iterable[Span], size: float, kinds: list[str], names: dict[str,
     return flat
 
 
-__all__ = ["MOST_SPANS", "TICKS", "tracks_of"]
+__all__ = ["MOST_SPANS", "TICKS", "passes_text", "tracks_of"]

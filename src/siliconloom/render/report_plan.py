@@ -8,7 +8,7 @@ from typing import Any
 from siliconloom.arch.quantity import format_bytes, format_si, four_digits
 from siliconloom.arch.timeline import Timeline
 from siliconloom.render.page import BarPart, ChartData, PageBar, PageCell, PageColumn, PageTable, bars, colour, page
-from siliconloom.render.page_tracks import MOST_SPANS, TICKS, tracks_of
+from siliconloom.render.page_tracks import MOST_SPANS, TICKS, passes_text, tracks_of
 from siliconloom.render.plan import long_time
 from siliconloom.render.report_network import step_links, step_links_text
 from siliconloom.render.tables import asked_text
@@ -62,6 +62,7 @@ def plan_html(
         notes=result["notes"],
         tiles=_tiles(result),
         pipeline=pipeline,
+        schedule_text="" if drawn is None else passes_text(drawn),
         cut=cut,
         held=held,
         links=links,

@@ -21,7 +21,7 @@ from siliconloom.render.page import (
     page,
     rates,
 )
-from siliconloom.render.page_tracks import tracks_of
+from siliconloom.render.page_tracks import passes_text, tracks_of
 from siliconloom.render.report import SHOWN, energy_bars
 from siliconloom.render.report_network import step_links, step_links_text
 from siliconloom.render.tables import asked_text, excluded_text, predicted_text
@@ -121,9 +121,7 @@ def _schedule_text(drawn: Timeline | None, kernel: str) -> str:
     """What the chart of the step shows."""
     if drawn is None:
         return ""
-    facts = [str(drawn.facts[name]) for name in ("operators", "steady") if name in drawn.facts]
-    said = "".join(f" {fact[0].upper()}{fact[1:]}." for fact in facts)
-    return f"Every pass of every stage, and the {kernel}s in it, one after the other.{said}"
+    return passes_text(drawn, f"{kernel}s")
 
 
 def _alone(operator: dict[str, Any], result: dict[str, Any]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 
 from siliconloom.arch import Chip, LoomError, NotSupported
 from siliconloom.arch.budget import require_memory
-from siliconloom.arch.errors import require_name
+from siliconloom.arch.errors import nearest_name
 from siliconloom.arch.isa import Program, Unit
 from siliconloom.arch.listing import disassemble
 from siliconloom.arch.memo import compiled_memo, key_of
@@ -43,10 +44,14 @@ from siliconloom.verification.programs import random_program
 from siliconloom.verification.races import races
 
 TRACE = 1_000_000
+MOST_NAMES = 12
+"""Programs that a message names."""
 RULES = 5
 """Broken rules of a channel's DRAM that are told."""
 STALL, STALLED = 96, 4
 """Every fourth random program runs on a memory that hesitates with this chance in 256."""
+MOST_WAVES = 2_000_000
+"""Cycles of a run of which waves are written."""
 FAR = 0x7123_4567_0000_0000 >> 16
 """Where a memory far from address 0 begins: beyond 32 bits, at a multiple of the page of any number of ports."""
 FLOAT_ELEMENT = 940_000
@@ -227,6 +232,18 @@ def _refuse_large(chip: Chip) -> None:
         )
 
 
+def _require_program(name: str, names: Sequence[str]) -> None:
+    """Refuse the name of a program that is none of these, with the nearest."""
+    if name not in names:
+        near = nearest_name(name, names)
+        hint = f"; did you mean '{near}'?" if near else ""
+        some = "; ".join(names[:MOST_NAMES]) + ("; ..." if len(names) > MOST_NAMES else "")
+        rule = (
+            f"--only: must be a program of the table (got '{name}'){hint}; --programs and --seed make other random ones"
+        )
+        raise LoomError(f"{rule}; there are {some}")
+
+
 def check_programs(
     chip: Chip,
     programs: Sequence[tuple[str, LoadedProgram]],
@@ -277,6 +294,8 @@ def check_programs(
     cycles = sum(duration(made.program, chip) for _, made in programs)
     if spent is not None:
         spent.predicted = cycles
+    if waves is not None:
+        _refuse_long(waves, cycles)
     due = [None if waves is None else predicted(made.program, chip) for _, made in programs]
     shown = None if waves is None else _shown(programs, due, waves.suffix)
     with verilog(bundle) as (sources, folder):
@@ -293,16 +312,27 @@ def check_programs(
                 waves=shown,
             )
         except LoomError as error:
+            if waves is not None and shown is not None:
+                with suppress(LoomError):  # what went wrong before is what counts
+                    shown.keep(folder, waves, f"{bundle.top}_bench", bundle.ports)
             if READ_WHILE_WRITTEN in str(error):
                 raise LoomError(f"{error}; {_racing(chip, programs)}") from error
             raise
-        finally:
-            if waves is not None and shown is not None:
-                shown.keep(folder, waves, f"{bundle.top}_bench", bundle.ports)
+        if waves is not None and shown is not None:
+            shown.keep(folder, waves, f"{bundle.top}_bench", bundle.ports)
     return [
         compare(name, chip, made, outcome, case.stall > 0 or case.order > 0, known)
         for (name, made), outcome, case, known in zip(programs, outcomes, cases, due, strict=True)
     ]
+
+
+def _refuse_long(waves: Path, cycles: int) -> None:
+    """Runs of so many cycles that their waves are no file that anybody opens."""
+    if cycles > MOST_WAVES:
+        raise LoomError(
+            f"--waves {waves}: the run takes {cycles:,} cycles, and waves are written of up to {MOST_WAVES:,}, "
+            "which are gigabytes already; take one program (--only), or less of a workload (workload.layers)"
+        )
 
 
 def _shown(programs: Sequence[tuple[str, LoadedProgram]], due: Sequence[Predicted | None], suffix: str) -> Waves:
@@ -381,7 +411,7 @@ def verify_programs(
         except LoomError as error:
             notes.append(f"no attention in the channel: {error}")
     if only is not None:
-        require_name("--only", only, [name for name, _ in made])
+        _require_program(only, [name for name, _ in made])
         at = [name for name, _ in made].index(only)
         made, options = [made[at]], options[at : at + 1]
     found = check_programs(chip, made, simulator=simulator, options=options, spent=spent, liberty=liberty, waves=waves)

@@ -127,7 +127,8 @@
       this.canvas.addEventListener("dblclick", (event) => this.zoom(0.2, this.time(event.offsetX)));
       redraws.push(() => this.draw());
     }
-    get left() { return this.width < 560 ? 52 : 84; }
+    get left() { return Math.max(this.width < 560 ? 52 : 84, this.named || 0); }
+    fit(draw, names) { this.named = Math.ceil(Math.max(...names.map((name) => draw.measureText(name).width))) + 12; }
     get room() { return this.width - this.left - 8; }
     x(t) { return this.left + (t - this.from) / (this.to - this.from) * this.room; }
     time(x) { return this.from + (x - this.left) / this.room * (this.to - this.from); }
@@ -462,6 +463,7 @@
       const n = this.d.tracks.length, pitch = Math.max(6, Math.min(30, 620 / n)), high = pitch - (pitch > 12 ? 5 : 1);
       const [draw, width] = surface(this.canvas, n * pitch + 32);
       this.width = width;
+      this.fit(draw, this.d.tracks);
       this.pitch = pitch;
       this.axis(draw, n * pitch + 18);
       this.spans.forEach((spans, track) => {
@@ -505,6 +507,7 @@
       const n = this.d.tracks.length, pitch = Math.max(16, Math.min(64, 620 / n)), high = pitch - 4;
       const [draw, width] = surface(this.canvas, n * pitch + 32);
       this.width = width;
+      this.fit(draw, this.d.tracks);
       this.pitch = pitch;
       this.axis(draw, n * pitch + 18);
       this.d.steps.forEach((steps, track) => {
