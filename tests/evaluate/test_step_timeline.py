@@ -146,7 +146,7 @@ def test_the_command_writes_it(tmp_path, capsys, ending, status):
     sets = ["--set", "workload.layers=1", "--set", "workload.sequence=32"]
     assert main(["sim", "h100", "gpt2", *sets, "--trace", str(file), "--report", str(page)]) == status
     if status:
-        assert "Konata shows instructions, and this run has none" in capsys.readouterr().err
+        assert "Konata shows the instructions of one chip, and this run has none" in capsys.readouterr().err
         assert list(tmp_path.iterdir()) == []
         return
     trace = json.loads(file.read_text())

@@ -28,7 +28,7 @@ def refuse_kanata(file: str) -> None:
     """Raise `LoomError` where a file of this format is asked of what has no instructions."""
     if is_kanata(file):
         raise LoomError(
-            f"--trace {file}: Konata shows instructions, and this run has none that are one chip's; write a .json"
+            f"--trace {file}: Konata shows the instructions of one chip, and this run has none; write a .json"
         )
 
 
