@@ -73,6 +73,7 @@ def test_a_whole_installation_is_ok_and_told_in_lines(capsys):
         "verilator",
         "icarus",
         "g++, make, perl",
+        "lz4, zlib",
         "yosys",
         "nextpnr-ecp5",
     }

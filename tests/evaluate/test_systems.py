@@ -305,6 +305,7 @@ def test_the_command_answers_for_systems_chips_and_bare_tiles():
     refused = loom("sim", "pim-hbm", "gpt2")
     assert refused.returncode == 2
     assert "vector operators on a bare pim tile" in refused.stderr
-    refused = loom("sim", "neupims", "gpt2", "--trace", "t.json")
-    assert refused.returncode == 2
-    assert "--trace for a system" in refused.stderr
+    for machine, message in (("neupims", "--window for a system"), ("pim-hbm", "--trace and --window for a chip")):
+        refused = loom("sim", machine, "gpt2", "--trace", "t.json", "--window", "1:2")
+        assert refused.returncode == 2
+        assert message in refused.stderr

@@ -26,8 +26,11 @@ from siliconloom.evaluate.chip import simulate
 from siliconloom.evaluate.collective import collective_result
 from siliconloom.evaluate.communication import communication_result
 from siliconloom.evaluate.machine import evaluate, read_machine
+from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.mapper.experts import loads_of, place_evenly, place_experts, routing_of
 from siliconloom.mapper.network.collectives import pattern
+from siliconloom.sim.chip.engine import Stopwatch
+from siliconloom.sim.dram.memory import effective
 from siliconloom.sim.dram.replay import replay
 from siliconloom.sim.golden.float_functions import activation, fixed, power, softmax
 from siliconloom.sim.golden.products import folded_product, folds_of, panels_product
@@ -55,7 +58,11 @@ timeout: 20 us
 
 
 def _programs_of_tiles() -> None:
-    simulate("npu-edge-int8", "gpt2", [("workload.layers", "1"), ("workload.sequence", "16")], trace_limit=100)
+    sets = [("layers", "1"), ("sequence", "16")]
+    simulate("npu-edge-int8", "gpt2", [(f"workload.{key}", value) for key, value in sets], trace_limit=100)
+    chip = effective(load_chip("npu-edge-int8"))
+    # that mapping may be one that was remembered
+    map_workload(chip, load_workload("gpt2", sets), Stopwatch(chip))
 
 
 def _commands_of_memories() -> None:

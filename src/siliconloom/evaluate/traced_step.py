@@ -219,9 +219,9 @@ def _after(planner: Trainer, plan: Plan, blocks: Sequence[Block]) -> list[PassWo
 
 def _reasons(planner: Server | Trainer, plan: Plan) -> Iterator[str]:
     """What of a plan is more than operators and messages one after the other."""
-    yield from more_than_operators(planner, plan)
     if plan.context > 1:
         yield f"plan.context {plan.context}"
+    yield from more_than_operators(planner, plan)
     if plan.offload != "none" or plan.offload_activations:
         yield "what lies on the host (plan.offload)"
     if isinstance(planner, Trainer) and plan.data * plan.context > 1:
