@@ -227,21 +227,44 @@ gemms:
 """
 
 
-def held_in_part(tile, folder, products=HELD):
+WHOLE_FOLDS = {"a": (8, 8, 16, 80), "c": (12, 8, 8, 16), "d": (10, 9, 16, 16)}
+"""Rows, columns and depth of tiles, and how much of the depth stays."""
+
+
+def held_in_part(tile, folder, products=HELD, sizes=WHOLE_FOLDS):
     """Products of whose rows a part of the depth stays, of most of it and of little, and one between that has none."""
     work, _ = fit_precision(tile, graph(folder, products))
     described = yaml.safe_load(mapping_text(map_workload(tile, work)))
     size = tile.tile.element_bytes
     described["layout"] |= {"weights": f"{2048 * size} B", "values": f"{512 * size} B"}
-    sizes = {"a": (8, 8, 16, 80), "c": (12, 8, 8, 16), "d": (10, 9, 16, 16)}
     for task in described["tasks"]:
         if task["operator"] in sizes:
             m, n, k, held = sizes[task["operator"]]
-            task["gemm"] = {"m": m, "n": n, "k": k, "order": "m_kept", "held": held}
+            task["gemm"] = {"m": m, "n": n, "k": k, "order": "m_kept"} | ({"held": held} if held else {})
     made = lower(tile, work, mapping_of(Document.parse(yaml.safe_dump(described)), tile, work))
     refuse(tile, made)
-    assert [task.tiling.held for task in made.tasks] == [80, 0, 16, 16]
+    assert [task.tiling.held for task in made.tasks] == [sizes["a"][3], 0, sizes["c"][3], sizes["d"][3]]
     return made
+
+
+@pytest.mark.slow(seconds=40)
+@pytest.mark.parametrize(("rows", "part"), [(8, 4), (8, 2), (12, 6), (12, 3)])
+def test_rows_that_stay_in_parts_of_a_fold_agree_in_every_cycle_and_byte(tmp_path, rows, part):
+    """Tiles have an equal part of the array's rows as their depth, where some of the rows stay and where all do."""
+    sides = {"tile.array.rows": rows, "tile.array.load_rows": 1, "tile.scratchpad.capacity": "64 KiB"}
+    tile = tile_of(SETS | sides | {"tile.vector.lanes": 4, "tile.scratchpad.banks": 32})
+    sizes = {"a": (8, 8, part, 60), "c": (12, 8, part, 0), "d": (10, 8, part, 12)}
+    made = held_in_part(tile, tmp_path, sizes=sizes)
+    outcome = run(made.program, tile)
+    for task, counters in zip(made.tasks, outcome.counters, strict=True):
+        if rows == 8 and task.task.operator.name in sizes:  # parts of 12 rows are estimated to read more than they do
+            moved = counters[Counter.READ_BYTES], counters[Counter.WRITE_BYTES]
+            assert moved == (task.tiling.read_bytes, task.tiling.write_bytes)
+    for parity in check_programs(tile, [("parts", filled(made, 1))], simulator=QUICK):
+        case = parity.case()
+        assert case.passed, case
+        assert case.difference == 0
+        assert case.bytes_compared > 1000
 
 
 @pytest.mark.slow(seconds=40)

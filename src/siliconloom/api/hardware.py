@@ -19,8 +19,6 @@ COUNT = 8
 SIMULATORS = ("icarus", "verilator")
 FORMATS = (".fst", ".vcd")
 """Suffixes of files of waves."""
-VIEWS = (".gtkw", ".sucl")
-"""Suffixes of the files beside it that show them in viewers."""
 
 
 def read_hardware(chip: str | Document, sets: Sequence[tuple[str, str]]) -> Chip | System:
@@ -39,8 +37,15 @@ def check_waves(file: Path) -> None:
         raise LoomError(
             f"--waves {file}: a name that ends in {' or '.join(FORMATS)} (got {file.suffix or 'no suffix'})"
         )
-    for suffix in (file.suffix, *VIEWS):
-        check_writable(file.with_suffix(suffix))
+    for each in (file, *views_of(file).values()):
+        check_writable(each)
+
+
+def views_of(file: Path) -> dict[str, Path]:
+    """Files beside one of waves that show it in viewers, by their suffixes."""
+    from siliconloom.rtl.bench.timeline import VIEWS
+
+    return {suffix: file.with_suffix(suffix) for suffix in VIEWS}
 
 
 def verified(

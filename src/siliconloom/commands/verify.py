@@ -59,7 +59,7 @@ def command(
 
     Random work, or a workload's program; every value and every cycle must be the same.
     """
-    from siliconloom.api.hardware import VIEWS, check_simulator, check_waves, verified
+    from siliconloom.api.hardware import check_simulator, check_waves, verified, views_of
     from siliconloom.arch import CheckFailed
     from siliconloom.arch.document import parse_assignments
     from siliconloom.render.output import check_outputs, write_json
@@ -70,7 +70,7 @@ def command(
     outputs: dict[str, str | Path | None] = {"--json": json_file}
     if waves is not None:
         check_waves(waves)
-        outputs |= {"--waves": waves} | {f"--waves ({each})": waves.with_suffix(each) for each in VIEWS}
+        outputs |= {"--waves": waves} | {f"--waves ({suffix})": path for suffix, path in views_of(waves).items()}
     check_outputs(outputs, tuple(name for name in (chip, workload, mapping, liberty) if name))
     record = verified(
         chip,

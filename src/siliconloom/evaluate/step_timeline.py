@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -15,6 +16,7 @@ from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.inference import Server
 from siliconloom.mapper.system.pipeline import PassKind
 from siliconloom.mapper.system.plan import Plan
+from siliconloom.mapper.system.planner import StepTime
 from siliconloom.mapper.system.step import GREEDY, Slowdown
 from siliconloom.mapper.system.training import Trainer
 from siliconloom.workloads import Graph, Phase
@@ -46,10 +48,10 @@ def plan_timeline(planner: Trainer | Server, plan: Plan, slow: Sequence[Slowdown
     within, why = _operators(planner, plan, spans)
     finer = frozenset(span.track for span in within)
     tracks = {track: name for track, name in tracks.items() if track % 2 == 0 or track in finer}
-    after = list(_after(planner, plan, slow, max(tracks) + 2, run.finish))
+    step = planner.step(plan, slow) if isinstance(planner, Trainer) else planner.step(plan)
+    after = list(_after(step, max(tracks) + 2, run.finish)) if isinstance(planner, Trainer) else []
     tracks |= {span.track: "all stages" for span in after}
-    seconds = planner.step(plan, slow).seconds if isinstance(planner, Trainer) else planner.step(plan).seconds
-    facts = {"step_s": seconds, **({"operators": why} if why else {})}
+    facts: dict[str, Any] = {"step_s": step.seconds, **({"operators": why} if why else {})}
     if planner.graph.phase is Phase.DECODE and plan.pipeline > 1:
         facts["steady"] = "shown is every part's way through the stages, once: the step is the time from token to token"
     held = planner.held(plan, slow) if isinstance(planner, Trainer) else []
@@ -104,11 +106,8 @@ def _within(span: Span, works: Sequence[PassWork], track: int) -> Iterator[Span]
         begin = until
 
 
-def _after(planner: Trainer | Server, plan: Plan, slow: Sequence[Slowdown], track: int, begin: int) -> Iterator[Span]:
+def _after(step: StepTime, track: int, begin: int) -> Iterator[Span]:
     """What of a training step follows its pipeline: sums and parameters that are left over, and the update."""
-    if not isinstance(planner, Trainer):
-        return
-    step = planner.step(plan, slow)
     rest = step.seconds - step.pipeline - step.gradients - step.optimizer
     for name, seconds in (
         ("shared parameters and gradients, left over", step.sharing),

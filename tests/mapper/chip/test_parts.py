@@ -120,7 +120,7 @@ def test_rows_in_pairs_of_tiles_make_the_same_product(dataflow, m, n, k, rows, c
     k=st.integers(1, 50),
     rows=st.integers(1, 40),
     columns=st.sampled_from([4, 8, 16, 24]),
-    depth=st.sampled_from([8, 16, 24, 32]),
+    depth=st.sampled_from([2, 4, 8, 16, 24, 32]),
     batch=st.integers(1, 3),
     bus=st.sampled_from([4, 8, 16]),
     held=st.integers(0, 4),
@@ -174,20 +174,23 @@ def test_rows_that_stay_are_read_once_and_columns_once_for_each_so_many_rows(dat
     rows=st.integers(1, 12),
     parts=st.integers(2, 5),
     held=st.integers(1, 4),
+    depth=st.sampled_from([4, 8]),
     stays=st.booleans(),
     sizes=st.tuples(st.integers(1, 30), st.integers(1, 20), st.integers(1, 50)),
     memory=st.sampled_from([("100 GB/s", "1 ns"), ("5 GB/s", "100 ns")]),
 )
-@example(rows=10, parts=3, held=2, stays=True, sizes=(16, 4, 50), memory=("100 GB/s", "1 ns"))
-def test_nothing_that_comes_behind_rows_that_stay_in_part_is_loaded_over_them(rows, parts, held, stays, sizes, memory):
+@example(rows=10, parts=3, held=2, depth=8, stays=True, sizes=(16, 4, 50), memory=("100 GB/s", "1 ns"))
+def test_nothing_that_comes_behind_rows_that_stay_in_part_is_loaded_over_them(
+    rows, parts, held, depth, stays, sizes, memory
+):
     """The next product waits for one free slot, and what stayed lies in both; in lists for nothing else."""
     chip = small(8, **{"memory.dram.bandwidth": memory[0], "memory.dram.latency": memory[1]})
     m, n, k = sizes
-    gemms = [{"name": "g", "m": 24, "n": 16, "k": 8 * parts - 3}, {"name": "h", "m": m, "n": n, "k": k}]
+    gemms = [{"name": "g", "m": 24, "n": 16, "k": depth * parts - 3}, {"name": "h", "m": m, "n": n, "k": k}]
     graph = workload(json.dumps({"kind": "gemms", "name": "list", "precision": "int8", "gemms": gemms}))
     text = yaml.safe_load(mapping_text(map_workload(chip, graph)))
-    part = min(held, parts - 1) * 8
-    text["tasks"][0]["gemm"] = {"m": rows, "n": 8, "k": 8, "order": "m_kept", "held": part}
+    part = min(held, parts - 1) * depth
+    text["tasks"][0]["gemm"] = {"m": rows, "n": 8, "k": depth, "order": "m_kept", "held": part}
     tile = {"m": min(m, 8), "n": min(n, 8), "k": k if stays else min(k, 8), "order": "m_outer", "resident": stays}
     text["tasks"][1] |= {"gemm": tile | {"resident": tile["k"] == k}}
     for task in text["tasks"]:
